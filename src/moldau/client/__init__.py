@@ -1,0 +1,1 @@
+"""What an application uses to talk to a cluster."""

@@ -1,0 +1,1 @@
+"""A small socket client on moldau.wire, for raw access and tests."""

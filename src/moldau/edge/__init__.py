@@ -1,0 +1,1 @@
+"""The doors: thin adapters from a protocol to the service layer."""

@@ -1,0 +1,1 @@
+"""The group coordinator as a pure state machine: members, generations, offsets."""

@@ -1,0 +1,1 @@
+"""Segments, indexes, control journal, recovery, retention. The only opener of data files."""

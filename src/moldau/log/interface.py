@@ -1,0 +1,200 @@
+"""Owns the interface of a partition's log. Two implementations: files (disk.py), memory (memory.py).
+
+A log is one sequence made of two kinds of entries: record batches, which take up Kafka offsets,
+and control entries (election no-ops, membership), which do not. The Raft index counts both: the
+index of a record is its offset plus the number of control entries before it.
+
+Nothing here waits, locks or starts a thread. A caller owns the log from one thread; only
+FlushTask.run may run elsewhere.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+from typing import NamedTuple, Protocol
+
+from moldau.model.ids import Epoch, Offset, RaftIndex, TimestampMs
+from moldau.model.slices import FileSlice
+from moldau.records.batch import BatchHeader
+
+
+class FlushPolicy(StrEnum):
+    """When appended bytes are forced to the disk. Only `always` survives a power cut in full."""
+
+    ALWAYS = "always"
+    INTERVAL = "interval"
+    NEVER = "never"
+
+
+class ControlKind(IntEnum):
+    """What a control entry says."""
+
+    NOOP = 0
+    MEMBERSHIP = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogConfig:
+    """The settings of one log. Replaced as a whole when a topic's configuration changes."""
+
+    segment_bytes_max: int = 1024 * 1024 * 1024
+    segment_ms_max: int = 7 * 24 * 3600 * 1000
+    index_interval_bytes: int = 4096
+    retention_ms: int = 7 * 24 * 3600 * 1000
+    """-1: no limit."""
+    retention_bytes: int = -1
+    """-1: no limit."""
+    delete_expired: bool = True
+    """False where cleanup.policy does not contain `delete`."""
+    flush: FlushPolicy = FlushPolicy.ALWAYS
+
+
+class ControlEntry(NamedTuple):
+    """One entry of the control journal; it stands just before the record at `offset`."""
+
+    epoch: Epoch
+    kind: ControlKind
+    offset: Offset
+    payload: bytes
+
+
+class LogRead(NamedTuple):
+    """Whole batches, the first of which contains the offset asked for (or is the next after it)."""
+
+    data: FileSlice | bytes
+    size: int
+
+
+class TimestampedOffset(NamedTuple):
+    """A record found by time."""
+
+    offset: Offset
+    timestamp: TimestampMs
+    epoch: Epoch
+
+
+class FlushTask(Protocol):
+    """One pending flush: made by begin_flush, run in any thread, handed back to end_flush."""
+
+    def run(self) -> None:
+        """Force the covered bytes to the disk. Raises OSError; the caller never retries."""
+        ...
+
+
+class PartitionLog(Protocol):
+    """The log of one partition."""
+
+    @property
+    def start_offset(self) -> Offset:
+        """First offset that may be read."""
+        ...
+
+    @property
+    def end_offset(self) -> Offset:
+        """Offset that the next record will get."""
+        ...
+
+    @property
+    def flushed_offset(self) -> Offset:
+        """All records below it are on the disk (with flush `always`; else see FlushPolicy)."""
+        ...
+
+    @property
+    def end_index(self) -> RaftIndex:
+        """Raft index that the next entry will get."""
+        ...
+
+    @property
+    def flushed_index(self) -> RaftIndex:
+        """All entries below it, control entries too, are on the disk."""
+        ...
+
+    @property
+    def last_epoch(self) -> Epoch:
+        """Epoch of the last entry of either kind; NO_EPOCH if the log never had one."""
+        ...
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    @property
+    def config(self) -> LogConfig: ...
+
+    def reconfigure(self, config: LogConfig) -> None: ...
+
+    def append(self, data: bytes | bytearray | memoryview, headers: Sequence[BatchHeader]) -> None:
+        """Write stamped batches at the end, in one write; roll the segment first if it is due.
+
+        The caller has checked them; `headers` describe `data` batch by batch, offsets continue at
+        end_offset. The bytes are not kept. Raises StorageError if the write fails or is short
+        (ENOSPC leaves the log as it was: DiskFullError, a subclass).
+        """
+        ...
+
+    def append_control(self, epoch: Epoch, kind: ControlKind, payload: bytes) -> None:
+        """Add a control entry at the end of the log, durable when this returns."""
+        ...
+
+    def begin_flush(self) -> FlushTask | None:
+        """What has to be flushed now, or None. Tasks of one log are run one after another."""
+        ...
+
+    def end_flush(self, task: FlushTask) -> None:
+        """Count the task as done: advances flushed_*; ignored for bytes truncated meanwhile."""
+        ...
+
+    def read(self, offset: Offset, bytes_max: int, end_offset: Offset) -> LogRead:
+        """Whole batches from the one that holds `offset`, all below `end_offset`.
+
+        At least one batch even above bytes_max, otherwise no more than it. Empty at end_offset.
+        Raises RefusedError(OFFSET_OUT_OF_RANGE) outside start_offset…end_offset.
+        """
+        ...
+
+    def batches(self, offset: Offset) -> Iterator[bytes]:
+        """Every whole batch from the one that holds `offset` to the end, for replay."""
+        ...
+
+    def headers(self, offset: Offset) -> Iterator[BatchHeader]:
+        """As `batches`, but only the headers are read."""
+        ...
+
+    def find_time(self, timestamp: TimestampMs, end_offset: Offset) -> TimestampedOffset | None:
+        """First record below end_offset with at least that timestamp."""
+        ...
+
+    def find_max_timestamp(self, end_offset: Offset) -> TimestampedOffset | None:
+        """The record with the largest timestamp below end_offset (the first of equals)."""
+        ...
+
+    def epoch_at(self, offset: Offset) -> Epoch:
+        """Epoch of the record at `offset`; of the last entry, at end_offset."""
+        ...
+
+    def epoch_end(self, epoch: Epoch) -> tuple[Epoch, Offset]:
+        """The largest epoch not above `epoch` and where it ends; (NO_EPOCH, -1) if none."""
+        ...
+
+    def truncate(self, index: RaftIndex) -> None:
+        """Cut every entry at or above `index`, physically and durably (data first, then journal)."""
+        ...
+
+    def delete_before(self, offset: Offset) -> None:
+        """Raise start_offset durably; unlink segments that lie wholly below it."""
+        ...
+
+    def retain(self, now: TimestampMs, end_offset: Offset) -> bool:
+        """Delete closed segments below end_offset that the retention settings let go."""
+        ...
+
+    def save_snapshot(self, offset: Offset, payload: bytes) -> None:
+        """Keep state derived from the records below `offset`; the newest two are kept."""
+        ...
+
+    def load_snapshot(self) -> tuple[Offset, bytes] | None:
+        """The newest intact snapshot not beyond end_offset."""
+        ...
+
+    def close(self) -> None:
+        """Flush, trim and mark the log clean, so that the next open scans nothing."""
+        ...

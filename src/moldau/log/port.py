@@ -1,0 +1,70 @@
+"""Owns the port through which the log reaches the disk.
+
+Small on purpose: the simulator implements it too, and crashes it between any two calls. Paths are
+relative to the data directory, with forward slashes.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+Buffer = bytes | bytearray | memoryview
+
+
+class File(Protocol):
+    """One open file. Closed by close() or when the last reference goes."""
+
+    def fileno(self) -> int: ...
+
+    def pwrite(self, data: Buffer | Sequence[Buffer], position: int) -> int:
+        """Write at a position; returns the number of bytes written, which may be fewer."""
+        ...
+
+    def pread(self, size: int, position: int) -> bytes:
+        """Up to `size` bytes; fewer only at the end of the file."""
+        ...
+
+    def flush(self) -> None:
+        """fdatasync. May run in another thread than the writes."""
+        ...
+
+    def truncate(self, size: int) -> None: ...
+
+    def size(self) -> int: ...
+
+    def close(self) -> None: ...
+
+
+class Files(Protocol):
+    """A directory tree."""
+
+    def open(self, path: str, *, create: bool = False, writable: bool = True) -> File: ...
+
+    def read(self, path: str) -> bytes: ...
+
+    def replace(self, path: str, data: bytes) -> None:
+        """Atomically and durably make `path` hold `data` (temporary file, fsync, rename, fsync)."""
+        ...
+
+    def listdir(self, path: str) -> list[str]:
+        """Names in a directory, sorted; empty if there is none."""
+        ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def makedirs(self, path: str) -> None:
+        """Durable when it returns."""
+        ...
+
+    def rename(self, source: str, target: str) -> None:
+        """Durable when it returns."""
+        ...
+
+    def remove(self, path: str) -> None: ...
+
+    def remove_tree(self, path: str) -> None: ...
+
+    def sync_dir(self, path: str) -> None:
+        """Make the names in a directory durable (after creating or removing files in it)."""
+        ...
+
+    def free_bytes(self) -> int: ...

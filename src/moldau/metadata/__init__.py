@@ -1,0 +1,1 @@
+"""The cluster state machine: brokers, topics, configs; decide, apply, immutable image."""

@@ -1,0 +1,13 @@
+"""Owns the ports for time. Everything below server/ takes a Clock; nothing reads the time itself."""
+
+from typing import Protocol
+
+from moldau.model.ids import TimestampMs
+
+
+class Clock(Protocol):
+    """Wall time for timestamps that users see, monotonic time for deadlines."""
+
+    def wall_ms(self) -> TimestampMs: ...
+
+    def monotonic(self) -> float: ...

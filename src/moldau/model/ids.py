@@ -1,0 +1,31 @@
+"""Owns the identifier types: an id is a type, so that mixing two of them fails the type checker."""
+
+from typing import NamedTuple, NewType
+
+BrokerId = NewType("BrokerId", int)
+PartitionIndex = NewType("PartitionIndex", int)
+Offset = NewType("Offset", int)
+"""Position of a record in a partition, as Kafka clients see it: dense, from 0."""
+Epoch = NewType("Epoch", int)
+"""Leader epoch of a partition; the same number is the Raft term."""
+RaftIndex = NewType("RaftIndex", int)
+"""Position of an entry in a Raft log: a record's offset plus the control entries before it."""
+TimestampMs = NewType("TimestampMs", int)
+ProducerId = NewType("ProducerId", int)
+ProducerEpoch = NewType("ProducerEpoch", int)
+TopicId = NewType("TopicId", bytes)
+"""The 16 bytes of a topic's UUID; new each time a topic is created."""
+
+NO_EPOCH = Epoch(-1)
+NO_TIMESTAMP = TimestampMs(-1)
+NO_TOPIC_ID = TopicId(bytes(16))
+
+
+class TopicPartition(NamedTuple):
+    """Names one partition."""
+
+    topic: str
+    partition: PartitionIndex
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"

@@ -1,0 +1,1 @@
+"""The consensus core: events in, effects out. Sans-IO."""

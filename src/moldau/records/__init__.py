@@ -1,0 +1,1 @@
+"""Record batches: header view, checksum, record codec, compression."""

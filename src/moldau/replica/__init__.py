@@ -1,0 +1,1 @@
+"""Drives one Raft group over one log. Effects run only here."""

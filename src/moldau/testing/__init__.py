@@ -1,0 +1,1 @@
+"""The test kit: real brokers for tests, and the simulated world."""

@@ -1,0 +1,1 @@
+"""Kafka messages: schemas, codec for all versions, framing. Sans-IO."""
