@@ -10,20 +10,13 @@ FlushTask.run may run elsewhere.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from enum import IntEnum, StrEnum
+from enum import IntEnum
 from typing import NamedTuple, Protocol
 
+from moldau.model.flush import FlushPolicy as FlushPolicy
 from moldau.model.ids import Epoch, Offset, RaftIndex, TimestampMs
 from moldau.model.slices import FileSlice
 from moldau.records.batch import BatchHeader
-
-
-class FlushPolicy(StrEnum):
-    """When appended bytes are forced to the disk. Only `always` survives a power cut in full."""
-
-    ALWAYS = "always"
-    INTERVAL = "interval"
-    NEVER = "never"
 
 
 class ControlKind(IntEnum):

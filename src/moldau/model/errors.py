@@ -151,6 +151,9 @@ class ErrorCode(IntEnum):
 class MoldauError(Exception):
     """The root of every error that this package raises on purpose."""
 
+    hint: str = ""
+    """What to do next, for a person; the command line prints it below the error."""
+
 
 class RefusedError(MoldauError):
     """A request that cannot be served; `code` and the message go back to the client."""

@@ -1,0 +1,335 @@
+"""Owns the settings of a broker: their names, types, units, bounds, defaults and meaning.
+
+Everything else about configuration is derived from these classes: the loader's validation, the
+file that `moldau config init` writes, and docs/reference/configuration.md. Names are noun, unit,
+bound. A value is checked once, when it is loaded; whoever gets one of these objects trusts it.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Annotated, NamedTuple
+
+from moldau.model import limits
+from moldau.model.flush import FlushPolicy
+
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
+SECOND_MS = 1000
+MINUTE_MS = 60 * SECOND_MS
+HOUR_MS = 60 * MINUTE_MS
+DAY_MS = 24 * HOUR_MS
+
+UNLIMITED = -1
+
+
+class LogLevel(StrEnum):
+    """How much a broker says about itself."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class LogFormat(StrEnum):
+    """How it says it: for people, or one JSON object per line."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class Address(NamedTuple):
+    """Where a listener is bound, or where clients find it. Port 0 takes any free one."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class Unit(StrEnum):
+    """What a number counts; decides which suffixes a value may carry."""
+
+    NONE = ""
+    BYTES = "bytes"
+    MILLISECONDS = "milliseconds"
+    MINUTES = "minutes"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What is known about one setting beside its type and default."""
+
+    doc: str
+    unit: Unit = Unit.NONE
+    min: int | None = None
+    max: int | None = None
+    unlimited: bool = False
+    """-1 is allowed and means: no limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaConfig:
+    """The listener for Kafka clients, and the bounds that protect the broker from them."""
+
+    addr: Annotated[Address, Setting("Where the Kafka listener is bound.")] = Address(
+        "127.0.0.1", 9092
+    )
+    advertised: Annotated[
+        Address | None,
+        Setting("The address that clients are told to connect to; the bound one if unset."),
+    ] = None
+    connections_max: Annotated[int, Setting("Most open client connections.", min=1)] = 4096
+    connections_per_address_max: Annotated[
+        int, Setting("Most open connections from one client address.", min=1)
+    ] = 2048
+    request_bytes_max: Annotated[
+        int,
+        Setting("Largest request that is read at all.", Unit.BYTES, min=KIB, max=2**31 - 1),
+    ] = limits.REQUEST_BYTES_MAX
+    inflight_bytes_per_connection_max: Annotated[
+        int,
+        Setting(
+            "Request bytes of one connection that may wait for their reply before it is read "
+            "no further.",
+            Unit.BYTES,
+            min=KIB,
+        ),
+    ] = 32 * MIB
+    inflight_bytes_max: Annotated[
+        int,
+        Setting(
+            "Request bytes of all connections that may wait for their reply before reading pauses.",
+            Unit.BYTES,
+            min=KIB,
+        ),
+    ] = 256 * MIB
+    inflight_requests_per_connection_max: Annotated[
+        int,
+        Setting(
+            "Requests of one connection that may wait for their reply before it is read no "
+            "further.",
+            min=1,
+        ),
+    ] = 256
+    idle_ms_max: Annotated[
+        int,
+        Setting(
+            "A connection that is silent for so long is closed.",
+            Unit.MILLISECONDS,
+            min=SECOND_MS,
+            unlimited=True,
+        ),
+    ] = 10 * MINUTE_MS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaftConfig:
+    """The listener for other brokers. Not served in this version; the key is checked."""
+
+    addr: Annotated[Address, Setting("Where other brokers connect; not served yet.")] = Address(
+        "127.0.0.1", 19092
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrpcConfig:
+    """The listener of the queue API. Not served in this version; the key is checked."""
+
+    addr: Annotated[Address, Setting("Where the queue API listens; not served yet.")] = Address(
+        "127.0.0.1", 8000
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpConfig:
+    """The listener of the HTTP API and console. Not served in this version; the key is checked."""
+
+    addr: Annotated[Address, Setting("Where HTTP and the console listen; not served yet.")] = (
+        Address("127.0.0.1", 8080)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageConfig:
+    """The section `log`: how partitions are kept on disk. Topics override most of it."""
+
+    flush: Annotated[
+        FlushPolicy,
+        Setting(
+            "When appended records are forced to the disk: before the reply (always), every "
+            "log.flush_interval_ms (interval), or when the system likes to (never). Only always "
+            "keeps every acknowledged record through a power cut."
+        ),
+    ] = FlushPolicy.ALWAYS
+    flush_interval_ms: Annotated[
+        int,
+        Setting(
+            "Time between flushes with log.flush = interval.",
+            Unit.MILLISECONDS,
+            min=1,
+            max=HOUR_MS,
+        ),
+    ] = SECOND_MS
+    flush_threads: Annotated[
+        int, Setting("Threads that flush different partitions at the same time.", min=1, max=64)
+    ] = 4
+    segment_bytes: Annotated[
+        int,
+        Setting(
+            "A log file of this size is closed and the next one started.",
+            Unit.BYTES,
+            min=KIB,
+            max=2**31 - 1,
+        ),
+    ] = GIB
+    segment_ms: Annotated[
+        int,
+        Setting(
+            "A log file of this age is closed and the next one started.",
+            Unit.MILLISECONDS,
+            min=1,
+        ),
+    ] = 7 * DAY_MS
+    retention_ms: Annotated[
+        int,
+        Setting("Records older than this are deleted.", Unit.MILLISECONDS, min=0, unlimited=True),
+    ] = 7 * DAY_MS
+    retention_bytes: Annotated[
+        int,
+        Setting(
+            "The oldest records of a partition above this size are deleted.",
+            Unit.BYTES,
+            min=0,
+            unlimited=True,
+        ),
+    ] = UNLIMITED
+    retention_check_ms: Annotated[
+        int,
+        Setting("Time between looks for records to delete.", Unit.MILLISECONDS, min=100),
+    ] = 5 * MINUTE_MS
+    disk_reserve_bytes: Annotated[
+        int,
+        Setting(
+            "With less free space than this on the disk, produce is refused with a retryable "
+            "error; reads go on.",
+            Unit.BYTES,
+            min=0,
+        ),
+    ] = 256 * MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfig:
+    """Defaults of new topics."""
+
+    auto_create: Annotated[
+        bool, Setting("Create a topic when a client asks for one that does not exist.")
+    ] = True
+    partitions: Annotated[
+        int, Setting("Partitions of a new topic.", min=1, max=limits.PARTITIONS_PER_TOPIC_MAX)
+    ] = 1
+    replication_factor: Annotated[
+        int, Setting("Replicas of each partition of a new topic.", min=1, max=32767)
+    ] = 1
+    min_insync_replicas: Annotated[
+        int, Setting("Replicas that must hold a record before acks=all is answered.", min=1)
+    ] = 1
+    message_bytes_max: Annotated[
+        int, Setting("Largest record batch.", Unit.BYTES, min=0, max=2**31 - 1)
+    ] = limits.MESSAGE_BYTES_MAX
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupConfig:
+    """Consumer groups and their offsets."""
+
+    initial_rebalance_delay_ms: Annotated[
+        int,
+        Setting(
+            "How long an empty group waits for more members before its first assignment; "
+            "0 in moldau dev.",
+            Unit.MILLISECONDS,
+            min=0,
+            max=HOUR_MS,
+        ),
+    ] = 3 * SECOND_MS
+    session_timeout_ms_min: Annotated[
+        int,
+        Setting("Shortest session timeout that a member may ask for.", Unit.MILLISECONDS, min=1),
+    ] = 6 * SECOND_MS
+    session_timeout_ms_max: Annotated[
+        int, Setting("Longest session timeout that a member may ask for.", Unit.MILLISECONDS, min=1)
+    ] = 30 * MINUTE_MS
+    offsets_partitions: Annotated[
+        int,
+        Setting(
+            "Partitions of the internal topic of committed offsets; fixed once it exists.",
+            min=1,
+            max=limits.PARTITIONS_PER_TOPIC_MAX,
+        ),
+    ] = 1
+    offsets_retention_minutes: Annotated[
+        int,
+        Setting(
+            "Committed offsets of a group without members are kept for so long.",
+            Unit.MINUTES,
+            min=1,
+        ),
+    ] = 7 * 24 * 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerConfig:
+    """Idempotent producers."""
+
+    id_expiry_ms: Annotated[
+        int,
+        Setting(
+            "The sequence of a producer that is silent for so long is forgotten.",
+            Unit.MILLISECONDS,
+            min=SECOND_MS,
+        ),
+    ] = DAY_MS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggingConfig:
+    """What the broker writes to stderr about itself."""
+
+    level: Annotated[LogLevel, Setting("The least severe message that is written.")] = LogLevel.INFO
+    format: Annotated[LogFormat, Setting("text for people, json for one object per line.")] = (
+        LogFormat.TEXT
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    """Everything that one broker is told when it starts."""
+
+    broker_id: Annotated[
+        int,
+        Setting("The number of this broker in its cluster; never reused.", min=0, max=2**31 - 1),
+    ] = 1
+    rack: Annotated[
+        str | None, Setting("The machine or zone of this broker; replicas spread over racks.")
+    ] = None
+    data_dir: Annotated[str, Setting("Where everything is kept.")] = "./.moldau"
+    cluster_id: Annotated[
+        str | None,
+        Setting("Name of the cluster; made up on the first start if unset, then kept in data_dir."),
+    ] = None
+    join_addr: Annotated[
+        Address | None, Setting("A member of the cluster to join; not served yet.")
+    ] = None
+    kafka: KafkaConfig = field(default_factory=KafkaConfig)
+    raft: RaftConfig = field(default_factory=RaftConfig)
+    grpc: GrpcConfig = field(default_factory=GrpcConfig)
+    http: HttpConfig = field(default_factory=HttpConfig)
+    log: StorageConfig = field(default_factory=StorageConfig)
+    topic: TopicConfig = field(default_factory=TopicConfig)
+    group: GroupConfig = field(default_factory=GroupConfig)
+    producer: ProducerConfig = field(default_factory=ProducerConfig)
+    logging: LoggingConfig = field(default_factory=LoggingConfig)
