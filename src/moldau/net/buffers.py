@@ -1,0 +1,67 @@
+"""Owns receive buffers and the broker-wide budget of request bytes.
+
+A connection that is between frames holds no buffer at all, so thousands of idle ones cost little.
+Reads land in one shared scratch buffer; only a frame that did not arrive whole gets a buffer of
+its own, from a pool of powers of two. Large fresh buffers cost more in page faults than in
+copying, which is why they are kept.
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+SCRATCH_BYTES = 256 * 1024
+_POOLED_BYTES_MIN = 64 * 1024
+
+
+class BufferPool:
+    """Buffers by size class; keeps at most `kept_bytes_max` of free ones."""
+
+    def __init__(self, kept_bytes_max: int = 32 * 1024 * 1024) -> None:
+        self.scratch = bytearray(SCRATCH_BYTES)
+        self.scratch_view = memoryview(self.scratch)
+        self._free: dict[int, list[bytearray]] = {}
+        self._kept_bytes = 0
+        self._kept_bytes_max = kept_bytes_max
+
+    def take(self, size: int) -> bytearray:
+        """A buffer of at least `size` bytes; its content is arbitrary."""
+        capacity = max(_POOLED_BYTES_MIN, 1 << (size - 1).bit_length())
+        free = self._free.get(capacity)
+        if free:
+            self._kept_bytes -= capacity
+            return free.pop()
+        return bytearray(capacity)
+
+    def give_back(self, buffer: bytearray) -> None:
+        capacity = len(buffer)
+        if self._kept_bytes + capacity <= self._kept_bytes_max:
+            self._kept_bytes += capacity
+            self._free.setdefault(capacity, []).append(buffer)
+
+
+class ByteBudget:
+    """Bytes of requests being received or answered, over all connections.
+
+    Whoever finds it exhausted stops reading and is called back, in order, once enough is free.
+    The callbacks run when somebody releases, so nobody polls.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.used = 0
+        self._waiting: deque[Callable[[], None]] = deque()
+
+    @property
+    def exhausted(self) -> bool:
+        return self.used >= self.bytes_max
+
+    def acquire(self, size: int) -> None:
+        self.used += size
+
+    def release(self, size: int) -> None:
+        self.used -= size
+        while self._waiting and not self.exhausted:
+            self._waiting.popleft()()
+
+    def when_free(self, callback: Callable[[], None]) -> None:
+        self._waiting.append(callback)

@@ -1,0 +1,185 @@
+"""Owns a listening socket, its connections, their caps and their idle time."""
+
+import errno
+import logging
+import socket
+from asyncio import AbstractEventLoop, TimerHandle
+from collections import Counter
+from dataclasses import dataclass
+
+from moldau.model.clock import Clock
+from moldau.net.buffers import BufferPool, ByteBudget
+from moldau.net.connection import Connection, ConnectionLimits, FrameHandler
+
+log = logging.getLogger(__name__)
+
+_BACKLOG = 1024
+_ACCEPTS_PER_EVENT_MAX = 64
+_REAP_SECONDS = 5.0
+_MID_FRAME_SECONDS_MAX = 30.0
+"""A client that started a frame and then sends nothing gives its buffer back after this."""
+_WARN_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerLimits:
+    """How many clients there may be."""
+
+    connections_max: int
+    connections_per_address_max: int
+    idle_seconds_max: float
+
+
+class Listener:
+    """Accepts connections and hands their frames to one handler."""
+
+    def __init__(
+        self,
+        *,
+        loop: AbstractEventLoop,
+        handler: FrameHandler,
+        limits: ListenerLimits,
+        connection_limits: ConnectionLimits,
+        budget: ByteBudget,
+        clock: Clock,
+    ) -> None:
+        self._loop = loop
+        self._handler = handler
+        self._limits = limits
+        self._connection_limits = connection_limits
+        self._budget = budget
+        self._clock = clock
+        self._pool = BufferPool()
+        self._socket: socket.socket | None = None
+        self._connections: dict[Connection, str] = {}
+        self._per_address: Counter[str] = Counter()
+        self._timer: TimerHandle | None = None
+        self._warned_at = float("-inf")
+        self.accepted_total = 0
+        self.refused_total = 0
+
+    @property
+    def connection_count(self) -> int:
+        return len(self._connections)
+
+    def bind(self, host: str, port: int) -> tuple[str, int]:
+        """Listen; returns the address bound (port 0 picks a free one). Raises OSError."""
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind(address)
+            sock.setblocking(False)
+        except OSError:
+            sock.close()
+            raise
+        self._socket = sock
+        name = sock.getsockname()
+        return name[0], name[1]
+
+    def start(self) -> None:
+        """Begin to accept: before this, clients see a closed port and try again."""
+        if self._socket is None:
+            raise RuntimeError("bind first")
+        self._socket.listen(_BACKLOG)
+        self._loop.add_reader(self._socket, self._on_acceptable)
+        self._timer = self._loop.call_later(_REAP_SECONDS, self._reap)
+
+    def _on_acceptable(self) -> None:
+        for _ in range(_ACCEPTS_PER_EVENT_MAX):
+            listening = self._socket
+            if listening is None:
+                return
+            try:
+                sock, address = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                    raise
+                self._warn(f"cannot accept connections: {error.strerror}; trying again in 1 s")
+                self._loop.remove_reader(listening)
+                self._loop.call_later(1.0, self._accept_again)
+                return
+            self._admit(sock, address[0], address[1])
+
+    def _accept_again(self) -> None:
+        if self._socket is not None:
+            self._loop.add_reader(self._socket, self._on_acceptable)
+
+    def _admit(self, sock: socket.socket, host: str, port: int) -> None:
+        limits = self._limits
+        if len(self._connections) >= limits.connections_max:
+            self._refuse(sock, host, f"{limits.connections_max} connections are open (the limit)")
+            return
+        if self._per_address[host] >= limits.connections_per_address_max:
+            self._refuse(
+                sock, host, f"{limits.connections_per_address_max} come from there (the limit)"
+            )
+            return
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.accepted_total += 1
+        self._per_address[host] += 1
+        connection = Connection(
+            loop=self._loop,
+            sock=sock,
+            address=f"{host}:{port}",
+            handler=self._handler,
+            limits=self._connection_limits,
+            pool=self._pool,
+            budget=self._budget,
+            clock=self._clock,
+            on_close=self._forget,
+        )
+        self._connections[connection] = host
+
+    def _refuse(self, sock: socket.socket, host: str, reason: str) -> None:
+        sock.close()
+        self.refused_total += 1
+        self._warn(f"connection from {host} refused: {reason}")
+
+    def _warn(self, message: str) -> None:
+        """Log at most one such line every few seconds: a storm must not fill the disk."""
+        now = self._clock.monotonic()
+        if now - self._warned_at >= _WARN_SECONDS:
+            self._warned_at = now
+            log.warning("%s", message)
+
+    def _forget(self, connection: Connection) -> None:
+        host = self._connections.pop(connection, None)
+        if host is not None:
+            self._per_address[host] -= 1
+            if not self._per_address[host]:
+                del self._per_address[host]
+
+    def _reap(self) -> None:
+        now = self._clock.monotonic()
+        for connection in list(self._connections):
+            silent = now - connection.active_at
+            if connection.is_mid_frame and silent > _MID_FRAME_SECONDS_MAX:
+                connection.close("a frame was begun and not finished", level=logging.WARNING)
+            elif connection.is_idle and silent > self._limits.idle_seconds_max:
+                connection.close("idle")
+        self._timer = self._loop.call_later(_REAP_SECONDS, self._reap)
+
+    def stop_accepting(self) -> None:
+        if self._socket is not None:
+            self._loop.remove_reader(self._socket)
+            self._socket.close()
+            self._socket = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def drain(self) -> None:
+        """Ask every connection to finish what is in flight and close."""
+        for connection in list(self._connections):
+            connection.drain()
+
+    def close(self) -> None:
+        self.stop_accepting()
+        for connection in list(self._connections):
+            connection.close("broker stops")

@@ -1,0 +1,44 @@
+"""Owns the pytest fixtures that come with the package: a real broker, and a topic on it."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from moldau.testing.broker import Broker
+
+_topic_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def moldau_session_broker() -> Iterator[Broker]:
+    """One broker for the whole test session; tests share it and use topics of their own."""
+    from moldau.testing.broker import Broker
+
+    with Broker() as broker:
+        yield broker
+
+
+@pytest.fixture()
+def moldau_broker() -> Iterator[Broker]:
+    """A broker of this test alone: free port, temporary directory, ended afterwards."""
+    from moldau.testing.broker import Broker
+
+    with Broker() as broker:
+        yield broker
+
+
+@pytest.fixture()
+def moldau_topic(moldau_session_broker: Broker) -> str:
+    """The name of a fresh topic with one partition on the session's broker."""
+    from moldau.client.kafka.client import KafkaClient
+
+    name = f"test-{next(_topic_numbers)}"
+    with KafkaClient(moldau_session_broker.bootstrap) as client:
+        client.create_topic(name, partitions=1)
+    return name
