@@ -118,19 +118,47 @@ class BatchHeader(NamedTuple):
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     """The header at `position`. The CRC is not checked, and the records may be missing."""
     try:
-        (base_offset, length, epoch, magic, crc, attributes, delta, *rest) = _unpack(
-            buffer, position
-        )
+        (
+            base_offset,
+            length,
+            epoch,
+            magic,
+            crc,
+            attributes,
+            delta,
+            base_timestamp,
+            max_timestamp,
+            producer_id,
+            producer_epoch,
+            base_sequence,
+            count,
+        ) = _unpack(buffer, position)
     except struct.error:
         raise BatchFormatError(f"fewer than {HEADER_BYTES} bytes at {position}") from None
-    if magic != MAGIC:
+    size = length + 12
+    if magic != 2:
         raise BatchFormatError(f"magic {magic} at {position}")
-    size = length + LENGTH_END
-    if size < HEADER_BYTES:
+    if size < 61:
         raise BatchFormatError(f"batch of {size} bytes at {position}")
-    if delta < 0 or rest[-1] < 0:
-        raise BatchFormatError(f"batch of {rest[-1]} records, last delta {delta}, at {position}")
-    return _new_header(BatchHeader, (base_offset, size, epoch, crc, attributes, delta, *rest))
+    if delta < 0 or count < 0:
+        raise BatchFormatError(f"batch of {count} records, last delta {delta}, at {position}")
+    return _new_header(
+        BatchHeader,
+        (
+            base_offset,
+            size,
+            epoch,
+            crc,
+            attributes,
+            delta,
+            base_timestamp,
+            max_timestamp,
+            producer_id,
+            producer_epoch,
+            base_sequence,
+            count,
+        ),
+    )
 
 
 def crc_matches(buffer: Buffer, position: int, size: int, crc: int) -> bool:

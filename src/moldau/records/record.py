@@ -1,0 +1,300 @@
+"""Owns the records inside a batch: reading, building, recompressing. Slow paths only.
+
+The broker never comes here for ordinary produce and fetch. Internal topics, compaction, topics
+that rewrite batches, tests and the command line do.
+
+A record's numbers are zig-zag varints: length, attributes (one byte, unused), timestamp delta,
+offset delta, key length and key, value length and value, header count, headers. Length -1 is null.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from moldau.model.ids import (
+    NO_EPOCH,
+    Epoch,
+    Offset,
+    ProducerEpoch,
+    ProducerId,
+    TimestampMs,
+)
+from moldau.model.limits import DECOMPRESSED_BYTES_MAX
+from moldau.records.batch import (
+    APPEND_TIME_BIT,
+    CODEC_MASK,
+    CONTROL_BIT,
+    CRC_AT,
+    CRC_START,
+    HEADER_BYTES,
+    LENGTH_END,
+    MAGIC,
+    RECORD_BYTES_MIN,
+    TRANSACTIONAL_BIT,
+    BatchFormatError,
+    BatchHeader,
+    Buffer,
+    crc_matches,
+    read_header,
+)
+from moldau.records.compression import Codec, compress, decompress
+
+FIRST_OFFSET = Offset(0)
+NO_PRODUCER_ID = ProducerId(-1)
+NO_PRODUCER_EPOCH = ProducerEpoch(-1)
+NO_SEQUENCE = -1
+
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+_LENGTH = struct.Struct(">i")
+_CRC = struct.Struct(">I")
+_ATTRIBUTES = struct.Struct(">h")
+# Header keys are UTF-8 by contract, but brokers never check: keep what is not as it is.
+_KEY_ERRORS = "surrogateescape"
+
+Headers = list[tuple[str, bytes | None]]
+
+
+class Record(NamedTuple):
+    """One message. `offset` counts in the partition; build_batch numbers anew and ignores it."""
+
+    offset: Offset
+    timestamp: TimestampMs
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+def read_records(batch: Buffer, *, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> list[Record]:
+    """The records of exactly one batch; BatchFormatError if anything in it does not add up.
+
+    Offsets may have gaps, as compaction leaves them, but they rise. With the append-time flag
+    every record bears the batch's time.
+    """
+    header, body = _open_batch(batch, bytes_max)
+    base_offset = header.base_offset
+    base_timestamp = header.base_timestamp
+    is_append_time = header.is_append_time
+    records = []
+    position = 0
+    delta_last = -1
+    try:
+        for _ in range(header.record_count):
+            size, position = _read_varint(body, position)
+            end = position + size
+            if size < RECORD_BYTES_MIN - 1 or end > len(body):
+                raise BatchFormatError(f"record of {size} bytes, {len(body) - position} left")
+            timestamp_delta, position = _read_varint(body, position + 1)
+            delta, position = _read_varint(body, position)
+            key, position = _read_bytes(body, position, end)
+            value, position = _read_bytes(body, position, end)
+            headers, position = _read_headers(body, position, end)
+            if position != end:
+                raise BatchFormatError(f"record ends at byte {position}, not {end}")
+            if not delta_last < delta <= header.last_offset_delta:
+                raise BatchFormatError(f"offset delta {delta} after {delta_last}")
+            delta_last = delta
+            timestamp = header.max_timestamp if is_append_time else base_timestamp + timestamp_delta
+            records.append(
+                Record(Offset(base_offset + delta), TimestampMs(timestamp), key, value, headers)
+            )
+    except IndexError:
+        raise BatchFormatError("a number runs past the end of the batch") from None
+    if position != len(body):
+        raise BatchFormatError(f"{len(body) - position} bytes after the last record")
+    return records
+
+
+def has_null_key(batch: Buffer, *, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> bool:
+    """Whether any record has no key. Steps over the rest of each record without checking it."""
+    header, body = _open_batch(batch, bytes_max)
+    position = 0
+    try:
+        for _ in range(header.record_count):
+            size, position = _read_varint(body, position)
+            end = position + size
+            if size < RECORD_BYTES_MIN - 1 or end > len(body):
+                raise BatchFormatError(f"record of {size} bytes, {len(body) - position} left")
+            _, position = _read_varint(body, position + 1)
+            _, position = _read_varint(body, position)
+            key_size, _ = _read_varint(body, position)
+            if key_size < 0:
+                return True
+            position = end
+    except IndexError:
+        raise BatchFormatError("a number runs past the end of the batch") from None
+    return False
+
+
+def recompress(batch: Buffer, codec: Codec, *, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> bytes:
+    """The same batch with its records under another codec. All else is kept, but for the CRC."""
+    header, body = _open_batch(batch, bytes_max)
+    if header.codec == codec:
+        return bytes(batch)
+    result = bytearray(memoryview(batch)[:HEADER_BYTES])
+    result += compress(codec, body)
+    _LENGTH.pack_into(result, LENGTH_END - _LENGTH.size, len(result) - LENGTH_END)
+    _ATTRIBUTES.pack_into(result, CRC_START, header.attributes & ~CODEC_MASK | codec)
+    return _seal(result)
+
+
+def build_batch(
+    records: Sequence[Record],
+    *,
+    codec: Codec = Codec.NONE,
+    base_offset: Offset = FIRST_OFFSET,
+    leader_epoch: Epoch = NO_EPOCH,
+    producer_id: ProducerId = NO_PRODUCER_ID,
+    producer_epoch: ProducerEpoch = NO_PRODUCER_EPOCH,
+    base_sequence: int = NO_SEQUENCE,
+    append_time: TimestampMs | None = None,
+    transactional: bool = False,
+    control: bool = False,
+) -> bytes:
+    """One batch of at least one record. Record i gets offset base_offset + i.
+
+    With `append_time` the batch bears that time for all its records; their own stay inside,
+    unseen.
+    """
+    if not records:
+        raise ValueError("a batch holds at least one record")
+    base_timestamp = records[0].timestamp
+    body = bytearray()
+    for delta, record in enumerate(records):
+        encoded = _encode_record(record, delta, record.timestamp - base_timestamp)
+        _write_varint(body, len(encoded))
+        body += encoded
+    attributes = int(codec)
+    attributes |= APPEND_TIME_BIT if append_time is not None else 0
+    attributes |= TRANSACTIONAL_BIT if transactional else 0
+    attributes |= CONTROL_BIT if control else 0
+    if append_time is not None:
+        max_timestamp = append_time
+    else:
+        max_timestamp = max(record.timestamp for record in records)
+    payload = compress(codec, body)
+    result = bytearray(
+        _HEADER.pack(
+            base_offset,
+            HEADER_BYTES + len(payload) - LENGTH_END,
+            leader_epoch,
+            MAGIC,
+            0,
+            attributes,
+            len(records) - 1,
+            base_timestamp,
+            max_timestamp,
+            producer_id,
+            producer_epoch,
+            base_sequence,
+            len(records),
+        )
+    )
+    result += payload
+    return _seal(result)
+
+
+def _open_batch(batch: Buffer, bytes_max: int) -> tuple[BatchHeader, bytes]:
+    """Header and decompressed records of exactly one batch, checksum checked."""
+    header = read_header(batch)
+    if header.size != len(batch):
+        raise BatchFormatError(f"batch of {header.size} bytes in {len(batch)}")
+    if not crc_matches(batch, 0, header.size, header.crc):
+        raise BatchFormatError("the batch's checksum does not match")
+    try:
+        codec = Codec(header.codec)
+    except ValueError:
+        raise BatchFormatError(f"unknown codec {header.codec}") from None
+    return header, decompress(codec, memoryview(batch)[HEADER_BYTES:], bytes_max)
+
+
+def _seal(batch: bytearray) -> bytes:
+    """Write the checksum of a finished batch."""
+    with memoryview(batch) as view:
+        crc = crc32c(view[CRC_START:])
+    _CRC.pack_into(batch, CRC_AT, crc)
+    return bytes(batch)
+
+
+def _read_varint(data: bytes, position: int) -> tuple[int, int]:
+    """A zig-zag varint and the position after it. IndexError past the end."""
+    byte = data[position]
+    position += 1
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), position
+    value = byte & 0x7F
+    shift = 7
+    while True:
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+        shift += 7
+        if shift > 63:
+            raise BatchFormatError("number longer than 64 bits")
+    if value >= 1 << 64:
+        raise BatchFormatError("number longer than 64 bits")
+    return (value >> 1) ^ -(value & 1), position
+
+
+def _read_bytes(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
+    """Length and bytes, all before `end`."""
+    size, position = _read_varint(data, position)
+    if size < 0:
+        if size != -1:
+            raise BatchFormatError(f"field of {size} bytes")
+        return None, position
+    field_end = position + size
+    if field_end > end:
+        raise BatchFormatError(f"field of {size} bytes, {end - position} left in its record")
+    return data[position:field_end], field_end
+
+
+def _read_headers(data: bytes, position: int, end: int) -> tuple[Headers, int]:
+    """Header count and headers, all before `end`."""
+    count, position = _read_varint(data, position)
+    if count == 0:
+        return [], position
+    # Each header takes two bytes at least; a hostile count must not keep us busy.
+    if count < 0 or count * 2 > end - position:
+        raise BatchFormatError(f"{count} headers in {end - position} bytes")
+    headers: Headers = []
+    for _ in range(count):
+        key, position = _read_bytes(data, position, end)
+        if key is None:
+            raise BatchFormatError("header without a key")
+        value, position = _read_bytes(data, position, end)
+        headers.append((key.decode("utf-8", _KEY_ERRORS), value))
+    return headers, position
+
+
+def _encode_record(record: Record, delta: int, timestamp_delta: int) -> bytearray:
+    """A record without its length."""
+    out = bytearray(1)
+    _write_varint(out, timestamp_delta)
+    _write_varint(out, delta)
+    _write_bytes(out, record.key)
+    _write_bytes(out, record.value)
+    _write_varint(out, len(record.headers))
+    for key, value in record.headers:
+        _write_bytes(out, key.encode("utf-8", _KEY_ERRORS))
+        _write_bytes(out, value)
+    return out
+
+
+def _write_bytes(out: bytearray, data: bytes | None) -> None:
+    if data is None:
+        out.append(1)  # -1 as a zig-zag varint
+        return
+    _write_varint(out, len(data))
+    out += data
+
+
+def _write_varint(out: bytearray, number: int) -> None:
+    value = (number << 1) ^ (number >> 63)
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
