@@ -1,1 +1,4 @@
-"""The group coordinator as a pure state machine: members, generations, offsets."""
+"""The group coordinator: members, generations and committed offsets. Sans-IO.
+
+Events in (`events`), effects out (`results`), one door (`coordinator.Coordinator`).
+"""

@@ -1,0 +1,39 @@
+"""Owns the settings of the group coordinator."""
+
+from dataclasses import dataclass
+
+from moldau.model.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupConfig:
+    """Defaults as Kafka's; checked once, when made."""
+
+    initial_rebalance_delay_ms: int = 3_000
+    """How long a new group waits for more members before its first generation."""
+    session_timeout_ms_min: int = 6_000
+    session_timeout_ms_max: int = 1_800_000
+    group_size_max: int = 2**31 - 1
+    offset_metadata_bytes_max: int = 4_096
+    offsets_retention_ms: int = 7 * 24 * 3_600_000
+    """Offsets of a group live this long after its last member left."""
+    offsets_retention_check_ms: int = 600_000
+    new_member_timeout_ms: int = 300_000
+    """A new member whose join is not answered this long is taken for gone."""
+    persist_bytes_max: int = 512 * 1024
+    """Bytes of commits that are merged into one write; one commit may be larger by itself."""
+
+    def __post_init__(self) -> None:
+        for name, value, least in (
+            ("initial_rebalance_delay_ms", self.initial_rebalance_delay_ms, 0),
+            ("session_timeout_ms_min", self.session_timeout_ms_min, 1),
+            ("session_timeout_ms_max", self.session_timeout_ms_max, self.session_timeout_ms_min),
+            ("group_size_max", self.group_size_max, 1),
+            ("offset_metadata_bytes_max", self.offset_metadata_bytes_max, 0),
+            ("offsets_retention_ms", self.offsets_retention_ms, 1),
+            ("offsets_retention_check_ms", self.offsets_retention_check_ms, 1),
+            ("new_member_timeout_ms", self.new_member_timeout_ms, 1),
+            ("persist_bytes_max", self.persist_bytes_max, 1),
+        ):
+            if value < least:
+                raise ConfigError(f"groups.{name} is {value}, but must be at least {least}")

@@ -1,0 +1,180 @@
+"""Owns what the coordinator gives back: effects, and the typed result of each kind of request."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from moldau.model.errors import ErrorCode
+from moldau.model.ids import NO_EPOCH, Epoch, Offset, TimestampMs, TopicPartition
+
+NO_OFFSET = Offset(-1)
+
+
+class GroupState(StrEnum):
+    """Values as DescribeGroups and ListGroups spell them."""
+
+    EMPTY = "Empty"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinedMember:
+    """What the leader learns about each member."""
+
+    member_id: str
+    instance_id: str | None
+    subscription: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinResult:
+    """`members` is filled for the leader only. With MEMBER_ID_REQUIRED, `member_id` is the new id.
+
+    Before v7 `protocol_name` None is sent as an empty string.
+    """
+
+    error: ErrorCode
+    member_id: str = ""
+    generation: int = -1
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    leader: str = ""
+    skip_assignment: bool = False
+    members: tuple[JoinedMember, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncResult:
+    error: ErrorCode
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    assignment: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatResult:
+    error: ErrorCode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftMember:
+    member_id: str
+    instance_id: str | None
+    error: ErrorCode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaveResult:
+    """Before v3 the answer is `error`, or else the error of the one member."""
+
+    error: ErrorCode
+    members: tuple[LeftMember, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitResult:
+    """An error per partition of the request, in its order."""
+
+    errors: tuple[tuple[TopicPartition, ErrorCode], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteGroupsResult:
+    """An error per group of the request, in its order."""
+
+    errors: tuple[tuple[str, ErrorCode], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteOffsetsResult:
+    """`error` is about the group; if there is one, `errors` is empty."""
+
+    error: ErrorCode
+    errors: tuple[tuple[TopicPartition, ErrorCode], ...] = ()
+
+
+Result = (
+    JoinResult
+    | SyncResult
+    | HeartbeatResult
+    | LeaveResult
+    | CommitResult
+    | DeleteGroupsResult
+    | DeleteOffsetsResult
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """Answer that request."""
+
+    request_id: int
+    result: Result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Persist:
+    """Append these records to `__consumer_offsets` as one batch; a None value is a tombstone.
+
+    When they are committed, hand in Persisted(token); when it is certain that they never will be,
+    PersistFailed(token, error). An append whose outcome is unknown is neither.
+    """
+
+    token: int
+    group_id: str
+    records: tuple[tuple[bytes, bytes | None], ...]
+
+
+Effect = Reply | Persist
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedOffset:
+    """What a group has stored for a partition."""
+
+    offset: Offset
+    leader_epoch: Epoch = NO_EPOCH
+    metadata: str = ""
+    commit_timestamp: TimestampMs
+    expire_timestamp: TimestampMs | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchOffsetsResult:
+    """Partitions without an offset are absent: the answer for them is -1, epoch -1, metadata ''."""
+
+    error: ErrorCode
+    offsets: Mapping[TopicPartition, CommittedOffset]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedMember:
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    subscription: bytes
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedGroup:
+    """An unknown group is GROUP_ID_NOT_FOUND and Dead; before v6 it is sent as NONE and Dead."""
+
+    group_id: str
+    error: ErrorCode
+    state: GroupState = GroupState.DEAD
+    protocol_type: str = ""
+    protocol_name: str = ""
+    members: tuple[DescribedMember, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedGroup:
+    group_id: str
+    protocol_type: str
+    state: GroupState
+    group_type: str = "classic"

@@ -1,0 +1,113 @@
+"""Owns the metadata records: facts in the metadata log, and their bytes.
+
+A record says what is, not what to do: values are absolute, so that reading a stretch of the log
+twice ends in the same state. Bytes: one format byte, then a msgpack map. Maps name their fields, so
+a later version adds fields with defaults and an earlier one skips what it does not know; the format
+byte changes only when that is not enough.
+"""
+
+from typing import Final
+
+import msgspec
+
+from moldau.model.errors import CorruptionError
+from moldau.model.ids import BrokerId, ProducerId, TopicId
+
+FORMAT_VERSION: Final = 1
+
+
+class ClusterCreated(msgspec.Struct, frozen=True, kw_only=True, tag="cluster"):
+    """The cluster has this id for good."""
+
+    cluster_id: str
+
+
+class BrokerRegistered(msgspec.Struct, frozen=True, kw_only=True, tag="broker"):
+    """The broker is reached there from now on."""
+
+    id: BrokerId
+    host: str
+    port: int
+    rack: str | None = None
+    incarnation: str = ""
+
+
+class TopicCreated(msgspec.Struct, frozen=True, kw_only=True, tag="topic"):
+    """A topic with the replicas of each partition, in the order of partitions."""
+
+    name: str
+    topic_id: TopicId
+    partitions: tuple[tuple[BrokerId, ...], ...]
+    configs: dict[str, str] = {}
+    internal: bool = False
+
+
+class TopicDeleted(msgspec.Struct, frozen=True, kw_only=True, tag="topic-deleted"):
+    """By id: a later topic of the same name is another one."""
+
+    topic_id: TopicId
+
+
+class PartitionsCreated(msgspec.Struct, frozen=True, kw_only=True, tag="partitions"):
+    """Partitions from `first` on."""
+
+    topic_id: TopicId
+    first: int
+    partitions: tuple[tuple[BrokerId, ...], ...]
+
+
+class TopicConfigsSet(msgspec.Struct, frozen=True, kw_only=True, tag="topic-configs"):
+    """All overrides of the topic afterwards."""
+
+    topic_id: TopicId
+    configs: dict[str, str]
+
+
+class BrokerConfigsSet(msgspec.Struct, frozen=True, kw_only=True, tag="broker-configs"):
+    """All overrides of the broker (or CLUSTER_DEFAULT) afterwards."""
+
+    broker_id: BrokerId
+    configs: dict[str, str]
+
+
+class ProducerIdsAllocated(msgspec.Struct, frozen=True, kw_only=True, tag="producer-ids"):
+    """Ids first … first + count - 1 are given away."""
+
+    first: ProducerId
+    count: int
+
+
+MetadataRecord = (
+    ClusterCreated
+    | BrokerRegistered
+    | TopicCreated
+    | TopicDeleted
+    | PartitionsCreated
+    | TopicConfigsSet
+    | BrokerConfigsSet
+    | ProducerIdsAllocated
+)
+
+_encoder: Final = msgspec.msgpack.Encoder()
+_decoder: Final[msgspec.msgpack.Decoder[MetadataRecord]] = msgspec.msgpack.Decoder(MetadataRecord)
+_PREFIX: Final = bytes([FORMAT_VERSION])
+
+
+def encode_record(record: MetadataRecord) -> bytes:
+    return _PREFIX + _encoder.encode(record)
+
+
+def decode_record(data: bytes | bytearray | memoryview) -> MetadataRecord:
+    """Raises CorruptionError: the log's checksums passed, so wrong bytes are not the network's."""
+    view = memoryview(data)
+    if not len(view):
+        raise CorruptionError("metadata record is empty")
+    if view[0] != FORMAT_VERSION:
+        raise CorruptionError(
+            f"metadata record has format {view[0]}, this version reads {FORMAT_VERSION}: "
+            "the data directory was written by a newer moldau"
+        )
+    try:
+        return _decoder.decode(view[1:])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise CorruptionError(f"metadata record cannot be read: {error}") from error
