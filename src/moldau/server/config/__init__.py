@@ -1,5 +1,6 @@
 """The broker's configuration: a frozen schema, and the loader that fills it from its layers."""
 
+from moldau.server.config.load import InvalidConfigError, ResolvedConfig, Source, load_config
 from moldau.server.config.schema import (
     Address,
     GroupConfig,
@@ -16,12 +17,16 @@ from moldau.server.config.schema import (
 __all__ = [
     "Address",
     "GroupConfig",
+    "InvalidConfigError",
     "KafkaConfig",
     "LogFormat",
     "LogLevel",
     "LoggingConfig",
     "ProducerConfig",
+    "ResolvedConfig",
     "ServerConfig",
+    "Source",
     "StorageConfig",
     "TopicConfig",
+    "load_config",
 ]

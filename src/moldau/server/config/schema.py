@@ -49,6 +49,13 @@ class Address(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+LOOPBACK = "127.0.0.1"
+KAFKA_ADDR = Address(LOOPBACK, 9092)
+RAFT_ADDR = Address(LOOPBACK, 19092)
+GRPC_ADDR = Address(LOOPBACK, 8000)
+HTTP_ADDR = Address(LOOPBACK, 8080)
+
+
 class Unit(StrEnum):
     """What a number counts; decides which suffixes a value may carry."""
 
@@ -74,9 +81,7 @@ class Setting:
 class KafkaConfig:
     """The listener for Kafka clients, and the bounds that protect the broker from them."""
 
-    addr: Annotated[Address, Setting("Where the Kafka listener is bound.")] = Address(
-        "127.0.0.1", 9092
-    )
+    addr: Annotated[Address, Setting("Where the Kafka listener is bound.")] = KAFKA_ADDR
     advertised: Annotated[
         Address | None,
         Setting("The address that clients are told to connect to; the bound one if unset."),
@@ -129,18 +134,14 @@ class KafkaConfig:
 class RaftConfig:
     """The listener for other brokers. Not served in this version; the key is checked."""
 
-    addr: Annotated[Address, Setting("Where other brokers connect; not served yet.")] = Address(
-        "127.0.0.1", 19092
-    )
+    addr: Annotated[Address, Setting("Where other brokers connect; not served yet.")] = RAFT_ADDR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrpcConfig:
     """The listener of the queue API. Not served in this version; the key is checked."""
 
-    addr: Annotated[Address, Setting("Where the queue API listens; not served yet.")] = Address(
-        "127.0.0.1", 8000
-    )
+    addr: Annotated[Address, Setting("Where the queue API listens; not served yet.")] = GRPC_ADDR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +149,7 @@ class HttpConfig:
     """The listener of the HTTP API and console. Not served in this version; the key is checked."""
 
     addr: Annotated[Address, Setting("Where HTTP and the console listen; not served yet.")] = (
-        Address("127.0.0.1", 8080)
+        HTTP_ADDR
     )
 
 

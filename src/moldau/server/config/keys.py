@@ -1,0 +1,120 @@
+"""Owns the list of settings as dotted keys (`log.flush`), read once from the schema.
+
+Also the older names that are still understood, and the way from a key to its environment variable.
+"""
+
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from moldau.server.config.schema import HOUR_MS, Address, ServerConfig, Setting
+
+ENV_PREFIX = "MOLDAU_"
+
+OTHER_VARIABLES: Mapping[str, str] = {
+    "MOLDAU_BROKERS": "Brokers that the client commands connect to, as HOST:PORT[,HOST:PORT…].",
+    "MOLDAU_CONFIG": "Configuration file of a broker, if no --config is given.",
+}
+"""Variables with our prefix that are no settings of a broker."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """One setting, by its full name."""
+
+    name: str
+    section: str
+    """Empty for the keys at the top."""
+    field: str
+    type: type[bool | int | str | StrEnum | Address]
+    optional: bool
+    default: object
+    setting: Setting
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that sets it."""
+        return ENV_PREFIX + self.name.replace(".", "__").upper()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A group of settings."""
+
+    name: str
+    doc: str
+    type: type
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alias:
+    """A name of earlier times for a setting."""
+
+    target: str
+    doc: str
+    factor: int = 1
+
+
+ALIASES: Mapping[str, Alias] = {
+    "port": Alias(target="kafka.addr", doc="the port of kafka.addr"),
+    "replication_factor": Alias(target="topic.replication_factor", doc="topic.replication_factor"),
+    "min_insync_replicas": Alias(
+        target="topic.min_insync_replicas", doc="topic.min_insync_replicas"
+    ),
+    "log_retention_hours": Alias(
+        target="log.retention_ms", doc="log.retention_ms, counted in hours", factor=HOUR_MS
+    ),
+}
+
+
+def _key(section: str, field: dataclasses.Field[typing.Any], annotation: object) -> Key:
+    kind, setting = typing.get_args(annotation)
+    optional = isinstance(kind, types.UnionType)
+    if optional:
+        kind = next(arg for arg in typing.get_args(kind) if arg is not type(None))
+    return Key(
+        name=f"{section}.{field.name}" if section else field.name,
+        section=section,
+        field=field.name,
+        type=kind,
+        optional=optional,
+        default=field.default,
+        setting=setting,
+    )
+
+
+def _read_schema() -> tuple[dict[str, Key], dict[str, Section]]:
+    keys: dict[str, Key] = {}
+    sections: dict[str, Section] = {}
+    hints = typing.get_type_hints(ServerConfig, include_extras=True)
+    for field in dataclasses.fields(ServerConfig):
+        annotation = hints[field.name]
+        if not isinstance(annotation, type):
+            key = _key("", field, annotation)
+            keys[key.name] = key
+            continue
+        doc = (annotation.__doc__ or "").strip()
+        sections[field.name] = Section(name=field.name, doc=doc, type=annotation)
+        inner_hints = typing.get_type_hints(annotation, include_extras=True)
+        for inner in dataclasses.fields(annotation):
+            key = _key(field.name, inner, inner_hints[inner.name])
+            keys[key.name] = key
+    return keys, sections
+
+
+KEYS, SECTIONS = _read_schema()
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that was probably meant."""
+    candidates = list(known)
+    matches = difflib.get_close_matches(name, candidates, n=1, cutoff=0.6)
+    if matches:
+        return matches[0]
+    # Somebody who writes `flush` for `log.flush` has the right word in the wrong place.
+    ends = [candidate for candidate in candidates if candidate.rpartition(".")[2] == name]
+    return ends[0] if len(ends) == 1 else None

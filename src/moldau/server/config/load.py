@@ -1,0 +1,327 @@
+"""Owns the layers: flags over environment over file over defaults, each value with its source.
+
+All that is wrong is found in one pass and reported together, so that nobody fixes a file key by
+key. Only `load_config` looks at an environment, and only at the one that it is handed.
+"""
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from moldau.model.errors import ConfigError
+from moldau.server.config.files import read_config_file
+from moldau.server.config.keys import (
+    ALIASES,
+    ENV_PREFIX,
+    KEYS,
+    OTHER_VARIABLES,
+    SECTIONS,
+    Alias,
+    Key,
+    nearest,
+)
+from moldau.server.config.schema import Address, ServerConfig
+from moldau.server.config.values import BadValue, parse_value
+
+# Kubernetes puts the addresses of a service called moldau-something into every container beside
+# it. These variables are nobody's configuration.
+_SERVICE_LINK = re.compile(
+    r"MOLDAU(_\w+)?_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)"
+)
+_SERVICE_LINK_VALUE = re.compile(r"(tcp|udp|sctp)://")
+
+_WILDCARDS = frozenset({"0.0.0.0", "::", "*"})
+
+
+class Layer(StrEnum):
+    """Where a value comes from; later ones win."""
+
+    DEFAULT = "default"
+    PRESET = "preset"
+    FILE = "file"
+    ENVIRONMENT = "environment"
+    FLAG = "flag"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Which layer set a value, and where exactly."""
+
+    layer: Layer
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.layer} {self.detail}" if self.detail else str(self.layer)
+
+
+DEFAULT_SOURCE = Source(layer=Layer.DEFAULT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One thing that is wrong with the configuration."""
+
+    text: str
+    hint: str = ""
+
+
+class InvalidConfigError(ConfigError):
+    """Everything that is wrong with the configuration, in one error."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        super().__init__("\n".join(problem.text for problem in problems))
+        self.problems = problems
+        self.hint = next((problem.hint for problem in problems if problem.hint), "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedConfig:
+    """The configuration, and the source of every value by dotted key."""
+
+    config: ServerConfig
+    sources: Mapping[str, Source]
+
+    def value(self, name: str) -> object:
+        """One value by its dotted key."""
+        key = KEYS[name]
+        holder = getattr(self.config, key.section) if key.section else self.config
+        return getattr(holder, key.field)
+
+
+class _Entry(NamedTuple):
+    name: str
+    """As it is written: a key, or a variable."""
+    key: str
+    value: object
+    source: Source
+
+
+def load_config(
+    flags: Mapping[str, object],
+    environ: Mapping[str, str],
+    file: str | None = None,
+    *,
+    preset: Mapping[str, object] | None = None,
+    option_names: Mapping[str, str] | None = None,
+) -> ResolvedConfig:
+    """Merge and check the layers.
+
+    `flags` are dotted keys with their values; None means that a flag was not given. `preset`
+    changes defaults (`moldau dev`). `option_names` say what a flag is called on the command line,
+    where that is not just the key with dashes. Raises InvalidConfigError.
+    """
+    file = file or environ.get("MOLDAU_CONFIG") or None
+    problems: list[Problem] = []
+    layers = [
+        [
+            _Entry(key, key, value, Source(layer=Layer.PRESET, detail="moldau dev"))
+            for key, value in (preset or {}).items()
+        ],
+        _file_entries(file, problems) if file else [],
+        _environ_entries(environ.items(), lambda name: _environ_source(name), problems),
+        _flag_entries(flags, option_names or {}),
+    ]
+    values: dict[str, object] = {name: key.default for name, key in KEYS.items()}
+    sources: dict[str, Source] = dict.fromkeys(KEYS, DEFAULT_SOURCE)
+    for entries in layers:
+        _apply_layer(entries, values, sources, problems)
+    if not problems:
+        _check_together(values, sources, problems)
+    if problems:
+        raise InvalidConfigError(problems)
+    return ResolvedConfig(config=_build(values), sources=sources)
+
+
+def _flag_entries(flags: Mapping[str, object], names: Mapping[str, str]) -> list[_Entry]:
+    entries = []
+    for key, value in flags.items():
+        if value is None:
+            continue
+        option = names.get(key) or "--" + key.replace(".", "-").replace("_", "-")
+        entries.append(_Entry(key, key, value, Source(layer=Layer.FLAG, detail=option)))
+    return entries
+
+
+def _file_entries(path: str, problems: list[Problem]) -> list[_Entry]:
+    found = read_config_file(path)
+
+    def source(line: int) -> Source:
+        return Source(layer=Layer.FILE, detail=f"{path}:{line}" if line else path)
+
+    if path.lower().endswith(".env"):
+        lines = {entry.key: entry.line for entry in found}
+        variables = [(entry.key, str(entry.value)) for entry in found]
+        return _environ_entries(variables, lambda name: source(lines[name]), problems)
+    return [_Entry(entry.key, entry.key, entry.value, source(entry.line)) for entry in found]
+
+
+def _environ_source(name: str) -> Source:
+    return Source(layer=Layer.ENVIRONMENT, detail=name)
+
+
+def _environ_entries(
+    variables: Iterable[tuple[str, str]],
+    source_of: Callable[[str], Source],
+    problems: list[Problem],
+) -> list[_Entry]:
+    entries: list[_Entry] = []
+    for name, value in variables:
+        if not name.startswith(ENV_PREFIX) or name in OTHER_VARIABLES:
+            continue
+        if _SERVICE_LINK.fullmatch(name) or _SERVICE_LINK_VALUE.match(value):
+            continue
+        key = name[len(ENV_PREFIX) :].replace("__", ".").lower()
+        if key in KEYS or key in ALIASES:
+            entries.append(_Entry(name, key, value, source_of(name)))
+            continue
+        known = [known_key.variable for known_key in KEYS.values()] + list(OTHER_VARIABLES)
+        guess = nearest(name, known)
+        problems.append(
+            Problem(
+                text=f"unknown variable {name} = {_quote(value)} ({source_of(name)})",
+                hint=f"did you mean {guess}?" if guess else _LIST_HINT,
+            )
+        )
+    return entries
+
+
+_LIST_HINT = "list all settings: moldau config show"
+
+
+def _apply_layer(
+    entries: list[_Entry],
+    values: dict[str, object],
+    sources: dict[str, Source],
+    problems: list[Problem],
+) -> None:
+    setter: dict[str, _Entry] = {}
+    for entry in entries:
+        alias = ALIASES.get(entry.key)
+        key = KEYS.get(alias.target if alias else entry.key)
+        if key is None:
+            problems.append(_unknown(entry))
+            continue
+        if key.name in setter:
+            first = setter[key.name]
+            problems.append(
+                Problem(
+                    text=f"{first.name} ({first.source}) and {entry.name} ({entry.source}) "
+                    f"both set {key.name}",
+                    hint="keep one of them",
+                )
+            )
+            continue
+        setter[key.name] = entry
+        try:
+            if alias is None:
+                values[key.name] = parse_value(key, entry.value)
+            else:
+                values[key.name] = _parse_alias(alias, key, entry.value, values[key.name])
+            sources[key.name] = entry.source
+        except BadValue as error:
+            problems.append(_bad(entry.name, entry.value, entry.source, str(error)))
+
+
+def _parse_alias(alias: Alias, key: Key, raw: object, current: object) -> object:
+    if isinstance(current, Address):
+        text = str(raw).strip()
+        if not (text.isascii() and text.isdigit() and int(text) <= 65535):
+            raise BadValue("must be a port: 0 to 65535")
+        return current._replace(port=int(text))
+    if alias.factor == 1:
+        return parse_value(key, raw)
+    text = str(raw).strip()
+    if not re.fullmatch(r"-1|\d{1,12}", text):
+        raise BadValue("must be a whole number, or -1 for no limit")
+    number = int(text)
+    return parse_value(key, number if number == -1 else number * alias.factor)
+
+
+def _quote(value: object) -> str:
+    text = repr(value) if isinstance(value, str) else str(value)
+    return text if len(text) <= 80 else text[:77] + "…"
+
+
+def _bad(name: str, value: object, source: Source, reason: str) -> Problem:
+    return Problem(text=f"{name} = {_quote(value)} ({source}) {reason}")
+
+
+def _unknown(entry: _Entry) -> Problem:
+    if entry.key in SECTIONS:
+        text = f"{entry.key} = {_quote(entry.value)} ({entry.source}) must hold keys of its own"
+        return Problem(text=text, hint=f"for example {_example(entry.key)}")
+    guess = nearest(entry.key, [*KEYS, *ALIASES])
+    return Problem(
+        text=f"unknown key {entry.key} = {_quote(entry.value)} ({entry.source})",
+        hint=f"did you mean {guess}?" if guess else _LIST_HINT,
+    )
+
+
+def _example(section: str) -> str:
+    return next(name for name, key in KEYS.items() if key.section == section)
+
+
+def _check_together(
+    values: Mapping[str, object], sources: Mapping[str, Source], problems: list[Problem]
+) -> None:
+    """What no setting can say about itself."""
+
+    def refuse(name: str, reason: str, hint: str = "") -> None:
+        problem = _bad(name, _plain(values[name]), sources[name], reason)
+        problems.append(dataclasses.replace(problem, hint=hint))
+
+    def at_most(low: str, high: str) -> None:
+        if int(str(values[low])) > int(str(values[high])):
+            # The one that somebody set is the one that is wrong.
+            if sources[low].layer is Layer.DEFAULT and sources[high].layer is not Layer.DEFAULT:
+                refuse(high, f"must be at least {low}, which is {values[low]}")
+            else:
+                refuse(low, f"must be at most {high}, which is {values[high]}")
+
+    at_most("kafka.connections_per_address_max", "kafka.connections_max")
+    at_most("kafka.inflight_bytes_per_connection_max", "kafka.inflight_bytes_max")
+    at_most("topic.message_bytes_max", "kafka.request_bytes_max")
+    at_most("topic.min_insync_replicas", "topic.replication_factor")
+    at_most("group.session_timeout_ms_min", "group.session_timeout_ms_max")
+
+    listen, advertised = values["kafka.addr"], values["kafka.advertised"]
+    if isinstance(listen, Address) and listen.host in _WILDCARDS and advertised is None:
+        refuse(
+            "kafka.addr",
+            "is bound on all interfaces, which is no address that clients can connect to",
+            f"say how clients reach this broker: kafka.advertised = HOST:{listen.port}",
+        )
+    for name in ("kafka.advertised", "join_addr"):
+        value = values[name]
+        if isinstance(value, Address) and value.port == 0:
+            refuse(name, "must have a port")
+    _check_ports(values, refuse)
+
+
+def _check_ports(values: Mapping[str, object], refuse: Callable[[str, str], None]) -> None:
+    taken: dict[Address, str] = {}
+    for name in ("kafka.addr", "raft.addr", "grpc.addr", "http.addr"):
+        value = values[name]
+        if not isinstance(value, Address) or value.port == 0:
+            continue
+        if value in taken:
+            refuse(name, f"is the address of {taken[value]} too")
+        taken.setdefault(value, name)
+
+
+def _plain(value: object) -> object:
+    return str(value) if isinstance(value, Address) else value
+
+
+def _build(values: Mapping[str, object]) -> ServerConfig:
+    arguments: dict[str, object] = {}
+    for section in SECTIONS.values():
+        inner = {
+            key.field: values[key.name] for key in KEYS.values() if key.section == section.name
+        }
+        arguments[section.name] = section.type(**inner)
+    arguments.update({key.name: values[key.name] for key in KEYS.values() if not key.section})
+    return ServerConfig(**arguments)  # type: ignore[arg-type]

@@ -1,0 +1,134 @@
+"""Owns the texts made from the schema: the file of `moldau config init`, and the reference page.
+
+`python -m moldau.server.config.render` prints docs/reference/configuration.md; a test compares.
+"""
+
+import json
+import sys
+import textwrap
+from collections.abc import Mapping
+
+from moldau.server.config.keys import ALIASES, KEYS, OTHER_VARIABLES, SECTIONS, Key
+from moldau.server.config.values import describe_type, format_value
+
+_FILE_HEAD = """\
+# Configuration of a Moldau broker.
+#
+# Every setting is here with its default, commented out: remove the # before what you change.
+# Durations take ms, s, m, h, d, w; sizes take B, KiB, MiB, GiB, TiB.
+# Flags win over the environment (MOLDAU_LOG__FLUSH=never), which wins over this file.
+# What is in force, and why:  moldau config show --config FILE
+"""
+
+
+def render_file(values: Mapping[str, object] | None = None) -> str:
+    """A broker.yaml with every setting; those in `values` are set, the others commented out.
+
+    Whole keys and not nested ones: each line can be uncommented on its own.
+    """
+    chosen = values or {}
+    parts = [_FILE_HEAD, "\n", _file_keys("", chosen)]
+    for section in SECTIONS.values():
+        parts.append(f"\n\n# ---- {section.doc} ----\n\n")
+        parts.append(_file_keys(section.name, chosen))
+    return "".join(parts) + "\n"
+
+
+def _file_keys(section: str, chosen: Mapping[str, object]) -> str:
+    lines = []
+    for key in KEYS.values():
+        if key.section != section:
+            continue
+        lines += textwrap.wrap(key.setting.doc, 98, initial_indent="# ", subsequent_indent="# ")
+        mark, value = ("", chosen[key.name]) if key.name in chosen else ("#", key.default)
+        lines.append(f"{mark}{key.name}: {_yaml(key, value)}")
+    return "\n".join(lines)
+
+
+def _yaml(key: Key, value: object) -> str:
+    text = format_value(key, value)
+    quoted = isinstance(value, str | tuple) and not text.replace("_", "").isalpha()
+    return json.dumps(text) if quoted else text
+
+
+_PAGE_HEAD = """\
+# Configuration
+
+<!-- Generated from src/moldau/server/config/schema.py by `python -m moldau.server.config.render`.
+     Do not edit: change the schema and run it again. -->
+
+A broker needs no configuration: `moldau dev` and `moldau broker start` run on the defaults below.
+Where something is set, **flags** win over the **environment**, which wins over the **file**
+(`--config FILE` or `MOLDAU_CONFIG`), which wins over the defaults. All values are checked once,
+at the start; an error names the key, the value and where it was set, and a broker with an error
+in its configuration does not start.
+
+```console
+$ moldau config init broker.yaml          # writes a file with every setting and its default
+$ moldau config show --config broker.yaml # each value in force, with its source
+$ MOLDAU_LOG__FLUSH=never moldau broker start --config broker.yaml --set topic.partitions=6
+```
+
+| layer | how | `log.flush` there |
+|---|---|---|
+| flag | its own option, or `--set KEY=VALUE` | `--set log.flush=never` |
+| environment | `MOLDAU_` and the key in capitals, each dot as two underscores | \
+`MOLDAU_LOG__FLUSH=never` |
+| `.yaml`, `.yml` | nested, or the whole key | `log: {flush: never}` |
+| `.toml` | tables | `[log]`, then `flush = "never"` |
+| `.json` | nested, or the whole key | `{"log": {"flush": "never"}}` |
+| `.ini` | sections; keys of the top come first or in `[moldau]` | `[log]`, then `flush = never` |
+| `.properties` | the whole key | `log.flush=never` |
+| `.env` | as in the environment; other variables are ignored | `MOLDAU_LOG__FLUSH=never` |
+
+- **Durations** are numbers in the unit of the key's name, or carry `ms`, `s`, `m`, `h`, `d`, `w`.
+- **Sizes** are bytes, or carry `KiB`, `MiB`, `GiB`, `TiB` (also `K`, `M`, `G`, `T`); \
+`KB`, `MB`, `GB`, `TB` count by 1000.
+- **Addresses** are `HOST:PORT` (`[::1]:9092` for IPv6); without a host, loopback is meant. \
+Port 0 takes any free one.
+- A key or a `MOLDAU_` variable that does not exist is an error, and the nearest one is suggested.
+"""
+
+
+def render_page() -> str:
+    """docs/reference/configuration.md."""
+    parts = [_PAGE_HEAD, "\n## The broker\n\n", _table("")]
+    for section in SECTIONS.values():
+        parts += [f"\n## `{section.name}`\n\n{section.doc}\n\n", _table(section.name)]
+    parts.append("\n## Other names that are understood\n\n| key | means |\n|---|---|\n")
+    parts += [f"| `{name}` | {alias.doc} |\n" for name, alias in ALIASES.items()]
+    parts.append("\n## Other variables\n\n| variable | meaning |\n|---|---|\n")
+    parts += [f"| `{name}` | {doc} |\n" for name, doc in OTHER_VARIABLES.items()]
+    parts.append("| `NO_COLOR` | Plain output without colours, if set to anything. |\n")
+    return "".join(parts)
+
+
+def _table(section: str) -> str:
+    rows = ["| key | default | meaning |\n|---|---|---|\n"]
+    for key in KEYS.values():
+        if key.section == section:
+            default = "unset" if key.default is None else f"`{format_value(key, key.default)}`"
+            rows.append(f"| `{key.name}` | {default} | {key.setting.doc}{_bounds(key)} |\n")
+    return "".join(rows)
+
+
+def _bounds(key: Key) -> str:
+    setting = key.setting
+    if key.type is not int:
+        kind = describe_type(key)
+        return f" {kind[0].upper()}{kind[1:]}." if kind.startswith("one of") else ""
+    low = None if setting.min is None else format_value(key, setting.min)
+    high = None if setting.max is None else format_value(key, setting.max)
+    if low is not None and high is not None:
+        text = f" {low} to {high}"
+    elif low is not None:
+        text = f" At least {low}"
+    else:
+        text = ""
+    if setting.unlimited:
+        text += ", or -1 for no limit" if text else " -1: no limit"
+    return text + "." if text else ""
+
+
+if __name__ == "__main__":
+    sys.stdout.write(render_page())
