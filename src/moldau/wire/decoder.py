@@ -1,0 +1,313 @@
+"""Owns the generation of decode functions: one per message and version, nested structs inlined.
+
+What a generated function looks like, for one level of Produce version 9:
+
+    def decode(data, pos):
+        end = len(data)
+        o1 = new(ProduceRequest)
+        n2 = data[pos]; pos += 1             # length of a compact string, one byte if short
+        if n2 > 127: n2, pos = uvarint(data, pos - 1)
+        ...
+        o1.acks, o1.timeout_ms, n3, = unpack1(data, pos); pos += 7
+        ...
+
+Fixed-size fields that follow each other, and the length that ends such a run, are read with one
+call. Every length is compared with what is left before anything of that size is made; unpack and
+indexing find the end of the data by themselves, and the wrapper at the end turns what they raise
+into PeerProtocolError.
+"""
+
+import struct
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+
+from moldau.model.errors import PeerProtocolError
+from moldau.wire.fields import FIXED_CODES, FIXED_SIZES, Field
+from moldau.wire.varint import read_uvarint
+
+if TYPE_CHECKING:
+    from moldau.wire.schema import Message, Struct
+
+
+def _short() -> NoReturn:
+    raise PeerProtocolError("a length goes beyond the end of the message")
+
+
+def _null(name: str) -> NoReturn:
+    raise PeerProtocolError(f"{name} must not be null")
+
+
+def _negative(name: str) -> NoReturn:
+    raise PeerProtocolError(f"{name} has a negative length")
+
+
+def _tag_size(tag: int) -> NoReturn:
+    raise PeerProtocolError(f"tagged field {tag} is not as long as it says")
+
+
+def _trailing(count: int) -> NoReturn:
+    raise PeerProtocolError(f"{count} bytes follow the end of the message")
+
+
+def size_min(cls: "type[Struct]", version: int, *, flexible: bool) -> int:
+    """The least number of bytes that one encoded instance takes."""
+    size = 1 if flexible else 0
+    for field in cls.FIELDS.values():
+        if version in field.versions and version not in field.tagged:
+            size += _field_size_min(field, version, flexible=flexible)
+    return size
+
+
+def _field_size_min(field: Field, version: int, *, flexible: bool) -> int:
+    if field.kind == "struct":
+        if version in field.nullable:
+            return 1
+        return size_min(cast("type[Struct]", field.element), version, flexible=flexible)
+    return _kind_size_min(field.kind, flexible=flexible)
+
+
+def _kind_size_min(kind: str, *, flexible: bool) -> int:
+    if kind in FIXED_CODES:
+        return FIXED_SIZES[FIXED_CODES[kind]]
+    if flexible:
+        return 1
+    return 2 if kind == "string" else 4
+
+
+class DecoderWriter:
+    """Writes the source of one decode function."""
+
+    def __init__(self, version: int, *, flexible: bool) -> None:
+        self.version = version
+        self.flexible = flexible
+        self.lines: list[str] = []
+        self.depth = 1
+        self.names: dict[str, object] = {
+            "new": object.__new__,
+            "uvarint": read_uvarint,
+            "unpack_from": struct.unpack_from,
+            "short": _short,
+            "null": _null,
+            "negative": _negative,
+            "tag_size": _tag_size,
+            "trailing": _trailing,
+            "PeerProtocolError": PeerProtocolError,
+            "BadInput": (struct.error, IndexError, UnicodeDecodeError, OverflowError),
+        }
+        self._run: list[tuple[str, str]] = []
+        self._count = 0
+
+    # -- small tools
+
+    def line(self, text: str) -> None:
+        self.lines.append("    " * self.depth + text)
+
+    def fresh(self, prefix: str) -> str:
+        self._count += 1
+        return f"{prefix}{self._count}"
+
+    def constant(self, prefix: str, value: object) -> str:
+        name = self.fresh(prefix)
+        self.names[name] = value
+        return name
+
+    def read(self, target: str, code: str) -> None:
+        """Add to the run of fixed-size values that the next flush reads at once."""
+        self._run.append((target, code))
+
+    def flush(self) -> None:
+        run, self._run = self._run, []
+        if not run:
+            return
+        if len(run) == 1 and run[0][1] == "B":
+            self.line(f"{run[0][0]} = data[pos]; pos += 1")
+            return
+        layout = struct.Struct(">" + "".join(code for _, code in run))
+        unpack = self.constant("unpack", layout.unpack_from)
+        targets = ", ".join(target for target, _ in run)
+        self.line(f"{targets}, = {unpack}(data, pos); pos += {layout.size}")
+
+    # -- lengths
+
+    def read_length(self, kind: str) -> str:
+        """Read a length; afterwards a compact one is still what the wire says (one more)."""
+        length = self.fresh("n")
+        if self.flexible:
+            self.read(length, "B")
+            self.flush()
+            self.line(f"if {length} > 127: {length}, pos = uvarint(data, pos - 1)")
+        else:
+            self.read(length, "h" if kind == "string" else "i")
+            self.flush()
+        return length
+
+    def null_or_present(self, length: str, target: str, name: str, *, nullable: bool) -> None:
+        """Open the branch of a value that is there; a null is stored or refused."""
+        absent = f"not {length}" if self.flexible else f"{length} < 0"
+        self.line(f"if {absent}:")
+        if not self.flexible:
+            self.line(f"    if {length} != -1: negative({name!r})")
+        self.line(f"    {target} = None" if nullable else f"    null({name!r})")
+        self.line("else:")
+        self.depth += 1
+
+    # -- fields
+
+    def variable(self, target: str, kind: str, name: str, *, nullable: bool) -> None:
+        length = self.read_length(kind)
+        self.null_or_present(length, target, name, nullable=nullable)
+        stop = self.fresh("e")
+        self.line(f"{stop} = pos + {length}" + (" - 1" if self.flexible else ""))
+        self.line(f"if {stop} > end: short()")
+        value = {
+            "string": f"str(data[pos:{stop}], 'utf-8')",
+            "bytes": f"bytes(data[pos:{stop}])",
+            "records": f"data[pos:{stop}]",
+        }[kind]
+        self.line(f"{target} = {value}; pos = {stop}")
+        self.depth -= 1
+
+    def array(self, target: str, field: Field, name: str) -> None:
+        length = self.read_length("array")
+        nullable = self.version in field.nullable
+        self.null_or_present(length, target, name, nullable=nullable)
+        if self.flexible:
+            self.line(f"{length} -= 1")
+        if isinstance(field.element, str):
+            self.primitives(target, length, field.element, name)
+        elif field.element is not None:
+            self.structs(target, length, field.element)
+        self.depth -= 1
+
+    def primitives(self, target: str, length: str, kind: str, name: str) -> None:
+        size = _kind_size_min(kind, flexible=self.flexible)
+        self.line(f"if {length} * {size} > end - pos: short()")
+        code = FIXED_CODES.get(kind)
+        if code is not None and code != "16s":
+            self.line(f"{target} = list(unpack_from('>%d{code}' % {length}, data, pos))")
+            self.line(f"pos += {length} * {size}")
+            return
+        items, item = self.fresh("a"), self.fresh("v")
+        self.line(f"{items} = []")
+        self.line(f"for _ in range({length}):")
+        self.depth += 1
+        if code is not None:
+            self.read(item, code)
+            self.flush()
+        else:
+            self.variable(item, kind, name, nullable=False)
+        self.line(f"{items}.append({item})")
+        self.depth -= 1
+        self.line(f"{target} = {items}")
+
+    def structs(self, target: str, length: str, element: "type[Struct]") -> None:
+        size = size_min(element, self.version, flexible=self.flexible)
+        self.line(f"if {length} * {size} > end - pos: short()")
+        items = self.fresh("a")
+        self.line(f"{target} = {items} = []")
+        self.line(f"for _ in range({length}):")
+        self.depth += 1
+        item = self.struct(element)
+        self.line(f"{items}.append({item})")
+        self.depth -= 1
+
+    def nested(self, target: str, field: Field, name: str) -> None:
+        element = cast("type[Struct]", field.element)
+        if self.version not in field.nullable:
+            self.line(f"{target} = {self.struct(element)}")
+            return
+        marker = self.fresh("n")
+        self.read(marker, "b")
+        self.flush()
+        self.line(f"if {marker} < 0: {target} = None")
+        self.line("else:")
+        self.depth += 1
+        self.line(f"{target} = {self.struct(element)}")
+        self.depth -= 1
+
+    def field(self, target: str, name: str, field: Field) -> None:
+        if field.kind in FIXED_CODES:
+            self.read(target, FIXED_CODES[field.kind])
+        elif field.kind == "array":
+            self.array(target, field, name)
+        elif field.kind == "struct":
+            self.nested(target, field, name)
+        else:
+            self.variable(target, field.kind, name, nullable=self.version in field.nullable)
+
+    def struct(self, cls: "type[Struct]") -> str:
+        """Read all fields of `cls`; the name of the variable that holds the instance."""
+        var = self.fresh("o")
+        self.flush()
+        self.line(f"{var} = new({self.constant(cls.__name__, cls)})")
+        tagged: list[tuple[str, Field]] = []
+        for name, field in cls.FIELDS.items():
+            if self.version in field.tagged:
+                tagged.append((name, field))
+            if self.version not in field.versions or self.version in field.tagged:
+                self.line(f"{var}.{name} = {self.absent(field)}")
+        for name, field in cls.FIELDS.items():
+            if self.version in field.versions and self.version not in field.tagged:
+                self.field(f"{var}.{name}", name, field)
+        if self.flexible:
+            self.tags(var, tagged)
+        self.flush()
+        return var
+
+    def absent(self, field: Field) -> str:
+        value = field.absent_value
+        if value == ():
+            return "[]"
+        if value is None or isinstance(value, bool | int | str):
+            return repr(value)
+        return self.constant("absent", value)
+
+    def tags(self, var: str, tagged: list[tuple[str, Field]]) -> None:
+        count, tag, size, stop = (self.fresh(prefix) for prefix in "ctse")
+        self.read(count, "B")
+        self.flush()
+        self.line(f"if {count}:")
+        self.depth += 1
+        self.line(f"if {count} > 127: {count}, pos = uvarint(data, pos - 1)")
+        self.line(f"for _ in range({count}):")
+        self.depth += 1
+        self.line(f"{tag}, pos = uvarint(data, pos)")
+        self.line(f"{size}, pos = uvarint(data, pos)")
+        self.line(f"{stop} = pos + {size}")
+        self.line(f"if {stop} > end: short()")
+        for name, field in tagged:
+            self.line(f"if {tag} == {field.tag}:")
+            self.depth += 1
+            self.field(f"{var}.{name}", name, field)
+            self.flush()
+            self.line(f"if pos != {stop}: tag_size({field.tag})")
+            self.depth -= 1
+        # Unknown fields are skipped: newer clients send them.
+        self.line(f"pos = {stop}")
+        self.depth -= 2
+
+
+def decoder_source(cls: "type[Message]", version: int) -> tuple[str, dict[str, object]]:
+    """The text of the function and the names that it uses."""
+    writer = DecoderWriter(version, flexible=version >= cls.FLEXIBLE)
+    writer.depth = 2
+    var = writer.struct(cls)
+    source = "\n".join(
+        [
+            "def decode(data, pos):",
+            "    end = len(data)",
+            "    try:",
+            *writer.lines,
+            "        if pos != end: trailing(end - pos)",
+            f"        return {var}",
+            "    except BadInput as error:",
+            f"        raise PeerProtocolError(f'{cls.__name__} v{version}: {{error}}') from error",
+        ]
+    )
+    return source, writer.names
+
+
+def compile_decoder(cls: "type[Message]", version: int) -> Callable[[memoryview, int], Any]:
+    source, names = decoder_source(cls, version)
+    exec(compile(source, f"<{cls.__name__}.decode v{version}>", "exec"), names)
+    return cast("Callable[[memoryview, int], Any]", names["decode"])

@@ -1,0 +1,293 @@
+"""Owns the generation of encode functions: one per message and version, nested structs inlined.
+
+A generated function appends packed pieces to a list and joins them at the end. Fixed-size fields
+that follow each other, constant zeros (an empty section of tagged fields) and the length that ends
+such a run are packed with one call. Large records interrupt the joining: what came before is
+joined into a chunk, the records become a chunk of their own without being copied or read.
+"""
+
+import struct
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+
+from moldau.model.errors import ErrorCode, RefusedError
+from moldau.model.slices import Chunk, FileSlice
+from moldau.wire.fields import FIXED_CODES, ZERO_UUID, Field
+from moldau.wire.varint import write_uvarint
+
+if TYPE_CHECKING:
+    from moldau.wire.schema import Message, Struct
+
+RECORDS_COPIED_BYTES_MAX = 4096
+"""Records up to this size are copied into the chunk around them: cheaper than one more send."""
+
+
+def _unsupported(name: str, version: int) -> NoReturn:
+    raise RefusedError(
+        ErrorCode.UNSUPPORTED_VERSION, f"{name} is set, but version {version} cannot carry it"
+    )
+
+
+def _uuid_size(value: bytes) -> NoReturn:
+    raise ValueError(f"a uuid has 16 bytes, not {len(value)}")
+
+
+def _pack_structs(code: str) -> Callable[..., bytes]:
+    """A function that packs a list of fixed-size values of any length."""
+    ready = [struct.Struct(f">{count}{code}").pack for count in range(9)]
+
+    def pack(values: list[Any]) -> bytes:
+        count = len(values)
+        if count < 9:
+            return ready[count](*values)
+        return struct.pack(f">{count}{code}", *values)
+
+    return pack
+
+
+class EncoderWriter:
+    """Writes the source of one encode function."""
+
+    def __init__(self, version: int, *, flexible: bool) -> None:
+        self.version = version
+        self.flexible = flexible
+        self.lines: list[str] = []
+        self.depth = 2
+        self.write = "w"
+        self.names: dict[str, object] = {
+            "uvarint": write_uvarint,
+            "join": b"".join,
+            "unsupported": _unsupported,
+            "uuid_size": _uuid_size,
+            "FileSlice": FileSlice,
+            "BadValue": (struct.error, AttributeError, TypeError),
+        }
+        self._run: list[tuple[str, str]] = []
+        self._count = 0
+
+    # -- small tools
+
+    def line(self, text: str) -> None:
+        self.lines.append("    " * self.depth + text)
+
+    def fresh(self, prefix: str) -> str:
+        self._count += 1
+        return f"{prefix}{self._count}"
+
+    def constant(self, prefix: str, value: object) -> str:
+        name = self.fresh(prefix)
+        self.names[name] = value
+        return name
+
+    def put(self, expression: str, code: str) -> None:
+        """Add to the run of fixed-size values that the next flush packs at once."""
+        self._run.append((expression, code))
+
+    def packed(self, run: list[tuple[str, str]]) -> str:
+        """The expression for the bytes of a run; a code x is a zero byte without a value."""
+        layout = struct.Struct(">" + "".join(code for _, code in run))
+        arguments = ", ".join(expression for expression, code in run if code != "x")
+        if not arguments:
+            return repr(bytes(layout.size))
+        return f"{self.constant('pack', layout.pack)}({arguments})"
+
+    def flush(self) -> None:
+        run, self._run = self._run, []
+        if run:
+            self.line(f"{self.write}({self.packed(run)})")
+
+    def put_length(self, length: str, kind: str) -> None:
+        """Write a length (compact: already one more) and end the run with it."""
+        if not self.flexible:
+            self.put(length, "h" if kind == "string" else "i")
+            self.flush()
+            return
+        run, self._run = self._run, []
+        self.line(f"if {length} < 128: {self.write}({self.packed([*run, (length, 'B')])})")
+        before = f"{self.packed(run)} + " if run else ""
+        self.line(f"else: {self.write}({before}uvarint({length}))")
+
+    # -- fields
+
+    def variable(self, source: str, kind: str, *, nullable: bool) -> None:
+        value, length = self.fresh("v"), self.fresh("n")
+        plus = " + 1" if self.flexible else ""
+        encoded = f"{source}.encode()" if kind == "string" else source
+        if nullable:
+            # A null of records writes nothing behind its length, as an empty string does.
+            self.line(f"{value} = {source}")
+            self.line(f"if {value} is None: {value} = b''; {length} = {0 if plus else -1}")
+            conversion = f"{value} = {value}.encode(); " if kind == "string" else ""
+            self.line(f"else: {conversion}{length} = len({value}){plus}")
+        else:
+            self.line(f"{value} = {encoded}; {length} = len({value}){plus}")
+        self.put_length(length, kind)
+        if kind == "records":
+            self.line(f"if {length} > {RECORDS_COPIED_BYTES_MAX} or type({value}) is FileSlice:")
+            self.line("    chunks += (join(parts), " + value + "); parts.clear()")
+            self.line(f"else: {self.write}({value})")
+        elif nullable:
+            self.line(f"if {value}: {self.write}({value})")
+        else:
+            self.line(f"{self.write}({value})")
+
+    def array(self, source: str, field: Field) -> None:
+        value, length = self.fresh("v"), self.fresh("n")
+        plus = " + 1" if self.flexible else ""
+        self.line(f"{value} = {source}")
+        if self.version in field.nullable:
+            self.line(f"if {value} is None: {value} = (); {length} = {0 if plus else -1}")
+            self.line(f"else: {length} = len({value}){plus}")
+        else:
+            self.line(f"{length} = len({value}){plus}")
+        self.put_length(length, "array")
+        if isinstance(field.element, str):
+            self.primitives(value, field.element)
+        elif field.element is not None:
+            item = self.fresh("o")
+            self.line(f"for {item} in {value}:")
+            self.depth += 1
+            self.struct(item, field.element)
+            self.flush()
+            self.depth -= 1
+
+    def primitives(self, value: str, kind: str) -> None:
+        code = FIXED_CODES.get(kind)
+        if code is not None and code != "16s":
+            pack = self.constant("pack", _pack_structs(code))
+            self.line(f"if {value}: {self.write}({pack}({value}))")
+            return
+        item = self.fresh("i")
+        self.line(f"for {item} in {value}:")
+        self.depth += 1
+        if kind == "uuid":
+            self.uuid(item)
+            self.flush()
+        else:
+            self.variable(item, kind, nullable=False)
+        self.depth -= 1
+
+    def uuid(self, source: str) -> None:
+        # struct would cut or fill a wrong size in silence.
+        value = self.fresh("u")
+        self.line(f"{value} = {source}")
+        self.line(f"if len({value}) != 16: uuid_size({value})")
+        self.put(value, "16s")
+
+    def nested(self, source: str, field: Field) -> None:
+        element = cast("type[Struct]", field.element)
+        value = self.fresh("o")
+        if self.version not in field.nullable:
+            self.line(f"{value} = {source}")
+            self.struct(value, element)
+            return
+        self.flush()
+        self.line(f"{value} = {source}")
+        self.line(f"if {value} is None: {self.write}(b'\\xff')")
+        self.line("else:")
+        self.depth += 1
+        self.put("1", "b")
+        self.struct(value, element)
+        self.flush()
+        self.depth -= 1
+
+    def field(self, source: str, field: Field) -> None:
+        if field.kind == "uuid":
+            self.uuid(source)
+        elif field.kind in FIXED_CODES:
+            self.put(source, FIXED_CODES[field.kind])
+        elif field.kind == "array":
+            self.array(source, field)
+        elif field.kind == "struct":
+            self.nested(source, field)
+        else:
+            self.variable(source, field.kind, nullable=self.version in field.nullable)
+
+    def struct(self, var: str, cls: "type[Struct]") -> None:
+        tagged: list[tuple[str, Field]] = []
+        for name, field in cls.FIELDS.items():
+            source = f"{var}.{name}"
+            if self.version in field.tagged:
+                tagged.append((name, field))
+            elif self.version in field.versions:
+                self.field(source, field)
+            elif not field.ignorable:
+                self.line(
+                    f"if {self.differs(source, field)}: unsupported({name!r}, {self.version})"
+                )
+        if not self.flexible:
+            return
+        if tagged:
+            self.tags(var, tagged)
+        else:
+            self.put("", "x")
+
+    def differs(self, source: str, field: Field) -> str:
+        """The condition that a field has another value than its default."""
+        value = field.absent_value
+        if value is None:
+            return f"{source} is not None"
+        if value == () or value is False or value == "" or value == b"" or value == 0:
+            return source
+        if value is True:
+            return f"not {source}"
+        if isinstance(value, int | str):
+            return f"{source} != {value!r}"
+        return f"{source} != {self.constant('absent', value)}"
+
+    def tags(self, var: str, tagged: list[tuple[str, Field]]) -> None:
+        count, body = self.fresh("c"), self.fresh("b")
+        ordered = sorted(tagged, key=lambda item: item[1].tag)
+        conditions = [self.differs(f"{var}.{name}", field) for name, field in ordered]
+        before, self._run = self._run, []
+        outer = self.write
+        self.line(f"{count} = 0; {body} = b''")
+        self.line(f"if {' or '.join(conditions)}:")
+        self.depth += 1
+        for (name, field), condition in zip(ordered, conditions, strict=True):
+            parts, content = self.fresh("p"), self.fresh("t")
+            self.line(f"if {condition}:")
+            self.depth += 1
+            self.line(f"{parts} = []")
+            self.write = f"{parts}.append"
+            self.field(f"{var}.{name}", field)
+            self.flush()
+            self.line(f"{content} = join({parts}); {count} += 1")
+            self.line(
+                f"{body} += {write_uvarint(field.tag)!r} + uvarint(len({content})) + {content}"
+            )
+            self.depth -= 1
+        self.depth -= 1
+        self.write = outer
+        self._run = [*before, (count, "B")]
+        self.flush()
+        self.line(f"if {body}: {self.write}({body})")
+
+
+def encoder_source(cls: "type[Message]", version: int) -> tuple[str, dict[str, object]]:
+    """The text of the function and the names that it uses."""
+    writer = EncoderWriter(version, flexible=version >= cls.FLEXIBLE)
+    writer.struct("message", cls)
+    writer.flush()
+    source = "\n".join(
+        [
+            "def encode(message):",
+            "    chunks = []; parts = []; w = parts.append",
+            "    try:",
+            *writer.lines,
+            "    except BadValue as error:",
+            f"        raise ValueError(f'{cls.__name__} v{version}: {{error}}') from error",
+            "    if parts or not chunks: chunks.append(join(parts))",
+            "    return chunks",
+        ]
+    )
+    return source, writer.names
+
+
+def compile_encoder(cls: "type[Message]", version: int) -> Callable[[Any], list[Chunk]]:
+    source, names = encoder_source(cls, version)
+    exec(compile(source, f"<{cls.__name__}.encode v{version}>", "exec"), names)
+    return cast("Callable[[Any], list[Chunk]]", names["encode"])
+
+
+__all__ = ["RECORDS_COPIED_BYTES_MAX", "ZERO_UUID", "compile_encoder", "encoder_source"]

@@ -1,0 +1,137 @@
+"""Owns what stands around a body: the length, the request header and the response header.
+
+Two peculiarities of the protocol live here and nowhere else. The client id in a request header is
+never compact, even in flexible versions. The response to ApiVersions always has the old header,
+because a client that asks in too new a version must be able to read the refusal.
+"""
+
+import struct
+from typing import NamedTuple
+
+from moldau.model.errors import PeerProtocolError
+from moldau.model.slices import Chunk, FileSlice
+from moldau.wire.registry import APIS, ApiKey
+from moldau.wire.schema import Request
+from moldau.wire.varint import read_tags_end
+
+LENGTH_BYTES = 4
+BODY_UNKNOWN = -1
+
+_FIXED = struct.Struct(">hhih")
+_IDENTITY = struct.Struct(">hhi")
+_RESPONSE_OLD = struct.Struct(">ii")
+_RESPONSE_FLEXIBLE = struct.Struct(">iix")
+_CORRELATION = struct.Struct(">i")
+_FIRST_CHUNK_JOINED_BYTES_MAX = 64 * 1024
+
+
+class RequestHeader(NamedTuple):
+    """The header of a request, and where in the frame its body begins."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    body_position: int
+    """BODY_UNKNOWN if the API or its version is unknown: then only the first three are read."""
+
+
+def read_request_header(frame: memoryview) -> RequestHeader:
+    """Read the header of `frame`, which comes without its length."""
+    size = len(frame)
+    if size < 10:
+        return _read_identity(frame)
+    api_key, version, correlation_id, length = _FIXED.unpack_from(frame)
+    api = APIS.get(api_key)
+    if api is None or not api.versions[0] <= version <= api.versions[1]:
+        return RequestHeader(api_key, version, correlation_id, None, BODY_UNKNOWN)
+    position = 10
+    client_id: str | None = None
+    if length >= 0:
+        position += length
+        if position > size:
+            raise PeerProtocolError("the client id goes beyond the end of the request")
+        try:
+            client_id = str(frame[10:position], "utf-8")
+        except UnicodeDecodeError as error:
+            raise PeerProtocolError(f"the client id is not UTF-8: {error}") from error
+    elif length != -1:
+        raise PeerProtocolError("the client id has a negative length")
+    if version >= api.flexible:
+        # Nearly always an empty section: one zero byte.
+        if position < size and not frame[position]:
+            position += 1
+        else:
+            try:
+                position = read_tags_end(frame, position)
+            except IndexError as error:
+                raise PeerProtocolError("the request ends inside its header") from error
+    return RequestHeader(api_key, version, correlation_id, client_id, position)
+
+
+def _read_identity(frame: memoryview) -> RequestHeader:
+    """The header of a frame that is too short for a known API: only the fixed part is there."""
+    if len(frame) < _IDENTITY.size:
+        raise PeerProtocolError(f"a request of {len(frame)} bytes is shorter than its header")
+    api_key, version, correlation_id = _IDENTITY.unpack_from(frame)
+    api = APIS.get(api_key)
+    if api is not None and version in api.versions:
+        raise PeerProtocolError("the request ends inside its header")
+    return RequestHeader(api_key, version, correlation_id, None, BODY_UNKNOWN)
+
+
+def _response_is_flexible(api_key: int, version: int) -> bool:
+    api = APIS.get(api_key)
+    return api is not None and version >= api.flexible and api_key != ApiKey.API_VERSIONS
+
+
+def frame_response(
+    api_key: int, version: int, correlation_id: int, chunks: list[Chunk]
+) -> list[Chunk]:
+    """Put length and header in front of an encoded body; a small reply stays one chunk."""
+    size = 0
+    for chunk in chunks:
+        size += len(chunk)
+    if _response_is_flexible(api_key, version):
+        head = _RESPONSE_FLEXIBLE.pack(size + 5, correlation_id)
+    else:
+        head = _RESPONSE_OLD.pack(size + 4, correlation_id)
+    return _join_head(head, chunks)
+
+
+def frame_request(
+    message: Request, version: int, correlation_id: int, client_id: str | None
+) -> list[Chunk]:
+    """Encode a request with length and header in front."""
+    chunks = message.encode(version)
+    name = b"" if client_id is None else client_id.encode()
+    head = _FIXED.pack(
+        message.API_KEY, version, correlation_id, -1 if client_id is None else len(name)
+    )
+    head += name
+    if version >= message.FLEXIBLE:
+        head += b"\0"
+    size = len(head) + sum(len(chunk) for chunk in chunks)
+    return _join_head(size.to_bytes(LENGTH_BYTES, "big") + head, chunks)
+
+
+def read_response_header(frame: memoryview, api_key: int, version: int) -> tuple[int, int]:
+    """The correlation id of a response (without its length) and where its body begins."""
+    try:
+        (correlation_id,) = _CORRELATION.unpack_from(frame)
+        if _response_is_flexible(api_key, version):
+            return correlation_id, read_tags_end(frame, _CORRELATION.size)
+    except (struct.error, IndexError) as error:
+        raise PeerProtocolError("the response ends inside its header") from error
+    return correlation_id, _CORRELATION.size
+
+
+def _join_head(head: bytes, chunks: list[Chunk]) -> list[Chunk]:
+    if not chunks:
+        return [head]
+    first = chunks[0]
+    if isinstance(first, FileSlice) or len(first) > _FIRST_CHUNK_JOINED_BYTES_MAX:
+        return [head, *chunks]
+    if len(chunks) == 1:
+        return [head + first]
+    return [head + first, *chunks[1:]]

@@ -1,0 +1,198 @@
+"""Owns the base classes of messages: from declared fields to slots, constructor and codec.
+
+A subclass of Struct is the schema and the static type at once. Nothing is generated when the
+class is made, because a broker declares hundreds and uses a few: the constructor is compiled at
+the first instance, the functions of a version at the first encode or decode of that version.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar, Self, cast, dataclass_transform
+
+from moldau.model.errors import ErrorCode, RefusedError
+from moldau.model.slices import Chunk
+from moldau.wire import fields as f
+from moldau.wire.fields import Field, Missing, Versions
+
+
+class StructMeta(type):
+    """Turns declared fields into slots and keeps the table of them in `FIELDS`."""
+
+    FIELDS: dict[str, Field]
+
+    def __new__(
+        mcs,
+        name: str,
+        bases: tuple[type, ...],
+        namespace: dict[str, object],
+        **_: object,
+    ) -> "StructMeta":
+        declared = {key: value for key, value in namespace.items() if isinstance(value, Field)}
+        for key in declared:
+            del namespace[key]
+        namespace.setdefault("__slots__", tuple(declared))
+        namespace["FIELDS"] = declared
+        return super().__new__(mcs, name, bases, namespace)
+
+    def __init__(
+        cls,
+        name: str,
+        bases: tuple[type, ...],
+        namespace: dict[str, object],
+        *,
+        key: int = -1,
+        versions: tuple[int, int] = (0, f.VERSION_MAX),
+        flexible: int | None = None,
+    ) -> None:
+        super().__init__(name, bases, namespace)
+        cls.API_KEY = key
+        cls.VERSIONS = Versions(*versions)
+        cls.FLEXIBLE = f.VERSION_MAX + 1 if flexible is None else flexible
+        cls.DECODERS: dict[int, Any] = {}
+        cls.ENCODERS: dict[int, Any] = {}
+
+
+def compile_constructor(cls: StructMeta) -> Callable[..., None]:
+    """Generate `__init__`: keywords only, required where the declaration has no default."""
+    parameters: list[str] = []
+    lines: list[str] = []
+    names: dict[str, object] = {"EMPTY": f.MISSING}
+    for name, declared in cls.FIELDS.items():
+        value = name
+        if declared.required:
+            parameters.append(name)
+        elif declared.default == ():
+            parameters.append(f"{name}=EMPTY")
+            # A fresh list for each instance: callers append to it.
+            value = f"[] if {name} is EMPTY else {name}"
+        else:
+            names[f"default_{name}"] = declared.default
+            parameters.append(f"{name}=default_{name}")
+        lines.append(f"    self.{name} = {value}")
+    head = (
+        f"def __init__(self, *, {', '.join(parameters)}):"
+        if parameters
+        else ("def __init__(self):")
+    )
+    source = "\n".join([head, *(lines or ["    pass"])])
+    exec(compile(source, f"<{cls.__name__}.__init__>", "exec"), names)
+    return cast("Callable[..., None]", names["__init__"])
+
+
+@dataclass_transform(
+    kw_only_default=True,
+    field_specifiers=(
+        f.boolean,
+        f.i8,
+        f.i16,
+        f.u16,
+        f.i32,
+        f.u32,
+        f.i64,
+        f.f64,
+        f.uuid,
+        f.string,
+        f.octets,
+        f.records,
+        f.array,
+        f.struct,
+    ),
+)
+class Struct(metaclass=StructMeta):
+    """A group of fields. Mutable, compared by value, not hashable."""
+
+    __slots__ = ()
+    FIELDS: ClassVar[dict[str, Field]]
+
+    def __init__(self, **values: object) -> None:
+        # The first instance of the class: later ones go straight to the generated function.
+        cls = type(self)
+        constructor = compile_constructor(cls)
+        type.__setattr__(cls, "__init__", constructor)
+        constructor(self, **values)
+
+    def _values(self) -> Iterator[tuple[str, object]]:
+        for name in type(self).FIELDS:
+            yield name, getattr(self, name)
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in type(self).FIELDS)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        inside = ", ".join(f"{name}={value!r}" for name, value in self._values())
+        return f"{type(self).__name__}({inside})"
+
+
+class Message(Struct):
+    """A whole request or response body."""
+
+    __slots__ = ()
+    API_KEY: ClassVar[int]
+    VERSIONS: ClassVar[Versions]
+    """First and last version that the table covers."""
+    FLEXIBLE: ClassVar[int]
+    """First version with compact lengths and tagged fields."""
+    DECODERS: ClassVar[dict[int, Callable[[memoryview, int], Any]]]
+    ENCODERS: ClassVar[dict[int, Callable[[Any], list[Chunk]]]]
+
+    @classmethod
+    def decode(cls, data: memoryview, version: int, position: int = 0) -> Self:
+        """Read the body that fills `data` from `position` on; PeerProtocolError if it is none."""
+        decoder = cls.DECODERS.get(version)
+        if decoder is None:
+            decoder = cls._compile_decoder(version)
+        return cast("Self", decoder(data, position))
+
+    def encode(self, version: int) -> list[Chunk]:
+        """The body as chunks; large records stay chunks of their own, not copied.
+
+        RefusedError(UNSUPPORTED_VERSION) if a value is set that this version cannot carry, and
+        ValueError if a value does not fit its field.
+        """
+        encoder = self.ENCODERS.get(version)
+        if encoder is None:
+            encoder = self._compile_encoder(version)
+        return encoder(self)
+
+    @classmethod
+    def _compile_decoder(cls, version: int) -> Callable[[memoryview, int], Any]:
+        from moldau.wire.decoder import compile_decoder
+
+        cls.check_version(version)
+        decoder = cls.DECODERS[version] = compile_decoder(cls, version)
+        return decoder
+
+    @classmethod
+    def _compile_encoder(cls, version: int) -> Callable[[Any], list[Chunk]]:
+        from moldau.wire.encoder import compile_encoder
+
+        cls.check_version(version)
+        encoder = cls.ENCODERS[version] = compile_encoder(cls, version)
+        return encoder
+
+    @classmethod
+    def check_version(cls, version: int) -> None:
+        if version not in cls.VERSIONS:
+            first, last = cls.VERSIONS
+            raise RefusedError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"{cls.__name__} has versions {first} to {last}, not {version}",
+            )
+
+
+class Request(Message):
+    """What a client asks."""
+
+    __slots__ = ()
+
+
+class Response(Message):
+    """What a broker answers."""
+
+    __slots__ = ()
+
+
+__all__ = ["Message", "Missing", "Request", "Response", "Struct", "StructMeta"]
