@@ -69,7 +69,7 @@ def compress(codec: Codec, data: Buffer) -> bytes:
         case Codec.LZ4:
             # Independent blocks: Kafka's Java client refuses linked ones.
             compressor = cramjam.lz4.Compressor(level=0, content_checksum=False, block_linked=False)
-            compressor.compress(data)
+            compressor.compress(bytes(data))
             return bytes(compressor.finish())
         case Codec.ZSTD:
             return bytes(cramjam.zstd.compress(data, ZSTD_LEVEL))
