@@ -1,4 +1,4 @@
-"""Owns the interface of a partition's log. Two implementations: files (disk.py), memory (memory.py).
+"""Owns the interface of a partition's log. Two implementations: disk.py and memory.py.
 
 A log is one sequence made of two kinds of entries: record batches, which take up Kafka offsets,
 and control entries (election no-ops, membership), which do not. The Raft index counts both: the
@@ -51,6 +51,18 @@ class ControlEntry(NamedTuple):
     payload: bytes
 
 
+class LogStart(NamedTuple):
+    """What a log must still know about the entries below its start."""
+
+    offset: Offset
+    control_count: int
+    """Control entries below the start; start index = offset + control_count."""
+    epoch: Epoch
+    """Epoch of the last entry below the start."""
+    voters: bytes
+    """Payload of the last membership entry below the start; empty if there was none."""
+
+
 class LogRead(NamedTuple):
     """Whole batches, the first of which contains the offset asked for (or is the next after it)."""
 
@@ -80,6 +92,11 @@ class PartitionLog(Protocol):
     @property
     def start_offset(self) -> Offset:
         """First offset that may be read."""
+        ...
+
+    @property
+    def start(self) -> LogStart:
+        """start_offset and what came before it."""
         ...
 
     @property
@@ -168,8 +185,40 @@ class PartitionLog(Protocol):
         """The largest epoch not above `epoch` and where it ends; (NO_EPOCH, -1) if none."""
         ...
 
+    def epoch_of(self, index: RaftIndex) -> Epoch:
+        """Epoch of the entry at `index`, from just below the start (LogStart.epoch) on."""
+        ...
+
+    def index_of(self, offset: Offset) -> RaftIndex:
+        """Raft index of the record at `offset`; at end_offset this is end_index."""
+        ...
+
+    def offset_of(self, index: RaftIndex) -> Offset:
+        """Offset of the record at `index`; for a control entry, of the record after it."""
+        ...
+
+    def controls(self) -> Sequence[ControlEntry]:
+        """The control entries above the start, oldest first. Their ordinals begin at
+        start.control_count; the Raft index of one is its offset plus its ordinal."""
+        ...
+
     def truncate(self, index: RaftIndex) -> None:
-        """Cut every entry at or above `index`, physically and durably (data first, then journal)."""
+        """Cut every entry at or above `index`, physically and durably (data first, then journal).
+
+        An index inside a batch cuts the whole batch: batches are not split.
+        """
+        ...
+
+    def reset(self, start: LogStart) -> None:
+        """Durably drop every entry and begin anew at `start` (a snapshot of a leader was taken)."""
+        ...
+
+    def verify(self, offset: Offset, bytes_max: int) -> Offset:
+        """Check the stored checksums from the batch that holds `offset` on, up to about bytes_max.
+
+        Returns where to go on; end_offset when all is checked. Raises CorruptionError. For a
+        scrubber: batches written before this start are checked by the first read anyway.
+        """
         ...
 
     def delete_before(self, offset: Offset) -> None:

@@ -176,5 +176,9 @@ class StorageError(MoldauError):
     """A write or a flush failed. What the page cache holds is unknown from here on."""
 
 
+class DiskFullError(StorageError):
+    """No room for a write. The log is as it was before, reads go on, and a retry may succeed."""
+
+
 class ConfigError(MoldauError):
     """A setting is wrong; the message names key, value and source."""

@@ -1,0 +1,83 @@
+"""Owns the leader-epoch cache: where each epoch begins, by Raft index and by offset.
+
+A new epoch begins with an election no-op in the control journal, so the journal tells most of it;
+an epoch that begins with a record batch is found in the batch's header. An epoch may hold nothing
+but its no-op, so several may begin at one offset; their Raft indexes differ.
+"""
+
+from bisect import bisect_left, bisect_right
+from typing import NamedTuple
+
+from moldau.model.ids import NO_EPOCH, Epoch, Offset, RaftIndex
+
+
+class EpochStart(NamedTuple):
+    """The first entry of an epoch, whichever kind it is."""
+
+    epoch: Epoch
+    raft_index: RaftIndex
+    offset: Offset
+
+
+class EpochCache:
+    """Epochs in the order of the log: epochs and indexes rise, offsets do not fall."""
+
+    __slots__ = ("_epochs", "_indexes", "_offsets", "last")
+
+    def __init__(self) -> None:
+        self._epochs: list[Epoch] = []
+        self._indexes: list[RaftIndex] = []
+        self._offsets: list[Offset] = []
+        self.last: Epoch = NO_EPOCH
+        """Epoch of the last entry of the log."""
+
+    def __len__(self) -> int:
+        return len(self._epochs)
+
+    def starts(self) -> list[EpochStart]:
+        """Every known epoch, oldest first."""
+        return list(map(EpochStart, self._epochs, self._indexes, self._offsets))
+
+    def begin(self, epoch: Epoch, index: RaftIndex, offset: Offset) -> None:
+        """Note that the entry at `index` is the first of `epoch`; nothing if it is not new."""
+        if epoch == self.last:
+            return
+        if epoch < self.last:
+            raise ValueError(f"epoch {epoch} after {self.last} at offset {offset}")
+        self._epochs.append(epoch)
+        self._indexes.append(index)
+        self._offsets.append(offset)
+        self.last = epoch
+
+    def at_offset(self, offset: Offset) -> Epoch:
+        """Epoch of the record at `offset`; at the end of the log, of its last entry."""
+        place = bisect_right(self._offsets, offset) - 1
+        return self._epochs[place] if place >= 0 else NO_EPOCH
+
+    def at_index(self, index: RaftIndex) -> Epoch:
+        """Epoch of the entry at `index`."""
+        place = bisect_right(self._indexes, index) - 1
+        return self._epochs[place] if place >= 0 else NO_EPOCH
+
+    def end_of(self, epoch: Epoch, end_offset: Offset) -> tuple[Epoch, Offset]:
+        """The largest epoch not above `epoch`, and the offset at which it ends."""
+        place = bisect_right(self._epochs, epoch) - 1
+        if place < 0:
+            return NO_EPOCH, Offset(-1)
+        end = self._offsets[place + 1] if place + 1 < len(self._offsets) else end_offset
+        return self._epochs[place], end
+
+    def truncate(self, index: RaftIndex, before: Epoch) -> None:
+        """Forget epochs that begin at or above `index`; `before` is the epoch under the log."""
+        keep = bisect_left(self._indexes, index)
+        del self._epochs[keep:], self._indexes[keep:], self._offsets[keep:]
+        self.last = self._epochs[-1] if self._epochs else before
+
+    def cut_front(self, index: RaftIndex, offset: Offset) -> None:
+        """Forget epochs that end at or below the log's new start."""
+        drop = bisect_right(self._indexes, index) - 1
+        if drop < 0:
+            return
+        del self._epochs[:drop], self._indexes[:drop], self._offsets[:drop]
+        self._indexes[0] = index
+        self._offsets[0] = offset

@@ -1,0 +1,315 @@
+"""Owns the in-memory log: the second implementation of PartitionLog, for tests and simulations.
+
+It keeps the rules of the one on disk (a flush counts only when it is ended, a late one for
+truncated bytes is ignored) without segments: retention by time and size drops single batches.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+
+from moldau.log.controls import Controls
+from moldau.log.epochs import EpochCache
+from moldau.log.find import find_in_batch
+from moldau.log.interface import (
+    ControlEntry,
+    ControlKind,
+    FlushPolicy,
+    FlushTask,
+    LogConfig,
+    LogRead,
+    LogStart,
+    TimestampedOffset,
+)
+from moldau.model.errors import CorruptionError, ErrorCode, RefusedError
+from moldau.model.ids import NO_EPOCH, Epoch, Offset, RaftIndex, TimestampMs
+from moldau.records.batch import BatchHeader, crc_matches
+
+_SNAPSHOTS_KEPT = 2
+
+
+class MemoryFlush:
+    """Nothing to do: memory is as durable as it gets."""
+
+    __slots__ = ("offset", "truncations")
+
+    def __init__(self, offset: Offset, truncations: int) -> None:
+        self.offset = offset
+        self.truncations = truncations
+
+    def run(self) -> None:
+        pass
+
+
+class MemoryLog:
+    """A log in two lists: batches and their headers."""
+
+    def __init__(self, config: LogConfig | None = None) -> None:
+        self._config = config or LogConfig()
+        self._headers: list[BatchHeader] = []
+        self._bases: list[Offset] = []
+        self._batches: list[bytes] = []
+        self._start = LogStart(Offset(0), 0, NO_EPOCH, b"")
+        self._end = Offset(0)
+        self._flushed = Offset(0)
+        self._controls = Controls()
+        self._epochs = EpochCache()
+        self._truncations = 0
+        self._size = 0
+        self._snapshots: list[tuple[Offset, bytes]] = []
+
+    # ---- state
+
+    @property
+    def start(self) -> LogStart:
+        return self._start
+
+    @property
+    def start_offset(self) -> Offset:
+        return self._start.offset
+
+    @property
+    def end_offset(self) -> Offset:
+        return self._end
+
+    @property
+    def flushed_offset(self) -> Offset:
+        return self._flushed
+
+    @property
+    def end_index(self) -> RaftIndex:
+        return RaftIndex(self._end + self._controls.count)
+
+    @property
+    def flushed_index(self) -> RaftIndex:
+        return self._controls.index_of(self._flushed)
+
+    @property
+    def last_epoch(self) -> Epoch:
+        return self._epochs.last
+
+    @property
+    def size_bytes(self) -> int:
+        return self._size
+
+    @property
+    def config(self) -> LogConfig:
+        return self._config
+
+    def reconfigure(self, config: LogConfig) -> None:
+        self._config = config
+
+    # ---- writing
+
+    def append(self, data: bytes | bytearray | memoryview, headers: Sequence[BatchHeader]) -> None:
+        position = 0
+        for header in headers:
+            batch = bytes(data[position : position + header.size])
+            position += header.size
+            self._epochs.begin(header.leader_epoch, self.end_index, header.base_offset)
+            self._headers.append(header)
+            self._bases.append(header.base_offset)
+            self._batches.append(batch)
+            self._end = header.next_offset
+        self._size += position
+        self._count_unflushed()
+
+    def append_control(self, epoch: Epoch, kind: ControlKind, payload: bytes) -> None:
+        self._epochs.begin(epoch, self.end_index, self._end)
+        self._controls.append(ControlEntry(epoch, kind, self._end, payload))
+
+    def _count_unflushed(self) -> None:
+        if self._config.flush is not FlushPolicy.ALWAYS:
+            self._flushed = self._end
+
+    def begin_flush(self) -> MemoryFlush | None:
+        if self._flushed == self._end:
+            return None
+        return MemoryFlush(self._end, self._truncations)
+
+    def end_flush(self, task: FlushTask) -> None:
+        if not isinstance(task, MemoryFlush):
+            raise TypeError(f"{task!r} was not begun by this log")
+        if task.truncations == self._truncations and task.offset > self._flushed:
+            self._flushed = task.offset
+
+    # ---- reading
+
+    def _place(self, offset: Offset) -> int:
+        """Number of the batch that holds `offset`, or of the next one."""
+        place = bisect_right(self._bases, offset) - 1
+        if place < 0 or self._headers[place].next_offset <= offset:
+            place += 1
+        return place
+
+    def _check_range(self, offset: Offset, end_offset: Offset) -> None:
+        if not self._start.offset <= offset <= end_offset:
+            raise RefusedError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"offset {offset} is not within {self._start.offset} to {end_offset}",
+            )
+
+    def read(self, offset: Offset, bytes_max: int, end_offset: Offset) -> LogRead:
+        self._check_range(offset, end_offset)
+        place = self._place(offset)
+        taken: list[bytes] = []
+        size = 0
+        while place < len(self._batches) and self._headers[place].next_offset <= end_offset:
+            batch = self._batches[place]
+            if taken and size + len(batch) > bytes_max:
+                break
+            taken.append(batch)
+            size += len(batch)
+            place += 1
+        return LogRead(b"".join(taken), size)
+
+    def batches(self, offset: Offset) -> Iterator[bytes]:
+        yield from self._batches[self._place(offset) :]
+
+    def headers(self, offset: Offset) -> Iterator[BatchHeader]:
+        yield from self._headers[self._place(offset) :]
+
+    def verify(self, offset: Offset, bytes_max: int) -> Offset:
+        size = 0
+        for place in range(self._place(offset), len(self._batches)):
+            if size >= bytes_max:
+                return self._bases[place]
+            batch, header = self._batches[place], self._headers[place]
+            if not crc_matches(batch, 0, header.size, header.crc):
+                raise CorruptionError(f"batch at offset {header.base_offset} fails its checksum")
+            size += header.size
+        return self._end
+
+    # ---- lookups
+
+    def find_time(self, timestamp: TimestampMs, end_offset: Offset) -> TimestampedOffset | None:
+        for place in range(self._place(self._start.offset), len(self._batches)):
+            header = self._headers[place]
+            if header.base_offset >= end_offset:
+                return None
+            if header.max_timestamp >= timestamp:
+                found = find_in_batch(
+                    self._batches[place], timestamp, self._start.offset, end_offset
+                )
+                if found is not None:
+                    return found
+        return None
+
+    def find_max_timestamp(self, end_offset: Offset) -> TimestampedOffset | None:
+        best: tuple[TimestampMs, int] | None = None
+        for place in range(self._place(self._start.offset), len(self._batches)):
+            header = self._headers[place]
+            if header.next_offset > end_offset:
+                break
+            if best is None or header.max_timestamp > best[0]:
+                best = (header.max_timestamp, place)
+        if best is None:
+            return None
+        return find_in_batch(self._batches[best[1]], best[0], Offset(0), end_offset)
+
+    def epoch_at(self, offset: Offset) -> Epoch:
+        return self._epochs.at_offset(offset)
+
+    def epoch_end(self, epoch: Epoch) -> tuple[Epoch, Offset]:
+        return self._epochs.end_of(epoch, self._end)
+
+    def epoch_of(self, index: RaftIndex) -> Epoch:
+        if index == self._start.offset + self._start.control_count - 1:
+            return self._start.epoch
+        return self._epochs.at_index(index)
+
+    def index_of(self, offset: Offset) -> RaftIndex:
+        return self._controls.index_of(offset)
+
+    def offset_of(self, index: RaftIndex) -> Offset:
+        return self._controls.locate(index)[0]
+
+    def controls(self) -> Sequence[ControlEntry]:
+        return self._controls.entries
+
+    # ---- cutting
+
+    def truncate(self, index: RaftIndex) -> None:
+        offset, count = self._controls.locate(index)
+        place = self._place(offset)
+        if place < len(self._bases) and self._bases[place] < offset:
+            offset = self._bases[place]
+            count = self._controls.before(offset)
+        if offset >= self._end and count >= self._controls.count:
+            return
+        if offset < self._start.offset or count < self._start.control_count:
+            raise ValueError(f"cannot truncate to {index}, below the start of the log")
+        self._truncations += 1
+        self._size -= sum(len(batch) for batch in self._batches[place:])
+        del self._batches[place:], self._headers[place:], self._bases[place:]
+        self._end = min(self._end, offset)
+        self._flushed = min(self._flushed, self._end)
+        self._controls.truncate(count)
+        self._epochs.truncate(RaftIndex(offset + count), self._start.epoch)
+        self._snapshots = [snapshot for snapshot in self._snapshots if snapshot[0] <= self._end]
+
+    def reset(self, start: LogStart) -> None:
+        self._truncations += 1
+        self._headers, self._bases, self._batches = [], [], []
+        self._start = start
+        self._end = self._flushed = start.offset
+        self._controls = Controls(start.control_count)
+        self._epochs = EpochCache()
+        index = RaftIndex(start.offset + start.control_count)
+        self._epochs.begin(start.epoch, index, start.offset)
+        self._size = 0
+        self._snapshots = []
+
+    def delete_before(self, offset: Offset) -> None:
+        if offset <= self._start.offset:
+            return
+        if offset > self._end:
+            raise RefusedError(
+                ErrorCode.OFFSET_OUT_OF_RANGE, f"cannot delete to {offset}, beyond {self._end}"
+            )
+        count = self._controls.below(offset)
+        index = RaftIndex(offset + count)
+        self._start = LogStart(
+            offset,
+            count,
+            self.epoch_of(RaftIndex(index - 1)),
+            self._controls.voters_before(count, self._start.voters),
+        )
+        self._controls.cut_front(count)
+        self._epochs.cut_front(index, offset)
+        place = self._place(offset)
+        self._size -= sum(len(batch) for batch in self._batches[:place])
+        del self._batches[:place], self._headers[:place], self._bases[:place]
+
+    def retain(self, now: TimestampMs, end_offset: Offset) -> bool:
+        if not self._config.delete_expired:
+            return False
+        keep_from = self._start.offset
+        size = self._size
+        for header in self._headers:
+            too_old = (
+                self._config.retention_ms >= 0
+                and now - header.max_timestamp > self._config.retention_ms
+            )
+            too_large = (
+                self._config.retention_bytes >= 0
+                and size - header.size >= self._config.retention_bytes
+            )
+            if header.next_offset > end_offset or not (too_old or too_large):
+                break
+            keep_from = header.next_offset
+            size -= header.size
+        changed = keep_from > self._start.offset
+        self.delete_before(keep_from)
+        return changed
+
+    # ---- snapshots
+
+    def save_snapshot(self, offset: Offset, payload: bytes) -> None:
+        kept = [snapshot for snapshot in self._snapshots if snapshot[0] != offset]
+        self._snapshots = sorted([*kept, (offset, payload)])[-_SNAPSHOTS_KEPT:]
+
+    def load_snapshot(self) -> tuple[Offset, bytes] | None:
+        return self._snapshots[-1] if self._snapshots else None
+
+    def close(self) -> None:
+        self._flushed = self._end
