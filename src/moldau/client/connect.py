@@ -1,0 +1,119 @@
+"""Owns the first contact with a cluster, and the translation of librdkafka's errors into ours.
+
+librdkafka goes on trying for as long as it is asked to, and says in the end only that it failed. A
+plain connection before it tells at once what is wrong: refused, no such host, no answer.
+"""
+
+import socket
+from collections.abc import Mapping
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+
+from moldau.client.errors import (
+    START_HINT,
+    ClientError,
+    NotFoundError,
+    TimedOutError,
+    UnreachableError,
+)
+from moldau.client.settings import REQUEST_SECONDS_MAX, admin_settings
+
+_PROBE_SECONDS_MAX = 3.0
+_KAFKA_PORT = 9092
+
+_UNREACHABLE = frozenset({KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE})
+_TIMED_OUT = frozenset(
+    {
+        KafkaError._TIMED_OUT,
+        KafkaError._MSG_TIMED_OUT,
+        KafkaError._TIMED_OUT_QUEUE,
+        KafkaError.REQUEST_TIMED_OUT,
+    }
+)
+_NOT_FOUND = frozenset(
+    {
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError._UNKNOWN_PARTITION,
+        KafkaError.GROUP_ID_NOT_FOUND,
+    }
+)
+
+
+def split_brokers(brokers: str) -> list[tuple[str, int]]:
+    """HOST:PORT[,HOST:PORT…] as pairs. Raises ClientError for what is no address."""
+    pairs: list[tuple[str, int]] = []
+    for part in (part.strip() for part in brokers.split(",")):
+        if not part:
+            continue
+        host, colon, port = part.rpartition(":")
+        if not colon or part.endswith("]"):
+            host, port = part, str(_KAFKA_PORT)
+        if not (port.isascii() and port.isdigit() and 0 < int(port) <= 65535) or not host:
+            raise ClientError(f"{part!r} is no broker address", hint="write HOST:PORT")
+        pairs.append((host.strip("[]"), int(port)))
+    if not pairs:
+        raise ClientError("no broker address given", hint="-b HOST:PORT or MOLDAU_BROKERS")
+    return pairs
+
+
+def probe(brokers: str, seconds_max: float = _PROBE_SECONDS_MAX) -> None:
+    """Connect to one of the brokers and hang up. Raises UnreachableError with the reason."""
+    reasons: list[str] = []
+    for host, port in split_brokers(brokers):
+        try:
+            socket.create_connection((host, port), timeout=seconds_max).close()
+        except TimeoutError:
+            reasons.append(f"no answer within {seconds_max:g} s")
+        except socket.gaierror:
+            reasons.append("no such host")
+        except OSError as error:
+            reasons.append((error.strerror or str(error)).lower())
+        else:
+            return
+    why = ", ".join(dict.fromkeys(reasons))
+    raise UnreachableError(f"cannot reach {brokers} ({why})", hint=START_HINT)
+
+
+def connect_admin(brokers: str, extra: Mapping[str, str] | None = None) -> AdminClient:
+    """An administrative client for brokers that were reachable just now."""
+    probe(brokers)
+    try:
+        return AdminClient(admin_settings(brokers, extra))
+    except KafkaException as error:
+        raise translate(error, brokers=brokers) from error
+
+
+def translate(
+    error: KafkaException | KafkaError, *, brokers: str = "", doing: str = "", hint: str = ""
+) -> ClientError:
+    """Our error for one of librdkafka's. `doing` says what was tried: "create topic orders"."""
+    cause = error.args[0] if isinstance(error, KafkaException) else error
+    if not isinstance(cause, KafkaError):
+        return ClientError(f"cannot {doing}: {cause}" if doing else str(cause), hint=hint)
+    code, reason = cause.code(), _reason(cause)
+    tried = f"cannot {doing}" if doing else "the request failed"
+    if code in _UNREACHABLE:
+        where = brokers or "the broker"
+        return UnreachableError(
+            f"cannot reach {where} ({reason})",
+            hint=hint or "does a Kafka listener answer there? check it: moldau doctor",
+        )
+    if code in _TIMED_OUT:
+        message = f"{tried}: no answer from {brokers or 'the broker'} in time"
+        return TimedOutError(message, hint=hint or "look for trouble: moldau doctor")
+    if code in _NOT_FOUND:
+        return NotFoundError(f"{tried}: {reason}", hint=hint)
+    return ClientError(f"{tried}: {reason}", hint=hint)
+
+
+def _reason(cause: KafkaError) -> str:
+    """The error's text without librdkafka's "Local:" and "Broker:" before it."""
+    text = str(cause.str())
+    for prefix in ("Broker: ", "Local: "):
+        text = text.removeprefix(prefix)
+    return text or str(cause.name())
+
+
+__all__ = ["REQUEST_SECONDS_MAX", "connect_admin", "probe", "split_brokers", "translate"]
