@@ -19,6 +19,7 @@ INTERNAL_TOPICS: Final = frozenset({CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TO
 CLUSTER_DEFAULT: Final = BrokerId(-1)
 """Key in `broker_configs` of the settings that hold for every broker."""
 
+_FIRST_PRODUCER_ID: Final = ProducerId(0)
 _EMPTY: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -67,7 +68,7 @@ class Image:
     collision_names: Mapping[str, str] = field(default_factory=dict)
     """collision_key(name) -> name: finds names that differ only by '.' and '_' without a scan."""
     broker_configs: Mapping[BrokerId, Mapping[str, str]] = field(default_factory=dict)
-    next_producer_id: ProducerId = ProducerId(0)
+    next_producer_id: ProducerId = _FIRST_PRODUCER_ID
     version: int = 0
     """Counts the records that changed something."""
 

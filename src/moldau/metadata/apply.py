@@ -1,0 +1,144 @@
+"""Owns the step from a committed record to the next image. Total: no record raises.
+
+A record that is already in force returns the image itself, so reading part of the log again is
+harmless. A record about something that is gone is skipped for the same reason.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import assert_never
+
+from moldau.metadata.image import Broker, Image, Partition, Topic, collision_key
+from moldau.metadata.records import (
+    BrokerConfigsSet,
+    BrokerRegistered,
+    ClusterCreated,
+    MetadataRecord,
+    PartitionsCreated,
+    ProducerIdsAllocated,
+    TopicConfigsSet,
+    TopicCreated,
+    TopicDeleted,
+)
+from moldau.model.ids import BrokerId, PartitionIndex, ProducerId
+
+
+def apply(image: Image, record: MetadataRecord) -> Image:
+    match record:
+        case ClusterCreated():
+            return _next(image, cluster_id=record.cluster_id)
+        case BrokerRegistered():
+            return _register_broker(image, record)
+        case TopicCreated():
+            return _create_topic(image, record)
+        case TopicDeleted():
+            return _delete_topic(image, record)
+        case PartitionsCreated():
+            return _create_partitions(image, record)
+        case TopicConfigsSet():
+            topic = image.topic_by_id(record.topic_id)
+            if topic is None:
+                return image
+            return _with_topic(image, replace(topic, configs=record.configs))
+        case BrokerConfigsSet():
+            configs = dict(image.broker_configs)
+            configs[record.broker_id] = record.configs
+            if not record.configs:
+                del configs[record.broker_id]
+            return _next(image, broker_configs=configs)
+        case ProducerIdsAllocated():
+            upto = ProducerId(record.first + record.count)
+            return _next(image, next_producer_id=max(image.next_producer_id, upto))
+        case _:
+            assert_never(record)
+
+
+def apply_all(image: Image, records: Iterable[MetadataRecord]) -> Image:
+    for record in records:
+        image = apply(image, record)
+    return image
+
+
+def _next(image: Image, **changes: object) -> Image:
+    if all(getattr(image, name) == value for name, value in changes.items()):
+        return image
+    # The values are fields of Image by construction; replace() cannot know their types.
+    return replace(image, version=image.version + 1, **changes)  # type: ignore[arg-type]
+
+
+def _register_broker(image: Image, record: BrokerRegistered) -> Image:
+    broker = Broker(
+        id=record.id,
+        host=record.host,
+        port=record.port,
+        rack=record.rack,
+        incarnation=record.incarnation,
+    )
+    return _next(image, brokers={**image.brokers, record.id: broker})
+
+
+def _create_topic(image: Image, record: TopicCreated) -> Image:
+    # Only a re-read of the log finds the id or a like name taken: what came later stays.
+    if record.topic_id in image.topics_by_id:
+        return image
+    if collision_key(record.name) in image.collision_names:
+        return image
+    return _with_topic(
+        image,
+        Topic(
+            name=record.name,
+            topic_id=record.topic_id,
+            partitions=_partitions(0, record.partitions),
+            configs=record.configs,
+            internal=record.internal,
+        ),
+    )
+
+
+def _delete_topic(image: Image, record: TopicDeleted) -> Image:
+    topic = image.topic_by_id(record.topic_id)
+    if topic is None:
+        return image
+    topics = dict(image.topics)
+    topics_by_id = dict(image.topics_by_id)
+    collision_names = dict(image.collision_names)
+    del topics[topic.name], topics_by_id[topic.topic_id]
+    del collision_names[collision_key(topic.name)]
+    return replace(
+        image,
+        topics=topics,
+        topics_by_id=topics_by_id,
+        collision_names=collision_names,
+        version=image.version + 1,
+    )
+
+
+def _create_partitions(image: Image, record: PartitionsCreated) -> Image:
+    topic = image.topic_by_id(record.topic_id)
+    if topic is None or len(topic.partitions) != record.first:
+        return image
+    added = _partitions(record.first, record.partitions)
+    return _with_topic(image, replace(topic, partitions=topic.partitions + added))
+
+
+def _with_topic(image: Image, topic: Topic) -> Image:
+    if image.topics.get(topic.name) == topic:
+        return image
+    collision_names = image.collision_names
+    key = collision_key(topic.name)
+    if key not in collision_names:
+        collision_names = {**collision_names, key: topic.name}
+    return replace(
+        image,
+        topics={**image.topics, topic.name: topic},
+        topics_by_id={**image.topics_by_id, topic.topic_id: topic},
+        collision_names=collision_names,
+        version=image.version + 1,
+    )
+
+
+def _partitions(first: int, replicas: tuple[tuple[BrokerId, ...], ...]) -> tuple[Partition, ...]:
+    return tuple(
+        Partition(PartitionIndex(first + position), brokers)
+        for position, brokers in enumerate(replicas)
+    )

@@ -1,0 +1,158 @@
+"""Owns the description of one setting: its type, bounds, default and text, and how a value is read.
+
+The tables of settings are in `topic_configs`; what an override means for a topic is there too.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+from moldau.model.errors import ErrorCode, RefusedError
+
+INT_MAX: Final = 2**31 - 1
+LONG_MAX: Final = 2**63 - 1
+_INT_MIN: Final = -(2**31)
+_LONG_MIN: Final = -(2**63)
+_SHOWN_LENGTH_MAX: Final = 80
+
+ConfigValue = bool | int | float | str | tuple[str, ...]
+
+
+class ConfigType(IntEnum):
+    """Numbers as in DescribeConfigs."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+
+
+class ConfigSource(IntEnum):
+    """Where a value comes from; numbers as in DescribeConfigs, smaller wins."""
+
+    DYNAMIC_TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
+    STATIC_BROKER_CONFIG = 4
+    DEFAULT_CONFIG = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Synonym:
+    """A broker setting that gives the default of a topic setting, perhaps in another unit."""
+
+    name: str
+    scale: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigDefinition:
+    """One setting. `least` and `most` bound numbers, `choices` strings and the items of lists."""
+
+    name: str
+    type: ConfigType
+    default: str
+    documentation: str
+    synonyms: tuple[Synonym, ...] = ()
+    least: float | None = None
+    most: float | None = None
+    choices: tuple[str, ...] = ()
+    effective: bool = True
+    """False: stored and checked for the tools that set it, without any effect here."""
+
+    def parse(self, value: str | None) -> ConfigValue:
+        """The typed value; RefusedError(INVALID_CONFIG) names key and value."""
+        if value is None:
+            raise RefusedError(
+                ErrorCode.INVALID_CONFIG,
+                f"{self.name} has no value; to return to the default, delete the setting",
+            )
+        text = value.strip()
+        match self.type:
+            case ConfigType.BOOLEAN:
+                return self._parse_boolean(text)
+            case ConfigType.STRING:
+                return self._checked_choice(text, text)
+            case ConfigType.LIST:
+                return self._parse_list(text)
+            case ConfigType.DOUBLE:
+                double = self._parse_double(text)
+                self._check_range(double, text)
+                return double
+            case ConfigType.INT | ConfigType.SHORT | ConfigType.LONG:
+                integer = self._parse_integer(text)
+                self._check_range(integer, text)
+                return integer
+
+    def _parse_boolean(self, text: str) -> bool:
+        lowered = text.lower()
+        if lowered not in ("true", "false"):
+            raise self.refusal(text, "must be true or false")
+        return lowered == "true"
+
+    def _parse_integer(self, text: str) -> int:
+        # isdecimal alone would admit digits of other scripts, int() underscores.
+        digits = text[1:] if text[:1] in ("-", "+") else text
+        if not (digits.isascii() and digits.isdecimal()) or len(digits) > 20:
+            raise self.refusal(text, "must be a whole number")
+        number = int(text)
+        low, high = {
+            ConfigType.SHORT: (-(2**15), 2**15 - 1),
+            ConfigType.INT: (_INT_MIN, INT_MAX),
+        }.get(self.type, (_LONG_MIN, LONG_MAX))
+        if not low <= number <= high:
+            raise self.refusal(text, f"must be between {low} and {high}")
+        return number
+
+    def _parse_double(self, text: str) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            raise self.refusal(text, "must be a number") from None
+        if number != number:
+            raise self.refusal(text, "must be a number")
+        return number
+
+    def _parse_list(self, text: str) -> tuple[str, ...]:
+        items = split_list(text)
+        for item in items:
+            self._checked_choice(item, text)
+        if self.choices and not items:
+            raise self.refusal(text, f"must name at least one of {', '.join(self.choices)}")
+        return items
+
+    def _checked_choice(self, item: str, text: str) -> str:
+        if self.choices and item not in self.choices:
+            raise self.refusal(text, f"must be one of {', '.join(self.choices)}")
+        return item
+
+    def _check_range(self, number: float, text: str) -> None:
+        if self.least is not None and number < self.least:
+            raise self.refusal(text, f"must be at least {self.least:g}")
+        if self.most is not None and number > self.most:
+            raise self.refusal(text, f"must be at most {self.most:g}")
+
+    def refusal(self, value: str, reason: str) -> RefusedError:
+        return RefusedError(
+            ErrorCode.INVALID_CONFIG, f"Invalid value {shown(value)} for {self.name}: {reason}"
+        )
+
+
+def split_list(text: str) -> tuple[str, ...]:
+    """Items of a comma-separated value, without empty ones and repetitions."""
+    return tuple(dict.fromkeys(item for part in text.split(",") if (item := part.strip())))
+
+
+def join_list(items: Sequence[str]) -> str:
+    return ",".join(items)
+
+
+def shown(text: str) -> str:
+    """A user's text for an error message: quoted, and never a megabyte of it."""
+    if len(text) > _SHOWN_LENGTH_MAX:
+        text = text[:_SHOWN_LENGTH_MAX] + "…"
+    return repr(text)

@@ -1,0 +1,374 @@
+"""Owns the rules: which commands are accepted, and what they become. Reads images, changes nothing.
+
+`decide` returns the records of an accepted command (none, if it is already so) and raises
+RefusedError otherwise, with Kafka's code and a message that names what to change. The caller has at
+most one uncommitted command per object under way, or two commands would be judged by one image.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final, assert_never
+
+from moldau.metadata.commands import (
+    AllocateProducerIds,
+    AlterBrokerConfigs,
+    AlterTopicConfigs,
+    Command,
+    CreateCluster,
+    CreatePartitions,
+    CreateTopic,
+    DeleteTopic,
+    RegisterBroker,
+    ReplaceBrokerConfigs,
+    ReplaceTopicConfigs,
+)
+from moldau.metadata.config_changes import changed_configs
+from moldau.metadata.config_types import shown
+from moldau.metadata.image import (
+    CLUSTER_DEFAULT,
+    INTERNAL_TOPICS,
+    Broker,
+    Image,
+    Topic,
+    collision_key,
+)
+from moldau.metadata.placement import place
+from moldau.metadata.records import (
+    BrokerConfigsSet,
+    BrokerRegistered,
+    ClusterCreated,
+    MetadataRecord,
+    PartitionsCreated,
+    ProducerIdsAllocated,
+    TopicConfigsSet,
+    TopicCreated,
+    TopicDeleted,
+)
+from moldau.metadata.topic_config_table import TOPIC_CONFIGS
+from moldau.metadata.topic_configs import BROKER_CONFIGS, check_broker_configs, check_topic_configs
+from moldau.model.errors import ErrorCode, RefusedError
+from moldau.model.ids import NO_TOPIC_ID, BrokerId, ProducerId, TopicId
+from moldau.model.limits import PARTITIONS_PER_TOPIC_MAX, TOPIC_NAME_LENGTH_MAX
+
+_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
+_PRODUCER_ID_MAX: Final = 2**63 - 1
+
+
+def decide(command: Command, image: Image) -> list[MetadataRecord]:
+    match command:
+        case CreateCluster():
+            return _create_cluster(command, image)
+        case RegisterBroker():
+            return _register_broker(command, image)
+        case CreateTopic():
+            return _create_topic(command, image)
+        case DeleteTopic():
+            return _delete_topic(command, image)
+        case CreatePartitions():
+            return _create_partitions(command, image)
+        case AlterTopicConfigs():
+            topic = _existing_topic(image, command.topic)
+            changed = changed_configs(command.changes, topic.configs, TOPIC_CONFIGS)
+            return _set_topic_configs(topic, changed)
+        case ReplaceTopicConfigs():
+            return _set_topic_configs(_existing_topic(image, command.topic), command.configs)
+        case AlterBrokerConfigs():
+            current = image.broker_overrides(command.broker_id)
+            definitions = {name: found for name, (found, _) in BROKER_CONFIGS.items()}
+            changed = changed_configs(command.changes, current, definitions)
+            return _set_broker_configs(command.broker_id, changed, image)
+        case ReplaceBrokerConfigs():
+            return _set_broker_configs(command.broker_id, command.configs, image)
+        case AllocateProducerIds():
+            return _allocate_producer_ids(command, image)
+        case _:
+            assert_never(command)
+
+
+def check_topic_name(name: str) -> None:
+    """The rule of Kafka; it also keeps every name inside its directory."""
+    if not name:
+        raise _invalid_topic("A topic name must not be empty")
+    if name in (".", ".."):
+        raise _invalid_topic("A topic cannot be named '.' or '..'")
+    if len(name) > TOPIC_NAME_LENGTH_MAX:
+        raise _invalid_topic(
+            f"Topic name {shown(name)} has {len(name)} characters, "
+            f"but at most {TOPIC_NAME_LENGTH_MAX} are allowed"
+        )
+    if _NAME.fullmatch(name) is None:
+        raise _invalid_topic(
+            f"Topic name {shown(name)} may only contain ASCII letters, digits, '.', '_' and '-'"
+        )
+
+
+def _create_cluster(command: CreateCluster, image: Image) -> list[MetadataRecord]:
+    if not command.cluster_id:
+        raise RefusedError(ErrorCode.INVALID_REQUEST, "The cluster id must not be empty")
+    if image.cluster_id == command.cluster_id:
+        return []
+    if image.cluster_id:
+        raise RefusedError(
+            ErrorCode.INCONSISTENT_CLUSTER_ID,
+            f"This cluster is {image.cluster_id}, not {command.cluster_id}",
+        )
+    return [ClusterCreated(cluster_id=command.cluster_id)]
+
+
+def _register_broker(command: RegisterBroker, image: Image) -> list[MetadataRecord]:
+    if command.id < 0:
+        raise RefusedError(
+            ErrorCode.INVALID_REGISTRATION, f"Broker id {command.id} must not be negative"
+        )
+    if not command.host or not 0 < command.port < 65536:
+        raise RefusedError(
+            ErrorCode.INVALID_REGISTRATION,
+            f"Broker {command.id} cannot be reached at {shown(command.host)} port {command.port}",
+        )
+    known = image.brokers.get(command.id)
+    if known is not None and known.incarnation != command.incarnation:
+        # Votes and acks were given in the name of this id from another directory.
+        raise RefusedError(
+            ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+            f"Broker id {command.id} belongs to another data directory "
+            f"(last at {known.host}:{known.port}): give this broker an id of its own",
+        )
+    broker = Broker(
+        id=command.id,
+        host=command.host,
+        port=command.port,
+        rack=command.rack,
+        incarnation=command.incarnation,
+    )
+    if broker == known:
+        return []
+    return [
+        BrokerRegistered(
+            id=command.id,
+            host=command.host,
+            port=command.port,
+            rack=command.rack,
+            incarnation=command.incarnation,
+        )
+    ]
+
+
+def _create_topic(command: CreateTopic, image: Image) -> list[MetadataRecord]:
+    check_topic_name(command.name)
+    if command.name in image.topics:
+        raise RefusedError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{command.name}' already exists")
+    colliding = image.collision_names.get(collision_key(command.name))
+    if colliding is not None:
+        raise _invalid_topic(
+            f"Topic '{command.name}' collides with '{colliding}': "
+            "names that differ only by '.' and '_' cannot exist together"
+        )
+    if command.name in INTERNAL_TOPICS and not command.internal:
+        raise _invalid_topic(f"Topic '{command.name}' is reserved for the broker itself")
+    if len(command.topic_id) != len(NO_TOPIC_ID) or command.topic_id == NO_TOPIC_ID:
+        raise RefusedError(
+            ErrorCode.INVALID_REQUEST, f"Topic '{command.name}' needs an id of 16 bytes"
+        )
+    if command.topic_id in image.topics_by_id:
+        raise RefusedError(
+            ErrorCode.INCONSISTENT_TOPIC_ID,
+            f"The id given for '{command.name}' is the id of "
+            f"'{image.topics_by_id[command.topic_id].name}'",
+        )
+    return [
+        TopicCreated(
+            name=command.name,
+            topic_id=command.topic_id,
+            partitions=_first_partitions(command, image),
+            configs=check_topic_configs(command.configs),
+            internal=command.internal,
+        )
+    ]
+
+
+def _first_partitions(command: CreateTopic, image: Image) -> tuple[tuple[BrokerId, ...], ...]:
+    if command.assignments is None:
+        _check_partition_count(command.partitions)
+        _check_replication_factor(command.replication_factor, image)
+        return place(
+            image.brokers.values(),
+            topic_id=command.topic_id,
+            first=0,
+            count=command.partitions,
+            replication_factor=command.replication_factor,
+        )
+    if command.partitions != -1 or command.replication_factor != -1:
+        raise RefusedError(
+            ErrorCode.INVALID_REQUEST,
+            "With a replica assignment, partitions and replication factor must both be -1",
+        )
+    count = len(command.assignments)
+    _check_partition_count(count)
+    if sorted(command.assignments) != list(range(count)):
+        raise _invalid_assignment(
+            f"The assignment must name the partitions 0 to {count - 1} once each"
+        )
+    return _check_assignments(
+        [command.assignments[index] for index in range(count)], 0, None, image
+    )
+
+
+def _delete_topic(command: DeleteTopic, image: Image) -> list[MetadataRecord]:
+    topic = _topic_to_delete(command, image)
+    if topic.internal:
+        raise _invalid_topic(
+            f"Topic '{topic.name}' belongs to the broker itself and cannot be deleted"
+        )
+    return [TopicDeleted(topic_id=topic.topic_id)]
+
+
+def _topic_to_delete(command: DeleteTopic, image: Image) -> Topic:
+    if command.topic_id is None:
+        if command.name is None:
+            raise RefusedError(ErrorCode.INVALID_REQUEST, "A topic to delete needs a name or an id")
+        return _existing_topic(image, command.name)
+    topic = image.topic_by_id(command.topic_id)
+    if topic is None or command.name not in (None, topic.name):
+        raise RefusedError(
+            ErrorCode.UNKNOWN_TOPIC_ID, f"No topic has the id {_hex(command.topic_id)}"
+        )
+    return topic
+
+
+def _create_partitions(command: CreatePartitions, image: Image) -> list[MetadataRecord]:
+    topic = _existing_topic(image, command.topic)
+    if topic.internal:
+        # The partition of a key is a hash modulo their number: growing would lose every key.
+        raise _invalid_topic(f"Topic '{topic.name}' belongs to the broker itself and cannot grow")
+    current = len(topic.partitions)
+    if command.count == current:
+        raise RefusedError(
+            ErrorCode.INVALID_PARTITIONS, f"Topic '{topic.name}' already has {current} partitions"
+        )
+    _check_partition_count(command.count)
+    if command.count < current:
+        raise RefusedError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"Topic '{topic.name}' has {current} partitions, and {command.count} were asked for: "
+            "partitions cannot be taken away",
+        )
+    added = command.count - current
+    if command.assignments is None:
+        _check_replication_factor(topic.replication_factor, image)
+        partitions = place(
+            image.brokers.values(),
+            topic_id=topic.topic_id,
+            first=current,
+            count=added,
+            replication_factor=topic.replication_factor,
+        )
+    else:
+        if len(command.assignments) != added:
+            raise _invalid_assignment(
+                f"{added} partitions are to be added to '{topic.name}', "
+                f"but the assignment has {len(command.assignments)}"
+            )
+        partitions = _check_assignments(
+            command.assignments, current, topic.replication_factor, image
+        )
+    return [PartitionsCreated(topic_id=topic.topic_id, first=current, partitions=partitions)]
+
+
+def _check_partition_count(count: int) -> None:
+    if count < 1:
+        raise RefusedError(
+            ErrorCode.INVALID_PARTITIONS, f"A topic needs at least 1 partition, not {count}"
+        )
+    if count > PARTITIONS_PER_TOPIC_MAX:
+        raise RefusedError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"A topic may have {PARTITIONS_PER_TOPIC_MAX} partitions at most, not {count}",
+        )
+
+
+def _check_replication_factor(factor: int, image: Image) -> None:
+    if factor < 1:
+        raise RefusedError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"The replication factor must be at least 1, not {factor}",
+        )
+    if factor > len(image.brokers):
+        raise RefusedError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"The replication factor is {factor}, but the cluster has {len(image.brokers)} "
+            f"broker{'' if len(image.brokers) == 1 else 's'}",
+        )
+
+
+def _check_assignments(
+    assignments: Sequence[Sequence[int]], first: int, factor: int | None, image: Image
+) -> tuple[tuple[BrokerId, ...], ...]:
+    checked = []
+    for index, replicas in enumerate(assignments, start=first):
+        if not replicas:
+            raise _invalid_assignment(f"Partition {index} has no replicas")
+        if len(set(replicas)) != len(replicas):
+            raise _invalid_assignment(f"Partition {index} names a broker twice: {list(replicas)}")
+        unknown = [broker for broker in replicas if BrokerId(broker) not in image.brokers]
+        if unknown:
+            raise _invalid_assignment(
+                f"Partition {index} names the unknown broker {unknown[0]}; "
+                f"known are {sorted(image.brokers)}"
+            )
+        factor = len(replicas) if factor is None else factor
+        if len(replicas) != factor:
+            raise _invalid_assignment(
+                f"Partition {index} has {len(replicas)} replicas, the others have {factor}"
+            )
+        checked.append(tuple(BrokerId(broker) for broker in replicas))
+    return tuple(checked)
+
+
+def _set_topic_configs(topic: Topic, configs: Mapping[str, str | None]) -> list[MetadataRecord]:
+    checked = check_topic_configs(configs)
+    if checked == topic.configs:
+        return []
+    return [TopicConfigsSet(topic_id=topic.topic_id, configs=checked)]
+
+
+def _set_broker_configs(
+    broker_id: BrokerId, configs: Mapping[str, str | None], image: Image
+) -> list[MetadataRecord]:
+    if broker_id != CLUSTER_DEFAULT and broker_id not in image.brokers:
+        raise RefusedError(
+            ErrorCode.INVALID_REQUEST,
+            f"Broker {broker_id} is unknown; known are {sorted(image.brokers)}",
+        )
+    checked = check_broker_configs(configs)
+    if checked == image.broker_overrides(broker_id):
+        return []
+    return [BrokerConfigsSet(broker_id=broker_id, configs=checked)]
+
+
+def _allocate_producer_ids(command: AllocateProducerIds, image: Image) -> list[MetadataRecord]:
+    if command.count < 1 or image.next_producer_id + command.count > _PRODUCER_ID_MAX:
+        raise RefusedError(
+            ErrorCode.INVALID_REQUEST, f"{command.count} producer ids cannot be given out"
+        )
+    return [ProducerIdsAllocated(first=ProducerId(image.next_producer_id), count=command.count)]
+
+
+def _existing_topic(image: Image, name: str) -> Topic:
+    topic = image.topics.get(name)
+    if topic is None:
+        raise RefusedError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {shown(name)} does not exist"
+        )
+    return topic
+
+
+def _invalid_topic(message: str) -> RefusedError:
+    return RefusedError(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
+
+
+def _invalid_assignment(message: str) -> RefusedError:
+    return RefusedError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
+
+
+def _hex(topic_id: TopicId) -> str:
+    return bytes(topic_id).hex()

@@ -1,0 +1,287 @@
+"""Owns the settings of a topic: the table, their resolution to a typed TopicConfig, their listing.
+
+A value is looked for in this order, the first wins: the topic, the broker (changed at run time),
+all brokers (changed at run time), the broker's configuration file, the table's default. Names,
+types and defaults are Kafka's, so that tools for Kafka find what they expect; `moldau.*` is ours.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+from moldau.metadata.config_types import (
+    LONG_MAX,
+    ConfigDefinition,
+    ConfigSource,
+    ConfigType,
+    ConfigValue,
+    Synonym,
+    shown,
+)
+from moldau.metadata.image import CLUSTER_DEFAULT, Image
+from moldau.metadata.topic_config_table import TOPIC_CONFIGS
+from moldau.model.errors import ErrorCode, RefusedError
+from moldau.model.ids import BrokerId
+
+Layer = tuple[ConfigSource, Mapping[str, str]]
+"""Broker settings of one source, by the names of brokers (`log.retention.ms`) or of topics."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfig:
+    """The settings in force for a topic, typed. Only those that have an effect here."""
+
+    retention_ms: int
+    """-1: for ever."""
+    retention_bytes: int
+    """Per partition; -1: without bound."""
+    segment_bytes: int
+    segment_ms: int
+    index_interval_bytes: int
+    message_bytes_max: int
+    cleanup_policy: frozenset[str]
+    """'delete', 'compact' or both."""
+    insync_replicas_min: int
+    compression_type: str
+    timestamp_type: str
+    """'CreateTime' or 'LogAppendTime'."""
+    timestamp_before_max_ms: int
+    timestamp_after_max_ms: int
+    compaction_lag_min_ms: int
+    compaction_lag_max_ms: int
+    delete_retention_ms: int
+    cleanable_dirty_ratio_min: float
+    flush: str
+    """'always', 'interval' or 'never'."""
+
+    @property
+    def compacted(self) -> bool:
+        return "compact" in self.cleanup_policy
+
+    @classmethod
+    def resolve(
+        cls,
+        topic_overrides: Mapping[str, str],
+        broker_defaults: Mapping[str, str] | None = None,
+    ) -> "TopicConfig":
+        """Lays the topic's settings over the broker's. Bad values raise RefusedError."""
+        return cls.resolve_layers(
+            topic_overrides, ((ConfigSource.STATIC_BROKER_CONFIG, broker_defaults or {}),)
+        )
+
+    @classmethod
+    def resolve_layers(
+        cls, topic_overrides: Mapping[str, str], layers: tuple[Layer, ...]
+    ) -> "TopicConfig":
+        """As `resolve`, with the broker's settings by source (see `broker_layers`), best first."""
+
+        def whole(name: str) -> int:
+            value = _typed(name, topic_overrides, layers)
+            return value if isinstance(value, int) else int(str(value))
+
+        def text(name: str) -> str:
+            return str(_typed(name, topic_overrides, layers))
+
+        policy = _typed("cleanup.policy", topic_overrides, layers)
+        # The older setting bounds both directions; tools for Kafka before 3.6 know only that one.
+        difference = whole("message.timestamp.difference.max.ms")
+        return cls(
+            retention_ms=whole("retention.ms"),
+            retention_bytes=whole("retention.bytes"),
+            segment_bytes=whole("segment.bytes"),
+            segment_ms=whole("segment.ms"),
+            index_interval_bytes=whole("index.interval.bytes"),
+            message_bytes_max=whole("max.message.bytes"),
+            cleanup_policy=frozenset(policy if isinstance(policy, tuple) else ()),
+            insync_replicas_min=whole("min.insync.replicas"),
+            compression_type=text("compression.type"),
+            timestamp_type=text("message.timestamp.type"),
+            timestamp_before_max_ms=min(whole("message.timestamp.before.max.ms"), difference),
+            timestamp_after_max_ms=min(whole("message.timestamp.after.max.ms"), difference),
+            compaction_lag_min_ms=whole("min.compaction.lag.ms"),
+            compaction_lag_max_ms=whole("max.compaction.lag.ms"),
+            delete_retention_ms=whole("delete.retention.ms"),
+            cleanable_dirty_ratio_min=float(text("min.cleanable.dirty.ratio")),
+            flush=text("moldau.flush"),
+        )
+
+
+def broker_layers(
+    image: Image, broker_id: BrokerId, static: Mapping[str, str]
+) -> tuple[Layer, ...]:
+    """The broker's settings by source, best first; `static` is its configuration file.
+
+    They stay apart: hours set at run time win over milliseconds in the file.
+    """
+    return (
+        (ConfigSource.DYNAMIC_BROKER_CONFIG, image.broker_overrides(broker_id)),
+        (ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, image.broker_overrides(CLUSTER_DEFAULT)),
+        (ConfigSource.STATIC_BROKER_CONFIG, static),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigSynonym:
+    """One of the places a value may come from, with the value found there."""
+
+    name: str
+    value: str
+    source: ConfigSource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigEntry:
+    """A setting with its value in force, for DescribeConfigs. `synonyms`: best first."""
+
+    name: str
+    value: str
+    source: ConfigSource
+    type: ConfigType
+    documentation: str
+    synonyms: tuple[ConfigSynonym, ...]
+    read_only: bool = False
+    sensitive: bool = False
+
+    @property
+    def is_default(self) -> bool:
+        """What DescribeConfigs v0 asks: was it set on the resource itself?"""
+        return self.source is not ConfigSource.DYNAMIC_TOPIC_CONFIG
+
+
+def topic_config_entries(
+    topic_overrides: Mapping[str, str], broker_layers: tuple[Layer, ...] = ()
+) -> list[ConfigEntry]:
+    """Every topic setting with value and source. `broker_layers`: best first."""
+    entries = []
+    for definition in TOPIC_CONFIGS.values():
+        found = []
+        override = topic_overrides.get(definition.name)
+        if override is not None:
+            found.append(
+                ConfigSynonym(
+                    name=definition.name, value=override, source=ConfigSource.DYNAMIC_TOPIC_CONFIG
+                )
+            )
+        found += _broker_values(definition, broker_layers)
+        found.append(
+            ConfigSynonym(
+                name=definition.synonyms[0].name if definition.synonyms else definition.name,
+                value=definition.default,
+                source=ConfigSource.DEFAULT_CONFIG,
+            )
+        )
+        entries.append(
+            ConfigEntry(
+                name=definition.name,
+                value=found[0].value,
+                source=found[0].source,
+                type=definition.type,
+                documentation=_documentation(definition),
+                synonyms=tuple(found),
+            )
+        )
+    return entries
+
+
+def check_topic_configs(configs: Mapping[str, str | None]) -> dict[str, str]:
+    """The overrides, checked one by one and together, as they are to be stored."""
+    checked: dict[str, str] = {}
+    for name, value in configs.items():
+        definition = TOPIC_CONFIGS.get(name)
+        if definition is None:
+            raise RefusedError(
+                ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {shown(name)}"
+            )
+        definition.parse(value)
+        checked[name] = "" if value is None else value.strip()
+    lag_least = _typed("min.compaction.lag.ms", checked, ())
+    lag_most = _typed("max.compaction.lag.ms", checked, ())
+    if int(str(lag_least)) > int(str(lag_most)):
+        raise RefusedError(
+            ErrorCode.INVALID_CONFIG,
+            f"Invalid value {shown(str(lag_least))} for min.compaction.lag.ms: "
+            f"must be at most max.compaction.lag.ms, which is {lag_most}",
+        )
+    if checked.get("remote.storage.enable", "false").lower() == "true":
+        raise RefusedError(
+            ErrorCode.INVALID_CONFIG,
+            "Invalid value 'true' for remote.storage.enable: tiered storage is not available",
+        )
+    return checked
+
+
+def check_broker_configs(configs: Mapping[str, str | None]) -> dict[str, str]:
+    """Broker settings that may change at run time: those that give topics their defaults."""
+    checked: dict[str, str] = {}
+    for name, value in configs.items():
+        found = BROKER_CONFIGS.get(name)
+        if found is None:
+            raise RefusedError(
+                ErrorCode.INVALID_CONFIG,
+                f"Broker config {shown(name)} is unknown or cannot change while the broker runs: "
+                "set it in the broker's configuration and restart it",
+            )
+        definition, synonym = found
+        parse_scaled(definition, synonym, value)
+        checked[name] = "" if value is None else value.strip()
+    return checked
+
+
+def parse_scaled(
+    definition: ConfigDefinition, synonym: Synonym, value: str | None
+) -> tuple[ConfigValue, str]:
+    """A broker's value in the topic's unit: typed, and as text."""
+    if synonym.scale == 1 or value is None:
+        return definition.parse(value), "" if value is None else value.strip()
+    hours = ConfigDefinition(
+        name=synonym.name, type=ConfigType.LONG, default="0", documentation="", least=-1
+    ).parse(value)
+    # -1 is "for ever" in every unit, and what overflows a long lasts as long.
+    number = int(str(hours))
+    scaled = str(number if number < 0 else min(number * synonym.scale, LONG_MAX))
+    return definition.parse(scaled), scaled
+
+
+def _broker_values(definition: ConfigDefinition, layers: tuple[Layer, ...]) -> list[ConfigSynonym]:
+    found = []
+    for source, settings in layers:
+        for synonym in (*definition.synonyms, Synonym(name=definition.name)):
+            value = settings.get(synonym.name)
+            if value is not None:
+                text = parse_scaled(definition, synonym, value)[1]
+                found.append(ConfigSynonym(name=synonym.name, value=text, source=source))
+    return found
+
+
+def _typed(name: str, topic_overrides: Mapping[str, str], layers: tuple[Layer, ...]) -> ConfigValue:
+    definition = TOPIC_CONFIGS[name]
+    override = topic_overrides.get(name)
+    if override is not None:
+        return definition.parse(override)
+    for _, settings in layers:
+        for synonym in (*definition.synonyms, Synonym(name=name)):
+            value = settings.get(synonym.name)
+            if value is not None:
+                return parse_scaled(definition, synonym, value)[0]
+    return _default(name)
+
+
+@cache
+def _default(name: str) -> ConfigValue:
+    definition = TOPIC_CONFIGS[name]
+    return definition.parse(definition.default)
+
+
+def _documentation(definition: ConfigDefinition) -> str:
+    if definition.effective:
+        return definition.documentation
+    return f"{definition.documentation} Stored for compatibility; it has no effect."
+
+
+BROKER_CONFIGS: Final[Mapping[str, tuple[ConfigDefinition, Synonym]]] = {
+    synonym.name: (definition, synonym)
+    for definition in TOPIC_CONFIGS.values()
+    for synonym in definition.synonyms
+}
+"""Broker settings that can change at run time, with the topic setting whose default they are."""
