@@ -1,4 +1,4 @@
-"""Owns the meaning of incremental config changes: set, delete, append to and subtract from lists."""
+"""Owns the meaning of incremental config changes: set, delete, append and subtract."""
 
 from collections.abc import Mapping, Sequence
 from typing import assert_never
