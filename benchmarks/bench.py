@@ -1,0 +1,104 @@
+"""Owns one run: its size, its directory, its progress bar and the values it has measured."""
+
+from __future__ import annotations
+
+import uuid
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from benchmarks.harness import Sample, median, run_client
+from benchmarks.servers import Running
+
+PARTITIONS = 6
+TOPIC_SECONDS_MAX = 15.0
+
+
+@dataclass(kw_only=True)
+class Bench:
+    """Values are kept per metric, one for each repetition; the report takes their medians."""
+
+    directory: Path
+    quick: bool
+    repetitions: int = 3
+    values: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    notes: list[str] = field(default_factory=list)
+    _progress: Progress | None = None
+    _task: Any = None
+
+    def scale(self, full: int, quick: int) -> int:
+        return quick if self.quick else full
+
+    def record(self, metric: str, value: float) -> None:
+        self.values[metric].append(value)
+
+    def value(self, metric: str) -> float | None:
+        found = self.values.get(metric)
+        return median(found) if found else None
+
+    def note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def load(self, metric: str, kind: str, running: Running, **spec: Any) -> Sample:
+        """Run a load against a server and keep its figures under `metric`."""
+        full = {"port": running.port, "bootstrap": running.bootstrap, **spec}
+        sample = run_client(kind, full, running.server)
+        self.record(f"{metric}.mb_s", sample.mb_per_s)
+        self.record(f"{metric}.msg_s", sample.messages_per_s)
+        self.record(f"{metric}.cpu_ms_mb", sample.cpu_ms_per_mb)
+        self.record(f"{metric}.cpu_us_msg", sample.cpu_us_per_message)
+        self.record(f"{metric}.client_cpu_share", sample.client_cpu_s / sample.wall_s)
+        self.record(f"{metric}.server_cpu_share", sample.server_cpu_s / sample.wall_s)
+        self.record("other_cpu_share", sample.other_cpu_share)
+        for key in ("p50_us", "p99_us"):
+            if key in sample.detail:
+                self.record(f"{metric}.{key}", sample.detail[key])
+        return sample
+
+    # --- progress ---
+
+    @contextmanager
+    def progress(self, steps: int) -> Iterator[None]:
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+        )
+        with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+            self._progress = progress
+            self._task = progress.add_task("starting", total=steps)
+            try:
+                yield
+            finally:
+                self._progress = None
+
+    def step(self, text: str) -> None:
+        if self._progress is not None:
+            self._progress.update(self._task, description=f"{text:<44}")
+
+    def done(self) -> None:
+        if self._progress is not None:
+            self._progress.advance(self._task)
+
+
+@contextmanager
+def topic(running: Running, partitions: int = PARTITIONS) -> Iterator[str]:
+    """A topic of its own for one load: an old log would make the next load's cache colder."""
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    name = f"bench-{uuid.uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": running.bootstrap})
+    created = admin.create_topics([NewTopic(name, partitions, 1)], operation_timeout=10)
+    created[name].result(TOPIC_SECONDS_MAX)
+    try:
+        yield name
+    finally:
+        admin.delete_topics([name], operation_timeout=10)[name].result(TOPIC_SECONDS_MAX)

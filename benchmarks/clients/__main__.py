@@ -1,0 +1,38 @@
+"""Runs one load: prepares it, says `ready`, waits for `go`, prints one line of JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks.clients import kafka, kafka_raw, nats, rabbitmq, redis
+
+Run = Callable[[], dict[str, Any]]
+LOADS: dict[str, Callable[[dict[str, Any]], Run]] = {
+    **kafka.LOADS,
+    **kafka_raw.LOADS,
+    **nats.LOADS,
+    **rabbitmq.LOADS,
+    **redis.LOADS,
+}
+
+
+def main() -> None:
+    kind, spec = sys.argv[1], json.loads(sys.argv[2])
+    run = LOADS[kind](spec)
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    if sys.stdin.readline() != "go\n":
+        raise SystemExit("the harness went away")
+    sys.stdout.write(json.dumps(run()) + "\n")
+    sys.stdout.flush()
+    # The harness reads this process's CPU clock before it closes the pipe.
+    sys.stdin.read()
+    # Clients with threads of their own may take seconds to close; the load is over.
+    os._exit(0)
+
+
+main()

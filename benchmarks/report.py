@@ -1,0 +1,313 @@
+"""Turns the values of a run into tables: on the terminal, as JSON, and in docs/performance.md."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from benchmarks.bench import Bench
+from benchmarks.suites.peers import PEERS
+from benchmarks.targets import verdicts
+
+DOCS_PATH = Path(__file__).resolve().parent.parent / "docs" / "performance.md"
+BEGIN = "<!-- measured: begin -->"
+END = "<!-- measured: end -->"
+DOCS_NEW = f"""# Performance
+
+{BEGIN}
+{END}
+"""
+
+
+@dataclass
+class Table:
+    title: str
+    columns: list[str]
+    rows: list[list[str]] = field(default_factory=list)
+
+
+def number(value: float | None) -> str:
+    """Three digits that mean something."""
+    if value is None:
+        return "–"
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    if abs(value) >= 10:
+        return f"{value:.1f}"
+    return f"{value:.2f}"
+
+
+def targets_table(bench: Bench) -> Table:
+    table = Table("Targets", ["measurement", "target", "measured", "lowest–highest", ""])
+    for target, value, met in verdicts(bench):
+        values = bench.values[target.metric]
+        table.rows.append(
+            [
+                target.name,
+                target.text,
+                f"{number(value)} {target.unit}",
+                f"{number(min(values))}–{number(max(values))}",
+                "met" if met else "MISSED",
+            ]
+        )
+    return table
+
+
+def loads_table(bench: Bench) -> Table:
+    """Every Kafka load of ours and of the mock, with what bounded it."""
+    table = Table(
+        "Kafka loads",
+        [
+            "load",
+            "client",
+            "server",
+            "MB/s",
+            "msg/s",
+            "CPU ms/MB",
+            "CPU µs/msg",
+            "server/client cores",
+        ],
+    )
+    clients = {
+        "rdkafka": "librdkafka (C)",
+        "confluent": "confluent-kafka",
+        "raw": "raw socket",
+    }
+    for prefix in ("produce", "consume"):
+        for size in ("1024", "100"):
+            for batch in ("1MB.", "16KB.", ""):
+                for client, client_name in clients.items():
+                    for server in ("moldau", "mock"):
+                        metric = f"{prefix}.{size}.{batch}{client}.{server}"
+                        name = f"{prefix} {size} B {batch.rstrip('.')}".strip()
+                        _add_load(table, bench, metric, name, client_name, server)
+    for metric, name, server in (
+        ("flush.never", "produce 1024 B 1MB acks=all", "moldau, flush=never"),
+        ("flush.always", "produce 1024 B 1MB acks=all", "moldau, flush=always"),
+    ):
+        _add_load(table, bench, metric, name, "librdkafka (C)", server)
+    for server in ("moldau", "mock"):
+        _add_load(table, bench, f"small.{server}", "100 B requests, 8 × 5", "raw socket", server)
+    return table
+
+
+def _add_load(table: Table, bench: Bench, metric: str, name: str, client: str, server: str) -> None:
+    if bench.value(f"{metric}.mb_s") is None:
+        return
+    cores = (bench.value(f"{metric}.{side}_cpu_share") for side in ("server", "client"))
+    table.rows.append(
+        [
+            name,
+            client,
+            server,
+            number(bench.value(f"{metric}.mb_s")),
+            number(bench.value(f"{metric}.msg_s")),
+            number(bench.value(f"{metric}.cpu_ms_mb")),
+            number(bench.value(f"{metric}.cpu_us_msg")),
+            " / ".join(number(value) for value in cores),
+        ]
+    )
+
+
+def latency_table(bench: Bench) -> Table:
+    table = Table("One 100-byte message at a time", ["server", "p50 µs", "p99 µs", "CPU µs each"])
+    rows = [
+        ("latency.moldau", "moldau, acks=1, flush=never"),
+        ("latency.mock", "librdkafka's mock"),
+        ("lone.never", "moldau, acks=all, flush=never"),
+        ("lone.always", "moldau, acks=all, flush=always"),
+    ]
+    for metric, name in rows:
+        if bench.value(f"{metric}.p50_us") is not None:
+            keys = ("p50_us", "p99_us", "cpu_us_msg")
+            table.rows.append([name, *(number(bench.value(f"{metric}.{key}")) for key in keys)])
+    disk = bench.value("fdatasync.p50_us")
+    if disk is not None:
+        table.rows.append(["write + fdatasync, zero-filled file", number(disk), "–", "–"])
+    return table
+
+
+def start_table(bench: Bench) -> Table:
+    table = Table("Start and restart", ["", "wall s", "CPU s"])
+    rows = (
+        ("empty directory", "start.ready_s", "start.cpu_s"),
+        ("log of a killed broker", "restart.killed_s", "restart.killed_cpu_s"),
+        ("log of a stopped broker", "restart.clean_s", "restart.clean_cpu_s"),
+    )
+    for name, wall, cpu in rows:
+        if bench.value(wall) is not None:
+            table.rows.append([name, number(bench.value(wall)), number(bench.value(cpu))])
+    return table
+
+
+def peers_table(bench: Bench) -> Table:
+    table = Table(
+        "Other systems on the same load (6 streams, on disk; MB/s, server CPU ms/MB in brackets)",
+        [
+            "server",
+            "durability",
+            "produce 1 KiB",
+            "produce 100 B",
+            "consume 1 KiB",
+            "consume 100 B",
+            "one at a time p50/p99 µs",
+        ],
+    )
+    systems = [
+        ("moldau", "moldau, 1 MB batches", "flush=never"),
+        ("moldau-16KB", "moldau, 16 KB batches", "flush=never"),
+        ("moldau-always", "moldau, 1 MB batches", "flush=always"),
+        ("moldau-always-16KB", "moldau, 16 KB batches", "flush=always"),
+        *((peer.key, peer.name, peer.durability) for peer in PEERS),
+    ]
+    for key, name, durability in systems:
+        if bench.value(f"peers.produce.1024.{key}.mb_s") is None:
+            continue
+        row = [name, durability]
+        for load in ("produce.1024", "produce.100", "consume.1024", "consume.100"):
+            metric = f"peers.{load}.{key}"
+            rate, cost = bench.value(f"{metric}.mb_s"), bench.value(f"{metric}.cpu_ms_mb")
+            row.append(f"{number(rate)} ({number(cost)})")
+        latency = f"peers.latency.{key}"
+        p50, p99 = bench.value(f"{latency}.p50_us"), bench.value(f"{latency}.p99_us")
+        row.append("–" if p50 is None else f"{number(p50)} / {number(p99)}")
+        table.rows.append(row)
+    return table
+
+
+def tables(bench: Bench) -> list[Table]:
+    made = (targets_table, loads_table, latency_table, start_table, peers_table)
+    return [table for table in (make(bench) for make in made) if table.rows]
+
+
+def print_tables(bench: Bench) -> None:
+    # Wide enough for the tables when the output is a file: a wrapped cell cannot be searched for.
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    for table in tables(bench):
+        shown = RichTable(title=table.title, title_justify="left")
+        for column in table.columns:
+            shown.add_column(column, overflow="fold")
+        for row in table.rows:
+            style = {"MISSED": "red", "met": "green"}.get(row[-1])
+            shown.add_row(*row, style=style)
+        console.print(shown)
+    for note in notes(bench):
+        console.print(f"• {note}", highlight=False)
+
+
+def notes(bench: Bench) -> list[str]:
+    found = [
+        "Medians of the repetitions; systems that are compared take turns within one run.",
+        "MB/s on a machine with few cores mostly measures the client; CPU ms/MB is the server's, "
+        "of all its threads and children, over the load alone.",
+        "librdkafka (C) is confluent-kafka's own library, called with prepared arrays; "
+        "confluent-kafka is Producer.produce_batch and Consumer.consume, bound by Python objects; "
+        "raw sockets send prepared frames. Other systems are driven by raw sockets.",
+        *bench.notes,
+    ]
+    other = bench.value("other_cpu_share")
+    if other is not None:
+        highest = max(bench.values["other_cpu_share"])
+        found.append(
+            f"Other programs (and the kernel's own threads) used {other:.0%} of the machine during "
+            f"the median load, {highest:.0%} during the worst."
+        )
+    return found
+
+
+# --- machine --------------------------------------------------------------------------------------
+
+
+def _version(command: list[str]) -> str | None:
+    if not shutil.which(command[0]):
+        return None
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    return (done.stdout or done.stderr).strip().splitlines()[0] if done.returncode == 0 else None
+
+
+def machine() -> dict[str, str]:
+    cpu = "unknown"
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.lower().startswith(("model name", "cpu part")):
+            cpu = line.split(":", 1)[1].strip()
+            break
+    memory = Path("/proc/meminfo").read_text().split("\n", 1)[0].split()[1]
+    found = {
+        "processor": f"{os.cpu_count()} cores, {platform.machine()}, {cpu}",
+        "memory": f"{int(memory) / 1e6:.0f} GB",
+        "kernel": f"{platform.system()} {platform.release()}",
+        "Python": platform.python_version(),
+    }
+    for package in ("moldau", "uvloop", "crc32c", "confluent-kafka"):
+        found[package] = metadata.version(package)
+    redis = _version(["redis-server", "--version"])
+    if redis:
+        found["Redis"] = redis.split("v=", 1)[-1].split()[0]
+    nats = _version(["nats-server", "--version"])
+    if nats:
+        found["NATS"] = nats.split("v", 1)[-1].split()[-1].lstrip("v")
+    rabbit = _version(["dpkg-query", "-W", "-f", "${Version}", "rabbitmq-server"])
+    if rabbit:
+        found["RabbitMQ"] = rabbit
+    return found
+
+
+def as_json(bench: Bench, command: str) -> dict[str, Any]:
+    return {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "command": command,
+        "machine": machine(),
+        "targets": [
+            {
+                "name": target.name,
+                "metric": target.metric,
+                "limit": target.limit,
+                "at_least": target.at_least,
+                "unit": target.unit,
+                "value": value,
+                "met": met,
+            }
+            for target, value, met in verdicts(bench)
+        ],
+        "values": dict(bench.values),
+        "notes": notes(bench),
+    }
+
+
+def write_json(bench: Bench, path: Path, command: str) -> None:
+    path.write_text(json.dumps(as_json(bench, command), indent=1) + "\n")
+
+
+def markdown(bench: Bench, command: str) -> str:
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    parts = [f"Measured on {today} with `{command}`.", ""]
+    parts += [f"- {key}: {value}" for key, value in machine().items()]
+    for table in tables(bench):
+        parts += ["", f"### {table.title}", "", "| " + " | ".join(table.columns) + " |"]
+        parts.append("|" + "---|" * len(table.columns))
+        parts += ["| " + " | ".join(row) + " |" for row in table.rows]
+    parts += ["", "### How to read this", "", *(f"- {note}" for note in notes(bench))]
+    return "\n".join(parts)
+
+
+def write_docs(bench: Bench, command: str, path: Path = DOCS_PATH) -> None:
+    """Replace what stands between the two markers; the rest of the page is written by people."""
+    page = path.read_text() if path.exists() else DOCS_NEW
+    if BEGIN not in page or END not in page:
+        raise ValueError(f"{path} has no markers {BEGIN} and {END}")
+    before, rest = page.split(BEGIN, 1)
+    after = rest.split(END, 1)[1]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"{before}{BEGIN}\n{markdown(bench, command)}\n{END}{after}")

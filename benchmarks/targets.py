@@ -1,0 +1,163 @@
+"""The targets of the product and where their measured values are found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from benchmarks.bench import Bench
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """`spike` is what a throw-away broker reached on another machine: an upper bound to look at."""
+
+    suite: str
+    name: str
+    metric: str
+    limit: float
+    at_least: bool = False
+    unit: str
+    spike: float | None = None
+
+    def met(self, value: float) -> bool:
+        return value >= self.limit if self.at_least else value <= self.limit
+
+    @property
+    def text(self) -> str:
+        return f"{'≥' if self.at_least else '≤'} {self.limit:g} {self.unit}"
+
+
+TARGETS = (
+    Target(
+        suite="produce",
+        name="produce 1 KiB, 1 MB batches: MB/s against the mock, librdkafka (C)",
+        metric="produce.1024.1MB.rdkafka.ratio",
+        limit=0.75,
+        at_least=True,
+        unit="×",
+        spike=0.88,
+    ),
+    Target(
+        suite="produce",
+        name="produce 1 KiB, 1 MB batches: MB/s against the mock, confluent-kafka",
+        metric="produce.1024.1MB.confluent.ratio",
+        limit=0.75,
+        at_least=True,
+        unit="×",
+    ),
+    Target(
+        suite="produce",
+        name="produce 1 KiB, 1 MB batches: broker CPU",
+        metric="produce.1024.1MB.rdkafka.moldau.cpu_ms_mb",
+        limit=1.1,
+        unit="ms/MB",
+        spike=0.75,
+    ),
+    Target(
+        suite="produce",
+        name="produce 1 KiB, 16 KB batches: broker CPU",
+        metric="produce.1024.16KB.rdkafka.moldau.cpu_ms_mb",
+        limit=2.8,
+        unit="ms/MB",
+        spike=1.95,
+    ),
+    Target(
+        suite="consume",
+        name="consume 1 KiB: broker CPU, confluent-kafka",
+        metric="consume.1024.confluent.moldau.cpu_ms_mb",
+        limit=0.35,
+        unit="ms/MB",
+        spike=0.2,
+    ),
+    Target(
+        suite="consume",
+        name="consume 100 B: broker CPU, confluent-kafka",
+        metric="consume.100.confluent.moldau.cpu_ms_mb",
+        limit=0.35,
+        unit="ms/MB",
+    ),
+    Target(
+        suite="consume",
+        name="consume 1 KiB: broker CPU, raw fetches",
+        metric="consume.1024.raw.moldau.cpu_ms_mb",
+        limit=0.35,
+        unit="ms/MB",
+    ),
+    Target(
+        suite="flush",
+        name="flush=always against never, 1 MB batches, acks=all: MB/s",
+        metric="flush.ratio",
+        limit=0.7,
+        at_least=True,
+        unit="×",
+        spike=0.85,
+    ),
+    Target(
+        suite="flush",
+        name="lone acks=all producer, flush=always: p50 above fdatasync's",
+        metric="lone.over_fdatasync_ms",
+        limit=0.4,
+        unit="ms",
+    ),
+    Target(
+        suite="small",
+        name="100 B requests, 8 connections × 5: broker CPU",
+        metric="small.moldau.cpu_us_msg",
+        limit=25,
+        unit="µs each",
+        spike=14,
+    ),
+    Target(
+        suite="small",
+        name="100 B requests, one at a time: p50",
+        metric="latency.moldau.p50_us",
+        limit=150,
+        unit="µs",
+        spike=70,
+    ),
+    Target(
+        suite="start",
+        name="start until the ready line: CPU",
+        metric="start.cpu_s",
+        limit=0.5,
+        unit="s",
+    ),
+    Target(
+        suite="start",
+        name="idle memory with 100 partitions: RSS",
+        metric="memory.idle_mb",
+        limit=70,
+        unit="MB",
+    ),
+    Target(
+        suite="start",
+        name="1,000 idle connections: more RSS",
+        metric="memory.connections_mb",
+        limit=20,
+        unit="MB",
+    ),
+    Target(
+        suite="start",
+        name="restart with 1 GB of log after a clean stop",
+        metric="restart.clean_s",
+        limit=1,
+        unit="s",
+    ),
+    Target(
+        suite="start",
+        name="restart with 1 GB of log after kill -9",
+        metric="restart.killed_s",
+        limit=5,
+        unit="s",
+    ),
+)
+
+
+def verdicts(bench: Bench) -> list[tuple[Target, float, bool]]:
+    """The targets that this run has measured, their values, and whether they are met."""
+    found = []
+    for target in TARGETS:
+        value = bench.value(target.metric)
+        if value is not None:
+            found.append((target, value, target.met(value)))
+    return found
