@@ -1,0 +1,119 @@
+"""Owns what a power cut does to writes that were not flushed. Pure: bytes and chance in, bytes out.
+
+Apart from the simulated disk itself, so that the model of damage can be read on one page.
+"""
+
+import random
+from collections.abc import Sequence
+from typing import NamedTuple, TypeVar
+
+SECTOR_BYTES = 512
+"""What a drive writes whole or not at all."""
+_RATES = (0.0, 0.1, 0.5, 0.9, 1.0)
+
+T = TypeVar("T")
+
+
+class Write(NamedTuple):
+    position: int
+    data: bytes
+
+
+class Truncation(NamedTuple):
+    size: int
+
+
+ByteOp = Write | Truncation
+
+
+class CrashRates(NamedTuple):
+    """How one power cut behaves. Drawn per crash: uniform chances would hide the extremes."""
+
+    is_ordered: bool
+    """What survives is a prefix, as with a journal; otherwise each change has its own fate."""
+    survival: float
+    """Chance of each change to survive whole (if not ordered)."""
+    tearing: float
+    """Chance of a write that does not survive whole to survive in part."""
+    sectors: float
+    """Chance of a torn write to lose arbitrary sectors, rather than all from some byte on."""
+    growing: float
+    """Chance of a lost write to leave the file as long as if it had survived, with zeros there."""
+
+    @classmethod
+    def draw(cls, rng: random.Random) -> "CrashRates":
+        return cls(
+            is_ordered=rng.random() < 0.4,
+            survival=rng.choice(_RATES),
+            tearing=rng.choice(_RATES),
+            sectors=rng.choice(_RATES),
+            growing=rng.choice(_RATES[:4]),
+        )
+
+
+def apply_byte_op(content: bytearray, op: ByteOp) -> None:
+    """Change a file's bytes; a gap before a write, or a longer size, is filled with zeros."""
+    match op:
+        case Write(position, data):
+            if position > len(content):
+                content.extend(bytes(position - len(content)))
+            content[position : position + len(data)] = data
+        case Truncation(size):
+            if size <= len(content):
+                del content[size:]
+            else:
+                content.extend(bytes(size - len(content)))
+
+
+def surviving_ops(ops: Sequence[T], rates: CrashRates, rng: random.Random) -> list[T]:
+    """Changes that are atomic each (names): which of them survived, in order."""
+    if rates.is_ordered:
+        return list(ops[: rng.randint(0, len(ops))])
+    return [op for op in ops if rng.random() < rates.survival]
+
+
+def surviving_bytes(
+    durable: bytes | bytearray, pending: Sequence[ByteOp], rates: CrashRates, rng: random.Random
+) -> bytearray:
+    """A file after the cut: its durable bytes, and what became of every change since."""
+    content = bytearray(durable)
+    whole_count = rng.randint(0, len(pending)) if rates.is_ordered else 0
+    for index, op in enumerate(pending):
+        if rates.is_ordered:
+            if index > whole_count:
+                break
+            survives = index < whole_count
+        else:
+            survives = rng.random() < rates.survival
+        if survives:
+            apply_byte_op(content, op)
+        elif isinstance(op, Write):
+            _tear(content, op, rates, rng)
+    return content
+
+
+def _tear(content: bytearray, write: Write, rates: CrashRates, rng: random.Random) -> None:
+    """Part of a write, or nothing of it but the length."""
+    if rng.random() < rates.tearing:
+        if rng.random() < rates.sectors:
+            _write_sectors(content, write, rng)
+        else:
+            cut = rng.randint(0, len(write.data))
+            if cut:
+                apply_byte_op(content, Write(write.position, write.data[:cut]))
+    if rng.random() < rates.growing:
+        end = write.position + len(write.data)
+        if end > len(content):
+            apply_byte_op(content, Truncation(end))
+
+
+def _write_sectors(content: bytearray, write: Write, rng: random.Random) -> None:
+    """Each sector that the write touches survives or not, whatever happens to its neighbours."""
+    position = write.position
+    end = position + len(write.data)
+    while position < end:
+        sector_end = min(end, (position // SECTOR_BYTES + 1) * SECTOR_BYTES)
+        if rng.random() < 0.5:
+            data = write.data[position - write.position : sector_end - write.position]
+            apply_byte_op(content, Write(position, data))
+        position = sector_end
