@@ -1,0 +1,102 @@
+"""Owns the entry point: the tree of commands, and what happens to an error on its way out.
+
+Nothing heavy is imported here. A stack trace never reaches a user for an error that we raise.
+"""
+
+import os
+import sys
+from typing import NoReturn
+
+import click
+
+from moldau import __version__
+from moldau.cli.errors import ExitCode, exit_code, report, report_error
+from moldau.cli.lazy import Lazy, LazyGroup
+from moldau.model.errors import MoldauError
+
+_COMMANDS = {
+    "dev": Lazy("moldau.cli.broker:dev", "Start one broker for development, here and now."),
+    "broker": Lazy("moldau.cli.broker:broker", "Start a broker from a configuration."),
+    "topic": Lazy("moldau.cli.topic:topic", "Create, list, describe, alter and delete topics."),
+    "produce": Lazy("moldau.cli.produce:produce", "Send messages, a line each."),
+    "consume": Lazy("moldau.cli.consume:consume", "Print messages, alone or in a group."),
+    "tail": Lazy("moldau.cli.consume:tail", "Print the last messages and follow the end."),
+    "group": Lazy("moldau.cli.group:group", "List and describe consumer groups and their lag."),
+    "config": Lazy(
+        "moldau.cli.config:config", "Write a configuration file; show what is in force."
+    ),
+    "bench": Lazy("moldau.cli.bench:bench", "Measure throughput and latency."),
+    "doctor": Lazy("moldau.cli.doctor:doctor", "Look for what keeps a broker from working."),
+    "completion": Lazy("moldau.cli.completion:completion", "Print a shell completion script."),
+}
+
+
+@click.group(
+    name="moldau",
+    cls=LazyGroup,
+    lazy=_COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    examples=(
+        "moldau dev                                  # start a broker",
+        "echo hello | moldau produce greetings       # in another terminal",
+        "moldau consume greetings --from-beginning",
+    ),
+)
+@click.version_option(__version__, "--version", message="moldau %(version)s")
+def cli() -> None:
+    """A distributed message queue and log that every Kafka client can use."""
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """Run a command and return its exit code."""
+    try:
+        result = cli.main(args=arguments, prog_name="moldau", standalone_mode=False)
+    except MoldauError as error:
+        report_error(error)
+        return exit_code(error)
+    except click.Abort:
+        # Also what click makes of Ctrl-C.
+        click.echo(err=True)
+        return ExitCode.INTERRUPTED
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.ctx.get_help() if error.ctx else error.format_message(), err=True)
+        return ExitCode.USAGE
+    except click.ClickException as error:
+        _report_usage(error)
+        return error.exit_code
+    except BrokenPipeError:
+        return _broken_pipe()
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED
+    except OSError as error:
+        # Files that cannot be read or written, addresses that cannot be bound.
+        what = f"{error.filename}: " if error.filename else ""
+        report(f"{what}{error.strerror or error}")
+        return ExitCode.FAILED
+    return result if isinstance(result, int) else ExitCode.OK
+
+
+def _report_usage(error: click.ClickException) -> None:
+    hint = getattr(error, "hint", "")
+    if not hint and isinstance(error, click.UsageError) and error.ctx is not None:
+        hint = f"see: {error.ctx.command_path} --help"
+    message = error.format_message()
+    report(message[:1].lower() + message[1:].rstrip("."), hint)
+
+
+def _broken_pipe() -> int:
+    """`| head` has what it wanted; the interpreter must not complain when it flushes stdout."""
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, sys.stdout.fileno())
+    os.close(devnull)
+    return ExitCode.OK
+
+
+def main() -> NoReturn:
+    """The `moldau` command."""
+    code = run()
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        code = _broken_pipe()
+    sys.exit(code)

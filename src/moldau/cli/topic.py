@@ -1,0 +1,274 @@
+"""Owns `moldau topic`: create, list, describe, alter and delete."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from moldau.cli.errors import CommandError, ExitCode
+from moldau.cli.lazy import Command, LazyGroup
+from moldau.cli.options import (
+    KeyValue,
+    brokers_option,
+    complete_topics,
+    output_option,
+    topic_argument,
+    yes_option,
+)
+from moldau.cli.output import cell_text, confirm, emit_document, emit_rows, emit_table, say
+
+if TYPE_CHECKING:
+    from moldau.client.admin import Admin, TopicInfo
+
+Properties = tuple[tuple[str, str], ...]
+
+
+@click.group(
+    "topic",
+    cls=LazyGroup,
+    examples=(
+        "moldau topic create orders --partitions 6",
+        "moldau topic describe orders",
+        "moldau topic alter orders --config retention.ms=86400000",
+    ),
+)
+def topic() -> None:
+    """Create, list, describe, alter and delete topics."""
+
+
+def _admin(brokers: str, properties: Properties) -> "Admin":
+    from moldau.client.admin import Admin
+
+    return Admin(brokers, dict(properties))
+
+
+@topic.command(
+    "create",
+    cls=Command,
+    examples=(
+        "moldau topic create orders",
+        "moldau topic create orders --partitions 6 --config cleanup.policy=compact",
+        "moldau topic create orders --if-not-exists -b broker.example:9092",
+    ),
+)
+@click.argument("topics", metavar="TOPIC...", nargs=-1, required=True)
+@click.option("-p", "--partitions", type=click.IntRange(1), help="Default: the broker's.")
+@click.option("-r", "--replication-factor", type=click.IntRange(1), help="Default: the broker's.")
+@click.option(
+    "-c",
+    "--config",
+    "config",
+    type=KeyValue(),
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A configuration of the topic; may be repeated.",
+)
+@click.option("--if-not-exists", is_flag=True, help="Be content if it is there already.")
+@brokers_option
+def create(
+    topics: tuple[str, ...],
+    partitions: int | None,
+    replication_factor: int | None,
+    config: Properties,
+    if_not_exists: bool,
+    brokers: str,
+    properties: Properties,
+) -> None:
+    """Create topics."""
+    admin = _admin(brokers, properties)
+    existing = {info.name for info in admin.topics()} if if_not_exists else set()
+    for name in topics:
+        if name in existing:
+            say(f"topic {name} exists already")
+            continue
+        admin.create_topic(
+            name,
+            partitions=partitions or -1,
+            replication_factor=replication_factor or -1,
+            config=dict(config),
+        )
+        say(f"created topic {name}")
+
+
+@topic.command(
+    "list",
+    cls=Command,
+    examples=(
+        "moldau topic list",
+        "moldau topic list --all -o json",
+        "moldau topic list -o name | xargs -n 1 moldau topic describe",
+    ),
+)
+@click.option("-a", "--all", "show_all", is_flag=True, help="Internal topics too.")
+@output_option
+@brokers_option
+def list_topics(show_all: bool, output: str, brokers: str, properties: Properties) -> None:
+    """List topics."""
+    found = _admin(brokers, properties).topics()
+    rows = [
+        {
+            "name": info.name,
+            "partitions": len(info.partitions),
+            "replication_factor": info.replication_factor,
+        }
+        for info in found
+        if show_all or not info.internal
+    ]
+    emit_rows(rows, output, name="name")
+    if not rows and output == "table":
+        say("no topics; create one: moldau topic create NAME")
+
+
+@topic.command(
+    "describe",
+    cls=Command,
+    examples=(
+        "moldau topic describe orders",
+        "moldau topic describe orders --all-configs",
+        "moldau topic describe orders -o json",
+    ),
+)
+@topic_argument
+@click.option("--all-configs", is_flag=True, help="Configurations at their default too.")
+@output_option
+@brokers_option
+def describe(
+    topic: str, all_configs: bool, output: str, brokers: str, properties: Properties
+) -> None:
+    """Show a topic's partitions, offsets and configuration."""
+    admin = _admin(brokers, properties)
+    info = admin.topic(topic, offsets=True)
+    config = {
+        entry.name: entry.value
+        for entry in admin.topic_config(topic)
+        if all_configs or not entry.default
+    }
+    rows = partition_rows(info)
+    document = {
+        "name": info.name,
+        "partition_count": len(info.partitions),
+        "replication_factor": info.replication_factor,
+        "internal": info.internal,
+        "partitions": rows,
+        "config": config,
+    }
+    if emit_document(document, output, name="name"):
+        return
+    total = sum(row["messages"] or 0 for row in rows)
+    click.echo(
+        f"{info.name}: {len(rows)} partitions, replication factor {info.replication_factor}, "
+        f"about {total} messages"
+    )
+    if config:
+        click.echo("config: " + ", ".join(f"{key}={cell_text(config[key])}" for key in config))
+    click.echo()
+    emit_table(rows)
+
+
+def partition_rows(info: "TopicInfo") -> list[dict[str, Any]]:
+    """What is known of each partition; None where no leader could be asked."""
+    rows: list[dict[str, Any]] = []
+    for part in info.partitions:
+        known = part.start_offset >= 0 and part.end_offset >= 0
+        rows.append(
+            {
+                "partition": part.partition,
+                "leader": part.leader if part.leader >= 0 else None,
+                "replicas": list(part.replicas),
+                "isr": list(part.isrs),
+                "start_offset": part.start_offset if known else None,
+                "end_offset": part.end_offset if known else None,
+                "messages": part.end_offset - part.start_offset if known else None,
+            }
+        )
+    return rows
+
+
+@topic.command(
+    "alter",
+    cls=Command,
+    examples=(
+        "moldau topic alter orders --partitions 12",
+        "moldau topic alter orders --config retention.ms=86400000",
+        "moldau topic alter orders --delete-config retention.ms",
+    ),
+)
+@topic_argument
+@click.option("-p", "--partitions", type=click.IntRange(1), help="New number; it only goes up.")
+@click.option(
+    "-c",
+    "--config",
+    "config",
+    type=KeyValue(),
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Set a configuration; may be repeated.",
+)
+@click.option(
+    "-d",
+    "--delete-config",
+    "removals",
+    multiple=True,
+    metavar="KEY",
+    help="Take a configuration back to its default; may be repeated.",
+)
+@brokers_option
+def alter(
+    topic: str,
+    partitions: int | None,
+    config: Properties,
+    removals: tuple[str, ...],
+    brokers: str,
+    properties: Properties,
+) -> None:
+    """Change a topic's configuration or raise its number of partitions."""
+    if partitions is None and not config and not removals:
+        raise CommandError(
+            "nothing to change",
+            hint="give --partitions, --config or --delete-config",
+            code=ExitCode.USAGE,
+        )
+    admin = _admin(brokers, properties)
+    admin.topic(topic)
+    if config or removals:
+        admin.alter_topic_config(topic, dict(config), removals)
+    if partitions is not None:
+        admin.add_partitions(topic, partitions)
+    say(f"changed topic {topic}")
+
+
+@topic.command(
+    "delete",
+    cls=Command,
+    examples=(
+        "moldau topic delete orders",
+        "moldau topic delete orders payments -y",
+        "moldau topic delete orders --if-exists -y",
+    ),
+)
+@click.argument(
+    "topics", metavar="TOPIC...", nargs=-1, required=True, shell_complete=complete_topics
+)
+@click.option("--if-exists", is_flag=True, help="Be content if it is not there.")
+@yes_option
+@brokers_option
+def delete(
+    topics: tuple[str, ...], if_exists: bool, yes: bool, brokers: str, properties: Properties
+) -> None:
+    """Delete topics with everything in them."""
+    admin = _admin(brokers, properties)
+    existing = {info.name for info in admin.topics()}
+    present = []
+    for name in topics:
+        if name in existing:
+            present.append(name)
+        elif if_exists:
+            say(f"topic {name} does not exist")
+        else:
+            # Before anything is deleted, so that a typo leaves all as it was.
+            admin.topic(name)
+    if not present:
+        return
+    confirm(f"Delete {', '.join(present)} with all messages?", yes=yes)
+    for name in present:
+        admin.delete_topic(name)
+        say(f"deleted topic {name}")
