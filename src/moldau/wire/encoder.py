@@ -274,7 +274,7 @@ def encoder_source(cls: "type[Message]", version: int) -> tuple[str, dict[str, o
             "def encode(message):",
             "    chunks = []; parts = []; w = parts.append",
             "    try:",
-            *writer.lines,
+            *(writer.lines or ["        pass"]),
             "    except BadValue as error:",
             f"        raise ValueError(f'{cls.__name__} v{version}: {{error}}') from error",
             "    if parts or not chunks: chunks.append(join(parts))",

@@ -12,7 +12,7 @@ call takes first the versions in which the field exists, written as Kafka's defi
 also what a reader sees when the version on the wire does not carry the field.
 """
 
-from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from moldau.model.slices import Chunk
@@ -42,6 +42,7 @@ class Versions(NamedTuple):
 NO_VERSIONS = Versions(0, -1)
 
 
+@cache
 def parse_versions(text: str) -> Versions:
     """Read "3+", "0-12", "7" or "none"."""
     if text == "none":
@@ -91,8 +92,7 @@ IMPLIED_DEFAULTS: dict[str, object] = {
 """What a field without a default is read as at versions that lack it; integers are 0."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Field:
+class Field(NamedTuple):
     """One declared field; `element` is the type of an array's elements or of a nested struct."""
 
     kind: str
