@@ -107,6 +107,12 @@ def machine_cpu_seconds() -> float:
 # --- servers --------------------------------------------------------------------------------------
 
 
+def _environment() -> dict[str, str]:
+    """Ours without what configures brokers: a setting of the caller's must not bend a figure."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("MOLDAU_")}
+    return {**kept, "PYTHONPATH": str(ROOT)}
+
+
 class Server:
     """A server process: started with its output in a file, stopped by pid with its descendants."""
 
@@ -131,7 +137,7 @@ class Server:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 cwd=directory,
-                env={**os.environ, "PYTHONPATH": str(ROOT), **(env or {})},
+                env={**_environment(), **(env or {})},
                 start_new_session=True,
             )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import socket
@@ -23,7 +24,7 @@ from benchmarks.clients import frames
 from benchmarks.harness import BenchmarkError, Server, free_port, port_answers
 
 RABBITMQ_SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
-READY_WORD = "ready"
+READY_LINE = re.compile(r"\bready\b.*127\.0\.0\.1:\d+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +79,9 @@ def start_moldau(
         env={"MOLDAU_LOG__FLUSH": flush, "NO_COLOR": "1"},
     )
     try:
-        ready_s = server.wait_for(lambda: READY_WORD in server.output(), interval_s=0.001)
+        ready_s = server.wait_for(
+            lambda: READY_LINE.search(server.output()) is not None, interval_s=0.001
+        )
         cpu_s = server.cpu_seconds()
         server.wait_for(lambda: kafka_answers(port))
     except BenchmarkError:

@@ -1,121 +1,130 @@
-"""Kafka frames for the raw loads: built once, sent many times.
+"""Kafka frames for the raw loads: built once with the product's codec, sent many times.
 
-Packed by hand rather than with the product's codec, so that a load is the same in every version of
-the product and a mistake in the codec cannot hide itself.
+The versions are those that librdkafka 2.16 asks for where their frames hold the topic's name.
 """
 
 from __future__ import annotations
 
-import struct
 import time
 
-import crc32c
+from moldau.model.ids import Offset, TimestampMs
+from moldau.model.slices import Chunk, FileSlice
+from moldau.records.batch import HEADER_BYTES, read_header
+from moldau.records.record import Record, build_batch
+from moldau.wire.framing import frame_request, frame_response, read_response_header
+from moldau.wire.messages.api_versions import ApiVersionsRequest
+from moldau.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from moldau.wire.messages.produce import (
+    ProducePartition,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceResponsePartition,
+    ProduceResponseTopic,
+    ProduceTopic,
+)
+from moldau.wire.schema import Request
 
-CLIENT_ID = b"moldau-bench"
-PRODUCE, FETCH, API_VERSIONS = 0, 1, 18
-PRODUCE_VERSION = 7
-FETCH_VERSION = 11
-
-
-def varint(value: int) -> bytes:
-    """Zigzag, as in records."""
-    value = (value << 1) ^ (value >> 63)
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+CLIENT_ID = "moldau-bench"
+PRODUCE_VERSION = 10
+FETCH_VERSION = 12
 
 
 def record_batch(values: list[bytes]) -> bytes:
-    """A batch of version 2 without keys, headers and compression."""
-    now = int(time.time() * 1000)
-    records = bytearray()
-    for delta, value in enumerate(values):
-        body = b"\0" + varint(0) + varint(delta) + varint(-1) + varint(len(value)) + value + b"\0"
-        records += varint(len(body)) + body
-    checked = (
-        struct.pack(">hiqqqhii", 0, len(values) - 1, now, now, -1, -1, -1, len(values)) + records
-    )
-    head = struct.pack(">iBI", -1, 2, crc32c.crc32c(checked))
-    return struct.pack(">qi", 0, len(head) + len(checked)) + head + checked
+    """A batch without keys, headers and compression."""
+    now = TimestampMs(int(time.time() * 1000))
+    return build_batch([Record(Offset(0), now, None, value, []) for value in values])
 
 
-def _string(text: bytes) -> bytes:
-    return struct.pack(">h", len(text)) + text
+def _join(chunks: list[Chunk]) -> bytes:
+    """One piece of memory; a frame built here never holds a slice of a file."""
+    return b"".join(chunk for chunk in chunks if not isinstance(chunk, FileSlice))
 
 
-def _frame(api: int, version: int, correlation: int, body: bytes) -> bytes:
-    payload = struct.pack(">hhi", api, version, correlation) + _string(CLIENT_ID) + body
-    return struct.pack(">i", len(payload)) + payload
+def _frame(message: Request, version: int) -> bytes:
+    return _join(frame_request(message, version, 7, CLIENT_ID))
 
 
 def api_versions() -> bytes:
-    return _frame(API_VERSIONS, 0, 1, b"")
+    return _frame(ApiVersionsRequest(), 0)
 
 
 def produce(topic: str, partition: int, batch: bytes, *, acks: int) -> bytes:
-    body = (
-        struct.pack(">hhii", -1, acks, 30_000, 1)
-        + _string(topic.encode())
-        + struct.pack(">iii", 1, partition, len(batch))
-        + batch
+    request = ProduceRequest(
+        acks=acks,
+        timeout_ms=30_000,
+        topics=[
+            ProduceTopic(name=topic, partitions=[ProducePartition(index=partition, records=batch)])
+        ],
     )
-    return _frame(PRODUCE, PRODUCE_VERSION, 7, body)
+    return _frame(request, PRODUCE_VERSION)
+
+
+def _reply(topic: str, error: int) -> bytes:
+    partition = ProduceResponsePartition(index=0, base_offset=0, error_code=error)
+    response = ProduceResponse(topics=[ProduceResponseTopic(name=topic, partitions=[partition])])
+    body = response.encode(PRODUCE_VERSION)
+    return _join(frame_response(response.API_KEY, PRODUCE_VERSION, 7, body))
 
 
 def produce_reply_bytes(topic: str) -> int:
-    """The size of a whole reply frame to `produce`."""
-    return 4 + 4 + 4 + 2 + len(topic.encode()) + 4 + (4 + 2 + 8 + 8 + 8) + 4
+    """The size of a whole reply frame to `produce` that says that all went well."""
+    return len(_reply(topic, 0))
 
 
 def produce_error_at(topic: str) -> int:
-    """Where the error code stands in a reply frame to `produce`."""
-    return 4 + 4 + 4 + 2 + len(topic.encode()) + 4 + 4
+    """Where the error code stands in such a frame: there two replies first differ."""
+    well, failed = _reply(topic, 0), _reply(topic, 0x7F7F)
+    return next(at for at, pair in enumerate(zip(well, failed, strict=True)) if len(set(pair)) > 1)
+
+
+def describe_produce_reply(frame: bytes) -> str:
+    """What a reply frame says, for the message of an error."""
+    view = memoryview(frame)[4:]
+    _, body_at = read_response_header(view, ProduceResponse.API_KEY, PRODUCE_VERSION)
+    return repr(ProduceResponse.decode(view, PRODUCE_VERSION, body_at))
 
 
 def fetch(
     topic: str, offsets: dict[int, int], *, bytes_max: int, partition_bytes_max: int
 ) -> bytes:
-    body = struct.pack(">iiiibiii", -1, 500, 1, bytes_max, 0, 0, -1, 1)
-    body += _string(topic.encode()) + struct.pack(">i", len(offsets))
-    for partition, offset in offsets.items():
-        body += struct.pack(">iiqqi", partition, -1, offset, -1, partition_bytes_max)
-    body += struct.pack(">i", 0) + _string(b"")
-    return _frame(FETCH, FETCH_VERSION, 9, body)
+    partitions = [
+        FetchPartition(
+            partition=partition, fetch_offset=offset, partition_max_bytes=partition_bytes_max
+        )
+        for partition, offset in offsets.items()
+    ]
+    request = FetchRequest(
+        max_wait_ms=500,
+        min_bytes=1,
+        max_bytes=bytes_max,
+        topics=[FetchTopic(topic=topic, partitions=partitions)],
+    )
+    return _frame(request, FETCH_VERSION)
 
 
-def parse_fetch(reply: memoryview, topic: str) -> list[tuple[int, int, int, memoryview]]:
-    """(partition, error, high watermark, records) of a reply (without its size field)."""
-    _, _, error, _, topics = struct.unpack_from(">iihii", reply, 0)
-    if error or topics > 1:
-        return [(-1, error or -1, 0, reply[:0])]
-    position = 18
+def parse_fetch(reply: memoryview) -> list[tuple[int, int, memoryview]]:
+    """(partition, error, records) of a reply, which comes without its length."""
+    _, body_at = read_response_header(reply, FetchResponse.API_KEY, FETCH_VERSION)
+    response = FetchResponse.decode(reply, FETCH_VERSION, body_at)
+    if response.error_code:
+        return [(-1, response.error_code, reply[:0])]
     found = []
-    for _ in range(topics):
-        position += 2 + len(topic.encode())
-        (partitions,) = struct.unpack_from(">i", reply, position)
-        position += 4
-        for _ in range(partitions):
-            partition, code, high, _, _, aborted = struct.unpack_from(">ihqqqi", reply, position)
-            position += 34 + 16 * max(0, aborted)
-            _, size = struct.unpack_from(">ii", reply, position)
-            position += 8
-            found.append((partition, code, high, reply[position : position + max(0, size)]))
-            position += max(0, size)
+    for topic in response.topics:
+        for partition in topic.partitions:
+            records = partition.records
+            view = reply[:0] if not isinstance(records, memoryview) else records
+            found.append((partition.partition_index, partition.error_code, view))
     return found
 
 
 def offset_after(records: memoryview, start: int) -> tuple[int, int]:
     """(next offset to fetch, records) after the whole batches in `records`."""
     position, following, count = 0, start, 0
-    while position + 61 <= len(records):
-        base, size = struct.unpack_from(">qi", records, position)
-        if position + 12 + size > len(records):
+    while position + HEADER_BYTES <= len(records):
+        header = read_header(records, position)
+        if position + header.size > len(records):
             break
-        (delta,) = struct.unpack_from(">i", records, position + 23)
-        following = base + delta + 1
-        count += delta + 1
-        position += 12 + size
+        following = header.next_offset
+        count += header.record_count
+        position += header.size
     return following, count

@@ -22,22 +22,25 @@ from benchmarks.clients.pump import (
 
 
 class ReplyCounter:
-    """Counts replies to equal Produce requests: all have one size; each error code is looked at."""
+    """Counts replies to equal Produce requests: all that went well have one size."""
 
     def __init__(self, topic: str, messages_per_reply: int = 1) -> None:
         self._size = frames.produce_reply_bytes(topic)
+        self._head = struct.pack(">i", self._size - 4)
         self._error_at = frames.produce_error_at(topic)
         self._messages = messages_per_reply
         self._rest = b""
 
     def feed(self, data: memoryview) -> int:
         joined = self._rest + bytes(data)
-        size, error_at = self._size, self._error_at
+        size, head, error_at = self._size, self._head, self._error_at
         whole = len(joined) // size
-        for start in range(error_at, whole * size, size):
-            if joined[start : start + 2] != b"\0\0":
-                code = struct.unpack_from(">h", joined, start)[0]
-                raise LoadError(f"a produce request got error code {code}")
+        for start in range(0, whole * size, size):
+            error = joined[start + error_at : start + error_at + 2]
+            if error != b"\0\0" or joined[start : start + 4] != head:
+                (length,) = struct.unpack_from(">i", joined, start)
+                reply = joined[start : start + 4 + length]
+                raise LoadError(f"a request was refused: {frames.describe_produce_reply(reply)}")
         self._rest = joined[whole * size :]
         return whole * self._messages
 
@@ -120,15 +123,12 @@ def latency(spec: dict[str, Any]) -> Callable[[], dict[str, Any]]:
     topic, size = spec["topic"], spec["size"]
     request = frames.produce(topic, 0, frames.record_batch([b"m" * size]), acks=spec.get("acks", 1))
     sock = connect(spec["port"])
-    reply_bytes, error_at = frames.produce_reply_bytes(topic), frames.produce_error_at(topic)
+    counter = ReplyCounter(topic)
 
     def exchange() -> None:
         sock.sendall(request)
-        reply = sock.recv(reply_bytes)
-        if len(reply) != reply_bytes:
-            raise LoadError(f"a reply of {len(reply)} bytes instead of {reply_bytes}")
-        if reply[error_at : error_at + 2] != b"\0\0":
-            raise LoadError(f"a produce request was refused: {reply.hex()}")
+        while not counter.feed(memoryview(sock.recv(4096))):
+            pass
 
     for _ in range(200):
         exchange()
@@ -157,7 +157,7 @@ def fetch(spec: dict[str, Any]) -> Callable[[], dict[str, Any]]:
             (length,) = struct.unpack(">i", receive_exactly(sock, 4))
             reply = memoryview(receive_exactly(sock, length))
             answered = {}
-            for partition, error, _, records in frames.parse_fetch(reply, topic):
+            for partition, error, records in frames.parse_fetch(reply):
                 if error:
                     raise LoadError(f"partition {partition}: error code {error}")
                 following, found = frames.offset_after(records, offsets[partition])

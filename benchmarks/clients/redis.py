@@ -25,11 +25,16 @@ def _add(stream: int, size: int) -> bytes:
 class BulkReplyCounter:
     """Counts ids returned by XADD; an id holds digits and one dash, so the dollar sign counts."""
 
+    def __init__(self) -> None:
+        # The end of what came before: a dash is an error at the start of a line only.
+        self._before = b"\r\n"
+
     def feed(self, data: memoryview) -> int:
-        text = bytes(data)
-        if text.startswith(b"-") or b"\r\n-" in text:
+        text = self._before + bytes(data)
+        if b"\r\n-" in text:
             raise LoadError(f"Redis answered {text[:200]!r}")
-        return text.count(b"$")
+        self._before = text[-2:]
+        return text.count(b"$", 2)
 
 
 def _call(sock: socket.socket, *words: bytes) -> bytes:

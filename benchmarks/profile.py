@@ -1,0 +1,186 @@
+"""`python -m benchmarks.profile`: where the broker's time goes under a load.
+
+Two ways to look. `sample` (the default; needs py-spy) watches the unchanged broker from outside
+and barely slows it; `trace` runs the broker under cProfile, which counts calls exactly but makes
+small functions look dearer than they are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import pstats
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from benchmarks import servers
+from benchmarks.bench import PARTITIONS, topic
+from benchmarks.harness import BenchmarkError, Sample, run_client, workspace
+
+LOADS: dict[str, tuple[str, dict[str, Any]]] = {
+    "produce": ("kafka-produce", {"size": 1024, "megabytes": 1200, "batch_bytes": 16_384}),
+    "produce-large": ("kafka-produce", {"size": 1024, "megabytes": 2000, "batch_bytes": 1_000_000}),
+    "small": (
+        "kafka-raw-small",
+        {"size": 100, "megabytes": 20, "connections": 8, "in_flight": 5},
+    ),
+    "latency": ("kafka-raw-latency", {"size": 100, "megabytes": 3}),
+    "fetch": ("kafka-raw-fetch", {"size": 1024, "megabytes": 2000}),
+    "fetch-small": (
+        "kafka-raw-fetch",
+        {"size": 1024, "megabytes": 600, "bytes_max": 65_536, "partition_bytes_max": 65_536},
+    ),
+}
+SAMPLES_PER_S = 500
+
+
+def _spec(load: dict[str, Any], running: servers.Running, name: str) -> dict[str, Any]:
+    return {
+        "port": running.port,
+        "bootstrap": running.bootstrap,
+        "topic": name,
+        "partitions": PARTITIONS,
+        "acks": 1,
+        "count": load["megabytes"] * 1_000_000 // load["size"],
+        **load,
+    }
+
+
+@contextlib.contextmanager
+def _unwatched() -> Iterator[None]:
+    yield
+
+
+def _run_load(
+    which: str, running: servers.Running, watch: Callable[[], AbstractContextManager[None]]
+) -> Sample:
+    """Run a load under `watch`; what a fetch reads is written before that."""
+    kind, load = LOADS[which]
+    with topic(running) as name:
+        spec = _spec(load, running, name)
+        if kind == "kafka-raw-fetch":
+            run_client("kafka-raw-produce", {**spec, "batch_bytes": 1_000_000}, running.server)
+        with watch():
+            return run_client(kind, spec, running.server)
+
+
+def _print_head(which: str, sample: Sample) -> None:
+    print(
+        f"\n== {which}: {sample.mb_per_s:.0f} MB/s, {sample.messages_per_s:,.0f} msg/s, "
+        f"broker {sample.cpu_ms_per_mb:.2f} ms/MB, {sample.cpu_us_per_message:.2f} µs/msg, "
+        f"{sample.server_cpu_s / sample.wall_s:.2f} cores"
+    )
+
+
+def sample_load(which: str, directory: Path, flush: str, native: bool, lines: int) -> None:
+    """Watch the broker with py-spy; print functions by their own time and by all beneath them."""
+    spy = shutil.which("py-spy", path=f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin")
+    if spy is None:
+        raise BenchmarkError("py-spy is not installed (pip install py-spy), or use --tool trace")
+    output = directory / "stacks"
+    with servers.moldau(directory, flush=flush) as running:
+        command = [spy, "record", "--pid", str(running.server.pid), "--rate", str(SAMPLES_PER_S)]
+        command += ["--format", "raw", "--output", str(output), "--duration", "60"]
+        command += ["--native"] if native else []
+        sample = _run_load(which, running, lambda: _watched(command))
+    if not output.exists():
+        raise BenchmarkError("py-spy wrote nothing; it may need the right to trace processes")
+    _print_head(which, sample)
+    _print_stacks(output.read_text(), lines)
+
+
+@contextlib.contextmanager
+def _watched(command: list[str]) -> Iterator[None]:
+    watcher = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        # The watcher reads the symbols of the broker first.
+        time.sleep(1.0)
+        yield
+        watcher.send_signal(signal.SIGINT)
+        watcher.wait(30)
+    finally:
+        if watcher.poll() is None:
+            watcher.kill()
+            watcher.wait(10)
+
+
+def _print_stacks(text: str, lines: int) -> None:
+    own: Counter[str] = Counter()
+    beneath: Counter[str] = Counter()
+    total = 0
+    for line in text.splitlines():
+        stack, _, count_text = line.rpartition(" ")
+        count = int(count_text)
+        total += count
+        frames = [_function(frame) for frame in stack.split(";")]
+        own[frames[-1]] += count
+        for frame in set(frames):
+            beneath[frame] += count
+    if not total:
+        raise BenchmarkError("no samples: the load was too short or the broker idle")
+    print(f"{total} samples\n  own    all  function")
+    for frame, count in own.most_common(lines):
+        print(f"{count / total:5.1%} {beneath[frame] / total:6.1%}  {frame}")
+    print("  all    own  function")
+    for frame, count in beneath.most_common(lines):
+        print(f"{count / total:5.1%} {own[frame] / total:6.1%}  {frame}")
+
+
+def _function(frame: str) -> str:
+    """`name (path/to/file.py:12)` without the line: time is added up by function."""
+    name, _, place = frame.partition(" (")
+    file = place.rstrip(")").rsplit(":", 1)[0]
+    return f"{name} ({file})" if file else name
+
+
+def trace_load(which: str, directory: Path, flush: str, lines: int) -> None:
+    """Run the broker under cProfile until it has stopped; print functions by their own time."""
+    output = directory / "trace"
+    launcher = [sys.executable, "-m", "cProfile", "-o", str(output), "-m", "moldau"]
+    running = servers.start_moldau(directory, flush=flush, launcher=launcher)
+    try:
+        sample = _run_load(which, running, _unwatched)
+    finally:
+        running.server.stop()
+    if not output.exists():
+        raise BenchmarkError("the broker left no profile: it did not stop cleanly")
+    _print_head(which, sample)
+    stats = pstats.Stats(str(output))
+    stats.sort_stats("tottime").print_stats(lines)
+    stats.sort_stats("cumulative").print_stats(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.profile", description=__doc__)
+    parser.add_argument("loads", nargs="*", metavar="LOAD", help=f"of {', '.join(LOADS)}")
+    parser.add_argument("--tool", choices=("sample", "trace"), default="sample")
+    parser.add_argument("--flush", choices=("never", "always"), default="never")
+    parser.add_argument("--native", action="store_true", help="sample C functions too (py-spy)")
+    parser.add_argument("--lines", type=int, default=30, help="functions to print")
+    options = parser.parse_args()
+    unknown = [which for which in options.loads if which not in LOADS]
+    if unknown:
+        parser.error(f"no such load: {', '.join(unknown)}; there are {', '.join(LOADS)}")
+    for which in options.loads or ("produce", "small", "fetch"):
+        with workspace() as directory:
+            try:
+                if options.tool == "sample":
+                    sample_load(which, directory, options.flush, options.native, options.lines)
+                else:
+                    trace_load(which, directory, options.flush, options.lines)
+            except BenchmarkError as error:
+                print(f"error: {which}: {error}", file=sys.stderr)
+                return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
