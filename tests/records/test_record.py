@@ -195,13 +195,14 @@ def test_every_single_bit_flip_is_refused_or_outside_the_checksum():
 
 
 EMPTY_RECORD = bytes([12, 0, 0, 0, 1, 1, 0])
+SECOND_RECORD = bytes([12, 0, 0, 2, 1, 1, 0])
 
 
 @pytest.mark.parametrize(
     ("why", "body", "count"),
     [
         ("too few records", EMPTY_RECORD, 2),
-        ("too many records", EMPTY_RECORD + bytes([12, 0, 0, 2, 1, 1, 0]), 1),
+        ("too many records", EMPTY_RECORD + SECOND_RECORD, 1),
         ("no bytes for the record", b"", 1),
         ("record of negative length", bytes([1]) + EMPTY_RECORD[1:], 1),
         ("record longer than the batch", bytes([14]) + EMPTY_RECORD[1:], 1),
@@ -211,6 +212,7 @@ EMPTY_RECORD = bytes([12, 0, 0, 0, 1, 1, 0])
         ("key past its record", bytes([12, 0, 0, 0, 100, 1, 0]) + bytes(100), 1),
         ("value past its record", bytes([12, 0, 0, 0, 1, 2, 0]), 1),
         ("bytes left in the record", bytes([14, 0, 0, 0, 1, 1, 0, 0]), 1),
+        ("record that spans the next", bytes([26]) + EMPTY_RECORD[1:] + SECOND_RECORD, 2),
         ("negative header count", bytes([12, 0, 0, 0, 1, 1, 1]), 1),
         ("hostile header count", bytes([20, 0, 0, 0, 1, 1, 0xFE, 0xFF, 0xFF, 0xFF, 0x0F]), 1),
         ("header without a key", bytes([16, 0, 0, 0, 1, 1, 2, 1, 1]), 1),
