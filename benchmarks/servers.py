@@ -146,9 +146,9 @@ def nats(directory: Path) -> Iterator[Running]:
 
 
 @contextlib.contextmanager
-def rabbitmq(directory: Path) -> Iterator[Running]:
-    """One RabbitMQ node with the stream plugin; streams are never synced explicitly."""
-    home = directory / "rabbitmq"
+def rabbitmq(directory: Path, kind: str) -> Iterator[Running]:
+    """One RabbitMQ node for `kind`: streams, never synced, or quorum queues, always synced."""
+    home = directory / f"rabbitmq-{kind}"
     home.mkdir()
     amqp_port, stream_port, epmd_port, dist_port = (free_port() for _ in range(4))
     (home / "enabled_plugins").write_text("[rabbitmq_stream].\n")
@@ -170,15 +170,16 @@ def rabbitmq(directory: Path) -> Iterator[Running]:
         "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
         "RABBITMQ_PID_FILE": str(home / "pid"),
     }
+    port = stream_port if kind == "stream" else amqp_port
     # The node would start a port mapper that outlives it; this one is ended with the rest.
-    mapper = Server("epmd", ["epmd", "-port", str(epmd_port)], directory=directory, env=env)
+    mapper = Server(f"epmd-{kind}", ["epmd", "-port", str(epmd_port)], directory=directory, env=env)
     with mapper:
         mapper.wait_for(lambda: port_answers(epmd_port))
-        with Server("rabbitmq", [str(RABBITMQ_SERVER)], directory=directory, env=env) as server:
+        with Server(home.name, [str(RABBITMQ_SERVER)], directory=directory, env=env) as server:
             server.wait_for(lambda: port_answers(stream_port), seconds_max=60)
             # The listener opens a moment before the node has finished starting.
             time.sleep(2)
-            yield Running(server=server, port=stream_port)
+            yield Running(server=server, port=port)
     shutil.rmtree(home, ignore_errors=True)
 
 

@@ -8,10 +8,11 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.clients import kafka, kafka_raw, nats, rabbitmq, redis
+from benchmarks.clients import amqp, kafka, kafka_raw, nats, rabbitmq, redis
 
 Run = Callable[[], dict[str, Any]]
 LOADS: dict[str, Callable[[dict[str, Any]], Run]] = {
+    **amqp.LOADS,
     **kafka.LOADS,
     **kafka_raw.LOADS,
     **nats.LOADS,

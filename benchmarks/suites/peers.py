@@ -25,6 +25,8 @@ class Peer:
     durability: str
     client: str
     start: Callable[[Path], AbstractContextManager[Running]]
+    share: float = 1.0
+    """Of the load: a slow system shows its rate with less."""
 
 
 PEERS = (
@@ -33,7 +35,15 @@ PEERS = (
         name="RabbitMQ stream",
         durability="never synced",
         client="rabbitmq",
-        start=servers.rabbitmq,
+        start=lambda directory: servers.rabbitmq(directory, "stream"),
+    ),
+    Peer(
+        key="rabbitmq-quorum",
+        name="RabbitMQ quorum queue",
+        durability="fsync always",
+        client="amqp",
+        start=lambda directory: servers.rabbitmq(directory, "quorum"),
+        share=0.15,
     ),
     Peer(
         key="nats",
@@ -111,7 +121,7 @@ def _throughput(
                 f"peers.produce.{size}.{peer.key}",
                 f"{peer.client}-produce",
                 running,
-                count=count,
+                count=int(count * peer.share),
                 **spec,
             )
             bench.load(

@@ -1,6 +1,7 @@
 import struct
 
 import pytest
+from benchmarks.clients import amqp
 from benchmarks.clients.nats import MarkerCounter
 from benchmarks.clients.pump import AckCounter, LoadError
 from benchmarks.clients.rabbitmq import ConfirmCounter
@@ -47,3 +48,27 @@ def confirm(count: int) -> bytes:
 def test_rabbitmq_confirms_are_counted_wherever_the_stream_is_cut(step: int) -> None:
     stream = confirm(3) + confirm(1) + confirm(100)
     assert feed_in_steps(ConfirmCounter(), stream, step) == 104
+
+
+def amqp_ack(tag: int, *, multiple: bool) -> bytes:
+    payload = struct.pack(">HHQB", 60, 80, tag, multiple)
+    return struct.pack(">BHI", 1, 1, len(payload)) + payload + b"\xce"
+
+
+@pytest.mark.parametrize("step", [1, 11, 10_000])
+def test_amqp_confirms_of_one_and_of_many_count_each_message_once(step: int) -> None:
+    stream = (
+        amqp_ack(2, multiple=False)
+        + amqp_ack(5, multiple=False)
+        + amqp_ack(4, multiple=True)
+        + amqp_ack(7, multiple=True)
+        + amqp_ack(8, multiple=False)
+    )
+    assert feed_in_steps(amqp.ConfirmCounter(), stream, step) == 8
+
+
+def test_an_amqp_refusal_ends_the_load() -> None:
+    payload = struct.pack(">HHQB", 60, 120, 1, 0)
+    frame = struct.pack(">BHI", 1, 1, len(payload)) + payload + b"\xce"
+    with pytest.raises(LoadError, match="120"):
+        amqp.ConfirmCounter().feed(memoryview(frame))
