@@ -1,0 +1,78 @@
+"""Owns the shape of a handler: Api says what is served, Call is one request being served.
+
+A handler is a function `handle(call, request)`:
+
+- plain: returns the response, or None after `call.defer()` (it will call `call.reply`) or after
+  `call.no_reply()`;
+- returning a coroutine (or `async def`): its result is the response. It runs as a task of the
+  dispatcher; the reply keeps its place in the connection's order.
+"""
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from moldau.net.connection import Connection, Reply
+from moldau.service.broker import Broker
+from moldau.wire.framing import frame_response
+from moldau.wire.registry import ApiKey
+from moldau.wire.schema import Request, Response
+
+
+class Call:
+    """One request: who asked, in which version, and how to answer."""
+
+    __slots__ = ("api_key", "broker", "client_id", "connection", "correlation_id", "reply_later", "version")
+
+    def __init__(
+        self,
+        broker: Broker,
+        connection: Connection,
+        api_key: int,
+        version: int,
+        correlation_id: int,
+        client_id: str | None,
+    ) -> None:
+        self.broker = broker
+        self.connection = connection
+        self.api_key = api_key
+        self.version = version
+        self.correlation_id = correlation_id
+        self.client_id = client_id
+        self.reply_later: Reply | None = None
+
+    @property
+    def client_host(self) -> str:
+        return self.connection.address.rpartition(":")[0]
+
+    def defer(self) -> Reply:
+        """The answer comes later, through `reply`."""
+        self.reply_later = self.connection.defer()
+        return self.reply_later
+
+    def no_reply(self) -> None:
+        self.connection.no_reply()
+
+    def reply(self, response: Response) -> None:
+        chunks = frame_response(
+            self.api_key, self.version, self.correlation_id, response.encode(self.version)
+        )
+        if self.reply_later is None:
+            self.connection.reply(chunks)
+        else:
+            self.reply_later.complete(chunks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Api:
+    """One served API."""
+
+    key: ApiKey
+    request: type[Request]
+    versions: tuple[int, int]
+    """First and last version served."""
+    handle: Callable[[Call, Any], Response | Coroutine[Any, Any, Response] | None]
+    advertised_from: int | None = None
+    """First version told to clients, where that must differ from the first served."""
+    note: str = ""
+    """For the compatibility table: what is not as in Kafka."""

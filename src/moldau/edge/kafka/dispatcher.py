@@ -1,0 +1,90 @@
+"""Owns the way from a frame to its handler and back."""
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Mapping
+from typing import Any
+
+from moldau.edge.kafka.api import Api, Call
+from moldau.edge.kafka.versions import unsupported_version_response
+from moldau.model.errors import PeerProtocolError
+from moldau.net.connection import Connection
+from moldau.service.broker import Broker
+from moldau.wire.framing import frame_response, read_request_header
+from moldau.wire.registry import ApiKey
+from moldau.wire.schema import Response
+
+log = logging.getLogger(__name__)
+
+
+class Dispatcher:
+    """Serves the frames of all Kafka connections."""
+
+    def __init__(self, broker: Broker, apis: Mapping[int, Api]) -> None:
+        self._broker = broker
+        self._apis = {
+            key: (api.handle, api.request.decode, *api.versions) for key, api in apis.items()
+        }
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.requests_total = 0
+
+    def on_frame(self, connection: Connection, frame: memoryview) -> None:
+        key, version, correlation_id, client_id, position = read_request_header(frame)
+        api = self._apis.get(key)
+        if api is None or not api[2] <= version <= api[3]:
+            self._refuse(connection, key, version, correlation_id)
+            return
+        self.requests_total += 1
+        request = api[1](frame[position:], version)
+        call = Call(self._broker, connection, key, version, correlation_id, client_id)
+        result = api[0](call, request)
+        if result is None:
+            return
+        if isinstance(result, Response):
+            body = result.encode(version)
+            connection.reply(frame_response(key, version, correlation_id, body))
+        else:
+            call.defer()
+            self._spawn(call, result)
+
+    def on_closed(self, connection: Connection) -> None:
+        """Deferred replies are told by the connection itself."""
+
+    def _refuse(
+        self, connection: Connection, key: int, version: int, correlation_id: int
+    ) -> None:
+        if key == ApiKey.API_VERSIONS:
+            # Answered in the oldest form, so that a newer client learns what to ask (KIP-511).
+            body = unsupported_version_response().encode(0)
+            connection.reply(frame_response(key, 0, correlation_id, body))
+            return
+        raise PeerProtocolError(f"API {key} version {version} is not served")
+
+    def _spawn(self, call: Call, handling: Coroutine[Any, Any, Response]) -> None:
+        task = asyncio.ensure_future(_answer(call, handling))
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+        # Kept for the case of a defect in the handler: without a reply the order would stall.
+        task.add_done_callback(lambda done: _close_if_failed(call.connection, done))
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+
+    async def stop(self) -> None:
+        """Cancel what is still being handled; its clients see the connection close."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _answer(call: Call, handling: Coroutine[Any, Any, Response]) -> None:
+    call.reply(await handling)
+
+
+def _close_if_failed(connection: Connection, task: asyncio.Task[None]) -> None:
+    if task.cancelled():
+        connection.close("broker stops")
+    elif (error := task.exception()) is not None:
+        log.error("handler failed", exc_info=error)
+        connection.close("internal error", level=logging.ERROR)

@@ -1,0 +1,37 @@
+"""ListOffsets (2): the ends of partitions, and offsets by time."""
+
+from moldau.edge.kafka.api import Api, Call
+from moldau.model.errors import RefusedError
+from moldau.wire.messages.list_offsets import (
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsResponsePartition,
+    ListOffsetsResponseTopic,
+)
+from moldau.wire.registry import ApiKey
+
+
+def handle(call: Call, request: ListOffsetsRequest) -> ListOffsetsResponse:
+    find = call.broker.offsets.list_offset
+    topics = []
+    for topic in request.topics:
+        partitions = []
+        for partition in topic.partitions:
+            answer = ListOffsetsResponsePartition(partition_index=partition.partition_index)
+            try:
+                found = find(
+                    topic.name,
+                    partition.partition_index,
+                    partition.timestamp,
+                    partition.current_leader_epoch,
+                )
+            except RefusedError as error:
+                answer.error_code = error.code
+            else:
+                answer.offset, answer.timestamp, answer.leader_epoch = found
+            partitions.append(answer)
+        topics.append(ListOffsetsResponseTopic(name=topic.name, partitions=partitions))
+    return ListOffsetsResponse(topics=topics)
+
+
+API = Api(key=ApiKey.LIST_OFFSETS, request=ListOffsetsRequest, versions=(1, 10), handle=handle)

@@ -1,0 +1,106 @@
+"""Metadata (3): brokers, topics, partitions and leaders; creates topics on demand if allowed."""
+
+from collections.abc import Coroutine
+from typing import Any
+
+from moldau.edge.kafka.api import Api, Call
+from moldau.metadata.image import Topic
+from moldau.model.errors import ErrorCode, RefusedError
+from moldau.model.ids import NO_TOPIC_ID, TopicId
+from moldau.wire.messages.metadata import (
+    MetadataBroker,
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from moldau.wire.registry import ApiKey
+
+_EMPTY_MEANS_NONE_FROM = 1
+
+
+def handle(
+    call: Call, request: MetadataRequest
+) -> MetadataResponse | Coroutine[Any, Any, MetadataResponse]:
+    topics = request.topics
+    if topics is None or (not topics and call.version < _EMPTY_MEANS_NONE_FROM):
+        return _respond(call, [describe(call, topic) for topic in call.broker.image.topics.values()])
+    if request.allow_auto_topic_creation and call.broker.auto_create_topics:
+        missing = [
+            topic.name
+            for topic in topics
+            if topic.name is not None and call.broker.image.topic(topic.name) is None
+        ]
+        if missing:
+            return _create_then_respond(call, topics, missing)
+    return _respond(call, [_look_up(call, topic, {}) for topic in topics])
+
+
+async def _create_then_respond(
+    call: Call, topics: list[MetadataRequestTopic], missing: list[str]
+) -> MetadataResponse:
+    refused: dict[str, ErrorCode] = {}
+    for name in missing:
+        try:
+            await call.broker.topics.ensure(name)
+        except RefusedError as error:
+            refused[name] = error.code
+    return _respond(call, [_look_up(call, topic, refused) for topic in topics])
+
+
+def _look_up(
+    call: Call, wanted: MetadataRequestTopic, refused: dict[str, ErrorCode]
+) -> MetadataResponseTopic:
+    image = call.broker.image
+    if wanted.name is None or wanted.topic_id != NO_TOPIC_ID:
+        topic = image.topic_by_id(TopicId(wanted.topic_id))
+        unknown = ErrorCode.UNKNOWN_TOPIC_ID
+    else:
+        topic = image.topic(wanted.name)
+        unknown = refused.get(wanted.name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if topic is not None:
+        return describe(call, topic)
+    return MetadataResponseTopic(
+        error_code=unknown, name=wanted.name, topic_id=wanted.topic_id, partitions=[]
+    )
+
+
+def describe(call: Call, topic: Topic) -> MetadataResponseTopic:
+    partitions = []
+    for partition in topic.partitions:
+        leader, epoch = call.broker.leader_of(topic.name, partition.index)
+        replicas: list[int] = list(partition.replicas)
+        partitions.append(
+            MetadataResponsePartition(
+                error_code=ErrorCode.NONE if leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
+                partition_index=partition.index,
+                leader_id=leader,
+                leader_epoch=epoch,
+                replica_nodes=replicas,
+                isr_nodes=replicas if leader >= 0 else [],
+                offline_replicas=[] if leader >= 0 else replicas,
+            )
+        )
+    return MetadataResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.internal,
+        partitions=partitions,
+    )
+
+
+def _respond(call: Call, topics: list[MetadataResponseTopic]) -> MetadataResponse:
+    image = call.broker.image
+    return MetadataResponse(
+        brokers=[
+            MetadataBroker(node_id=broker.id, host=broker.host, port=broker.port, rack=broker.rack)
+            for broker in image.brokers.values()
+        ],
+        cluster_id=image.cluster_id,
+        controller_id=call.broker.broker_id,
+        topics=topics,
+    )
+
+
+API = Api(key=ApiKey.METADATA, request=MetadataRequest, versions=(0, 13), handle=handle)

@@ -1,0 +1,167 @@
+"""Owns when and where logs are flushed: group commit, off the event loop.
+
+All replicas that were written to in one turn of the loop are flushed together, in parallel, from
+a few threads; what is appended while a flush runs is covered by the next one. The hand-off to a
+thread costs about as much as the flush of a few kilobytes on a good disk, so a small flush of a
+single log runs at once on the loop, as long as such flushes have proved to be quick.
+
+A failed flush is never retried: after an error the page cache may claim that lost bytes are clean.
+"""
+
+import threading
+from asyncio import AbstractEventLoop
+from collections.abc import Callable
+from queue import SimpleQueue
+
+from moldau.log.interface import FlushTask, PartitionLog
+from moldau.model.clock import Clock
+from moldau.model.errors import StorageError
+
+_INLINE_BYTES_MAX = 64 * 1024
+_INLINE_SECONDS_MAX = 0.000_25
+_SMOOTHING = 0.2
+
+
+class FlushHandle:
+    """One log's place in the flusher. `on_flushed` runs on the loop after each flush."""
+
+    __slots__ = ("again", "busy", "log", "on_flushed", "queued", "unflushed_bytes")
+
+    def __init__(self, log: PartitionLog, on_flushed: Callable[[], None]) -> None:
+        self.log = log
+        self.on_flushed = on_flushed
+        self.unflushed_bytes = 0
+        self.queued = False
+        self.busy = False
+        self.again = False
+
+
+class Flusher:
+    """Flushes many logs from a few threads."""
+
+    def __init__(
+        self,
+        *,
+        loop: AbstractEventLoop,
+        clock: Clock,
+        threads: int,
+        on_failure: Callable[[StorageError], None],
+    ) -> None:
+        self._loop = loop
+        self._clock = clock
+        self._on_failure = on_failure
+        self._dirty: list[FlushHandle] = []
+        self._scheduled = False
+        self._running = 0
+        self._small_flush_seconds = float("inf")
+        self._small_flush_seconds_seen = False
+        self._tasks: SimpleQueue[tuple[FlushHandle, FlushTask, bool] | None] = SimpleQueue()
+        self._threads_max = threads
+        self._threads: list[threading.Thread] = []
+        self.failed = False
+        self.flushes_total = 0
+
+    def request(self, handle: FlushHandle, appended_bytes: int) -> None:
+        """The log was written to; flush it at the end of this turn of the loop."""
+        handle.unflushed_bytes += appended_bytes
+        if handle.busy:
+            handle.again = True
+            return
+        if not handle.queued:
+            handle.queued = True
+            self._dirty.append(handle)
+            if not self._scheduled:
+                self._scheduled = True
+                self._loop.call_soon(self._start)
+
+    def _start(self) -> None:
+        self._scheduled = False
+        dirty, self._dirty = self._dirty, []
+        alone = len(dirty) == 1 and not self._running
+        for handle in dirty:
+            handle.queued = False
+            if self.failed:
+                return
+            task = handle.log.begin_flush()
+            if task is None:
+                handle.on_flushed()
+                continue
+            small = handle.unflushed_bytes <= _INLINE_BYTES_MAX
+            handle.unflushed_bytes = 0
+            if alone and small and self._small_flush_seconds <= _INLINE_SECONDS_MAX:
+                self._run_inline(handle, task)
+            else:
+                handle.busy = True
+                self._hand_off(handle, task, small)
+
+    def _run_inline(self, handle: FlushHandle, task: FlushTask) -> None:
+        started = self._clock.monotonic()
+        try:
+            task.run()
+        except OSError as error:
+            self._fail(error)
+            return
+        self._measure(self._clock.monotonic() - started)
+        self._finish(handle, task)
+
+    def _hand_off(self, handle: FlushHandle, task: FlushTask, small: bool) -> None:
+        self._running += 1
+        if self._running > len(self._threads) and len(self._threads) < self._threads_max:
+            thread = threading.Thread(target=self._work, name="moldau-flush", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        self._tasks.put((handle, task, small))
+
+    def _work(self) -> None:
+        while (item := self._tasks.get()) is not None:
+            handle, task, small = item
+            started = self._clock.monotonic()
+            failure: OSError | None = None
+            try:
+                task.run()
+            except OSError as error:
+                failure = error
+            seconds = self._clock.monotonic() - started
+            self._loop.call_soon_threadsafe(
+                self._handed_back, handle, task, failure, seconds if small else None
+            )
+
+    def _handed_back(
+        self, handle: FlushHandle, task: FlushTask, failure: OSError | None, seconds: float | None
+    ) -> None:
+        self._running -= 1
+        handle.busy = False
+        if failure is not None:
+            self._fail(failure)
+            return
+        if seconds is not None:
+            self._measure(seconds)
+        self._finish(handle, task)
+        if handle.again:
+            handle.again = False
+            self.request(handle, 0)
+
+    def _finish(self, handle: FlushHandle, task: FlushTask) -> None:
+        self.flushes_total += 1
+        handle.log.end_flush(task)
+        handle.on_flushed()
+
+    def _measure(self, seconds: float) -> None:
+        if not self._small_flush_seconds_seen:
+            self._small_flush_seconds_seen = True
+            self._small_flush_seconds = seconds
+        else:
+            self._small_flush_seconds += _SMOOTHING * (seconds - self._small_flush_seconds)
+
+    def _fail(self, error: OSError) -> None:
+        if not self.failed:
+            self.failed = True
+            self._on_failure(StorageError(f"flush failed: {error}"))
+
+    def stop(self) -> None:
+        """End the threads; flushes already handed off are finished first."""
+        for _ in self._threads:
+            self._tasks.put(None)
+        for thread in self._threads:
+            thread.join()
+        self._threads.clear()

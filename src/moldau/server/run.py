@@ -1,0 +1,65 @@
+"""Owns the process of a broker: event loop, signals, logging, exit code."""
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable
+
+from moldau.model.errors import StorageError
+from moldau.server.broker import BrokerInfo, BrokerServer
+from moldau.server.clock import SystemClock
+from moldau.server.config.schema import ServerConfig
+from moldau.server.logs import set_up_logging
+
+__all__ = ["EXIT_STORAGE", "BrokerInfo", "run_broker"]
+
+log = logging.getLogger(__name__)
+
+EXIT_STORAGE = 74
+"""The disk failed. The process ends at once: what the page cache claims is not to be trusted."""
+
+
+def run_broker(config: ServerConfig, *, on_ready: Callable[[BrokerInfo], None]) -> int:
+    """Run a broker until SIGTERM or SIGINT; returns the exit code.
+
+    Raises ConfigError, StorageError or CorruptionError if it cannot start.
+    """
+    set_up_logging(config.logging)
+    try:
+        import uvloop
+
+        factory: Callable[[], asyncio.AbstractEventLoop] | None = uvloop.new_event_loop
+    except ImportError:
+        factory = None
+    with asyncio.Runner(loop_factory=factory) as runner:
+        return runner.run(_serve(config, on_ready))
+
+
+async def _serve(config: ServerConfig, on_ready: Callable[[BrokerInfo], None]) -> int:
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[int] = loop.create_future()
+
+    def end(code: int) -> None:
+        if not ended.done():
+            ended.set_result(code)
+
+    def fence(error: StorageError) -> None:
+        log.critical("%s: this broker stops, its data directory is left as it is", error)
+        end(EXIT_STORAGE)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, end, 0)
+    server = BrokerServer(config, SystemClock(), fence)
+    started = False
+    try:
+        info = await server.start()
+        started = True
+        for partition in info.offline_partitions:
+            log.error("partition %s is offline; see above", partition)
+        on_ready(info)
+        return await ended
+    finally:
+        if started:
+            await server.stop()
+        else:
+            server.abandon()

@@ -1,0 +1,40 @@
+"""Owns the translation of the broker's configuration into Kafka's names for the same things."""
+
+from moldau.server.config.schema import ServerConfig
+
+
+def topic_defaults(config: ServerConfig) -> dict[str, str]:
+    """What topics fall back to, under the names of Kafka's broker settings."""
+    return {
+        "log.retention.ms": str(config.log.retention_ms),
+        "log.retention.bytes": str(config.log.retention_bytes),
+        "log.segment.bytes": str(config.log.segment_bytes),
+        "log.roll.ms": str(config.log.segment_ms),
+        "message.max.bytes": str(config.topic.message_bytes_max),
+        "min.insync.replicas": str(config.topic.min_insync_replicas),
+        "moldau.flush": str(config.log.flush),
+    }
+
+
+def fixed_settings(config: ServerConfig) -> dict[str, str]:
+    """What DescribeConfigs of a broker shows, and only a restart changes."""
+    kafka = config.kafka
+    return {
+        "broker.id": str(config.broker_id),
+        "broker.rack": config.rack or "",
+        "listeners": f"PLAINTEXT://{kafka.addr}",
+        "advertised.listeners": f"PLAINTEXT://{kafka.advertised or kafka.addr}",
+        "log.dirs": config.data_dir,
+        "auto.create.topics.enable": str(config.topic.auto_create).lower(),
+        "num.partitions": str(config.topic.partitions),
+        "default.replication.factor": str(config.topic.replication_factor),
+        "group.initial.rebalance.delay.ms": str(config.group.initial_rebalance_delay_ms),
+        "group.min.session.timeout.ms": str(config.group.session_timeout_ms_min),
+        "group.max.session.timeout.ms": str(config.group.session_timeout_ms_max),
+        "offsets.retention.minutes": str(config.group.offsets_retention_minutes),
+        "offsets.topic.num.partitions": str(config.group.offsets_partitions),
+        "max.connections": str(kafka.connections_max),
+        "max.connections.per.ip": str(kafka.connections_per_address_max),
+        "connections.max.idle.ms": str(kafka.idle_ms_max),
+        "socket.request.max.bytes": str(kafka.request_bytes_max),
+    }

@@ -1,0 +1,46 @@
+"""Owns the broker as its doors see it: every use case behind one object."""
+
+from dataclasses import dataclass
+
+from moldau.metadata.image import Image
+from moldau.model.clock import Clock
+from moldau.model.ids import BrokerId
+from moldau.service.configs import ConfigService
+from moldau.service.fetch import FetchService
+from moldau.service.groups import GroupService
+from moldau.service.metadata_store import MetadataStore
+from moldau.service.offsets import OffsetService
+from moldau.service.partitions import Partitions
+from moldau.service.produce import ProduceService
+from moldau.service.producer_ids import ProducerIds
+from moldau.service.topics import TopicService
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broker:
+    """One broker's use cases. Protocols adapt to this; it knows none of them."""
+
+    broker_id: BrokerId
+    auto_create_topics: bool
+    data_dir: str
+    clock: Clock
+    metadata: MetadataStore
+    partitions: Partitions
+    produce: ProduceService
+    fetch: FetchService
+    offsets: OffsetService
+    topics: TopicService
+    configs: ConfigService
+    groups: GroupService
+    producer_ids: ProducerIds
+
+    @property
+    def image(self) -> Image:
+        return self.metadata.image
+
+    def leader_of(self, topic: str, partition: int) -> tuple[int, int]:
+        """Leader and its epoch; (-1, -1) while the partition has none."""
+        hosted = self.partitions.get(topic, partition)
+        if hosted is None or not hosted.replica.is_ready:
+            return -1, -1
+        return self.broker_id, hosted.replica.epoch

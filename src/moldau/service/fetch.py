@@ -1,0 +1,189 @@
+"""Owns reads: what a fetch gets now, and fetches parked until there is enough to send.
+
+A parked fetch watches the partitions it asked for; a commit in one of them wakes it, and a timer
+answers it at the latest with what there is.
+"""
+
+from asyncio import AbstractEventLoop, TimerHandle
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from moldau.model.errors import ErrorCode, RefusedError
+from moldau.model.ids import Offset
+from moldau.model.slices import FileSlice
+from moldau.replica.replica import Replica
+from moldau.service.partitions import Partitions
+
+_NO_EPOCH = -1
+
+
+class FetchRequest(NamedTuple):
+    """One partition of a fetch."""
+
+    topic: str | None
+    """None: the client named a topic id that does not exist."""
+    partition: int
+    offset: Offset
+    bytes_max: int
+    leader_epoch: int
+    """What the client believes; -1 if it does not say."""
+
+
+class FetchResult(NamedTuple):
+    """What one partition answers."""
+
+    error: ErrorCode
+    high_watermark: int
+    log_start_offset: int
+    data: FileSlice | bytes | None
+    size: int
+
+
+class FetchService:
+    """Reads from the partitions of this broker."""
+
+    def __init__(self, loop: AbstractEventLoop, partitions: Partitions) -> None:
+        self._loop = loop
+        self._partitions = partitions
+        self._parked: dict[ParkedFetch, None] = {}
+
+    @property
+    def parked_count(self) -> int:
+        return len(self._parked)
+
+    def read(self, requests: Sequence[FetchRequest], bytes_max: int) -> tuple[list[FetchResult], int, bool]:
+        """Results in order, their total size, and whether anything went wrong."""
+        results: list[FetchResult] = []
+        total = 0
+        failed = False
+        for request in requests:
+            result = self._read_one(request, bytes_max - total, is_first=total == 0)
+            total += result.size
+            failed = failed or result.error is not ErrorCode.NONE
+            results.append(result)
+        return results, total, failed
+
+    def _read_one(self, request: FetchRequest, left: int, is_first: bool) -> FetchResult:
+        topic = request.topic
+        if topic is None:
+            return FetchResult(ErrorCode.UNKNOWN_TOPIC_ID, -1, -1, None, 0)
+        hosted = self._partitions.get(topic, request.partition)
+        try:
+            if hosted is None:
+                hosted = self._partitions.find(topic, request.partition)
+            replica = hosted.replica
+            if request.leader_epoch != _NO_EPOCH:
+                check_epoch(replica, request.leader_epoch)
+            watermark = replica.high_watermark
+            start = replica.log.start_offset
+            if request.offset == watermark or (left <= 0 and not is_first):
+                if request.offset < start or request.offset > watermark:
+                    raise RefusedError(ErrorCode.OFFSET_OUT_OF_RANGE)
+                return FetchResult(ErrorCode.NONE, watermark, start, b"", 0)
+            read = replica.read(request.offset, min(request.bytes_max, left))
+        except RefusedError as error:
+            if hosted is None:
+                return FetchResult(error.code, -1, -1, None, 0)
+            replica = hosted.replica
+            return FetchResult(
+                error.code, replica.high_watermark, replica.log.start_offset, None, 0
+            )
+        if read.size > left and not is_first:
+            # One batch may exceed the limit so that a consumer is never stuck, but only one.
+            return FetchResult(ErrorCode.NONE, watermark, start, b"", 0)
+        return FetchResult(ErrorCode.NONE, watermark, start, read.data, read.size)
+
+    def fetch(
+        self,
+        requests: Sequence[FetchRequest],
+        *,
+        bytes_min: int,
+        bytes_max: int,
+        wait_ms_max: int,
+        on_ready: Callable[[list[FetchResult]], None],
+    ) -> "ParkedFetch | None":
+        """Answer through `on_ready`, at once or later; a parked fetch can be cancelled."""
+        results, total, failed = self.read(requests, bytes_max)
+        if total >= bytes_min or failed or wait_ms_max <= 0:
+            on_ready(results)
+            return None
+        parked = ParkedFetch(self, requests, bytes_min, bytes_max, on_ready)
+        self._parked[parked] = None
+        parked.timer = self._loop.call_later(wait_ms_max / 1000, parked.answer)
+        for request in requests:
+            hosted = self._partitions.get(request.topic or "", request.partition)
+            if hosted is not None:
+                hosted.replica.watchers[parked] = None
+                parked.watched.append(hosted.replica)
+        return parked
+
+    def forget(self, parked: "ParkedFetch") -> None:
+        self._parked.pop(parked, None)
+
+    def answer_all(self) -> None:
+        """The broker stops: nobody shall wait for the timer."""
+        for parked in list(self._parked):
+            parked.answer()
+
+
+class ParkedFetch:
+    """A fetch that waits for data."""
+
+    __slots__ = (
+        "_bytes_max",
+        "_bytes_min",
+        "_on_ready",
+        "_requests",
+        "_service",
+        "timer",
+        "watched",
+    )
+
+    def __init__(
+        self,
+        service: FetchService,
+        requests: Sequence[FetchRequest],
+        bytes_min: int,
+        bytes_max: int,
+        on_ready: Callable[[list[FetchResult]], None],
+    ) -> None:
+        self._service = service
+        self._requests = requests
+        self._bytes_min = bytes_min
+        self._bytes_max = bytes_max
+        self._on_ready = on_ready
+        self.timer: TimerHandle | None = None
+        self.watched: list[Replica] = []
+
+    def on_progress(self, replica: Replica) -> None:
+        results, total, failed = self._service.read(self._requests, self._bytes_max)
+        if total >= self._bytes_min or failed:
+            self.cancel()
+            self._on_ready(results)
+
+    def on_gone(self, replica: Replica) -> None:
+        self.answer()
+
+    def answer(self) -> None:
+        """Time is up: send what there is."""
+        self.cancel()
+        results, _, _ = self._service.read(self._requests, self._bytes_max)
+        self._on_ready(results)
+
+    def cancel(self) -> None:
+        """Stop waiting, without an answer: the client is gone."""
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+        for replica in self.watched:
+            replica.watchers.pop(self, None)
+        self.watched.clear()
+        self._service.forget(self)
+
+
+def check_epoch(replica: Replica, epoch: int) -> None:
+    """Refuse a client whose idea of the leader's epoch differs from ours."""
+    if epoch < replica.epoch:
+        raise RefusedError(ErrorCode.FENCED_LEADER_EPOCH, f"the epoch is {replica.epoch} now")
+    if epoch > replica.epoch:
+        raise RefusedError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"the epoch is {replica.epoch} here")

@@ -1,0 +1,186 @@
+"""Owns the shell of the group coordinator: feeds it events and time, carries out its effects.
+
+State that must survive is written to `__consumer_offsets`; the coordinator hears of it only once
+it is committed. The topic is created when the first group shows up.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import assert_never
+
+from moldau.groups.coordinator import Coordinator
+from moldau.groups.events import Event, Persisted, PersistFailed, Tick, TopicsDeleted
+from moldau.groups.results import Effect, Persist, Reply, Result
+from moldau.metadata.image import CONSUMER_OFFSETS_TOPIC, Topic
+from moldau.model.clock import Clock
+from moldau.model.errors import ErrorCode, RefusedError, StorageError
+from moldau.model.ids import Offset
+from moldau.records.batch import read_header
+from moldau.records.record import Record, build_batch, read_records
+from moldau.replica.replica import Replica
+from moldau.service.partitions import Partitions
+from moldau.service.topics import TopicService
+
+log = logging.getLogger(__name__)
+
+
+class GroupService:
+    """Consumer groups of this broker."""
+
+    def __init__(
+        self,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        coordinator: Coordinator,
+        partitions: Partitions,
+        topics: TopicService,
+        offsets_partitions: int,
+    ) -> None:
+        self._loop = loop
+        self._clock = clock
+        self._coordinator = coordinator
+        self._partitions = partitions
+        self._topics = topics
+        self._offsets_partitions = offsets_partitions
+        self._request_ids = 0
+        self._waiting: dict[int, asyncio.Future[Result]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = float("inf")
+
+    # ---- start and stop
+
+    def load(self) -> None:
+        """Replay what is stored, at start."""
+        topic = self._topics.image.topic(CONSUMER_OFFSETS_TOPIC)
+        count = 0
+        for partition in topic.partitions if topic is not None else ():
+            hosted = self._partitions.get(CONSUMER_OFFSETS_TOPIC, partition.index)
+            if hosted is None:
+                continue
+            stored = hosted.replica.log
+            for batch in stored.batches(stored.start_offset):
+                for record in read_records(batch):
+                    if record.key is not None:
+                        self._coordinator.replay(record.key, record.value)
+                        count += 1
+        self._run(self._coordinator.finish_loading(self._now()))
+        log.debug("groups loaded: %d records", count)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        for waiting in self._waiting.values():
+            waiting.cancel()
+        self._waiting.clear()
+
+    # ---- requests
+
+    async def ready(self) -> Topic:
+        """Make sure that there is a place to store offsets."""
+        return await self._topics.ensure(
+            CONSUMER_OFFSETS_TOPIC, internal=True, partitions=self._offsets_partitions
+        )
+
+    async def submit(self, make_event: Callable[[int], Event]) -> Result:
+        """Hand in a request; `make_event` gets its id. The result may take a whole rebalance."""
+        if self._topics.image.topic(CONSUMER_OFFSETS_TOPIC) is None:
+            await self.ready()
+        self._request_ids += 1
+        request_id = self._request_ids
+        waiting: asyncio.Future[Result] = self._loop.create_future()
+        self._waiting[request_id] = waiting
+        try:
+            self.handle(make_event(request_id))
+            return await waiting
+        finally:
+            self._waiting.pop(request_id, None)
+
+    def handle(self, event: Event) -> None:
+        self._run(self._coordinator.handle(self._now(), event))
+        self._schedule()
+
+    def topics_deleted(self, names: frozenset[str]) -> None:
+        self.handle(TopicsDeleted(topics=names))
+
+    @property
+    def coordinator(self) -> Coordinator:
+        """For reads, which need no effects: describe, list, fetch offsets."""
+        return self._coordinator
+
+    # ---- effects and time
+
+    def _now(self) -> float:
+        return self._clock.monotonic()
+
+    def _run(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Reply(request_id=request_id, result=result):
+                    waiting = self._waiting.get(request_id)
+                    if waiting is not None and not waiting.done():
+                        waiting.set_result(result)
+                case Persist():
+                    self._persist(effect)
+                case _:
+                    assert_never(effect)
+
+    def _persist(self, effect: Persist) -> None:
+        now = self._clock.wall_ms()
+        data = bytearray(
+            build_batch([Record(Offset(0), now, key, value, []) for key, value in effect.records])
+        )
+        token = effect.token
+
+        def settled(code: ErrorCode) -> None:
+            if code is ErrorCode.NONE:
+                self.handle(Persisted(token=token))
+            else:
+                self.handle(PersistFailed(token=token, error=code))
+
+        try:
+            replica = self._replica_of(effect.group_id)
+            proposal = replica.propose(data, [read_header(data)])
+        except RefusedError as error:
+            # Not from within the coordinator's own call: it hears of it in an event of its own.
+            self._loop.call_soon(settled, error.code)
+        except StorageError as error:
+            log.error("offsets of group %s were not stored: %s", effect.group_id, error)
+            self._loop.call_soon(settled, ErrorCode.KAFKA_STORAGE_ERROR)
+        else:
+            replica.when_committed(proposal.end_offset, settled)
+
+    def _replica_of(self, group_id: str) -> Replica:
+        topic = self._topics.image.topic(CONSUMER_OFFSETS_TOPIC)
+        if topic is None:
+            raise RefusedError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        index = java_hash(group_id) % len(topic.partitions)
+        return self._partitions.find(CONSUMER_OFFSETS_TOPIC, index).replica
+
+    def _schedule(self) -> None:
+        deadline = self._coordinator.next_deadline()
+        if deadline is None:
+            deadline = float("inf")
+        if deadline == self._timer_at:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._timer_at = deadline
+        if deadline != float("inf"):
+            self._timer = self._loop.call_later(max(0.0, deadline - self._now()), self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._timer_at = float("inf")
+        self.handle(Tick())
+
+
+def java_hash(text: str) -> int:
+    """The absolute value of Java's String.hashCode, by which Kafka places groups on partitions."""
+    value = 0
+    units = text.encode("utf-16-be")
+    for position in range(0, len(units), 2):
+        value = (31 * value + (units[position] << 8 | units[position + 1])) & 0xFFFFFFFF
+    return value & 0x7FFFFFFF

@@ -1,0 +1,72 @@
+"""Owns the search for offsets: the ends of a partition, by time, and by leader epoch."""
+
+from typing import NamedTuple
+
+from moldau.model.errors import ErrorCode, RefusedError
+from moldau.model.ids import NO_EPOCH, NO_TIMESTAMP, Epoch, Offset, TimestampMs
+from moldau.service.fetch import check_epoch
+from moldau.service.partitions import Partitions
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+_UNSAID = -1
+
+
+class FoundOffset(NamedTuple):
+    """An offset with the time and epoch of the record there, if it is one."""
+
+    offset: int
+    timestamp: int
+    epoch: int
+
+
+NOT_FOUND = FoundOffset(-1, NO_TIMESTAMP, NO_EPOCH)
+
+
+class OffsetService:
+    """Answers questions about offsets."""
+
+    def __init__(self, partitions: Partitions) -> None:
+        self._partitions = partitions
+
+    def list_offset(
+        self, topic: str, partition: int, timestamp: int, leader_epoch: int = _UNSAID
+    ) -> FoundOffset:
+        """The offset for a time, or for one of the special times above. Raises RefusedError."""
+        replica = self._partitions.find(topic, partition).replica
+        if leader_epoch != _UNSAID:
+            check_epoch(replica, leader_epoch)
+        if not replica.is_ready:
+            raise RefusedError(ErrorCode.OFFSET_NOT_AVAILABLE, "the leader was just elected")
+        log, end = replica.log, replica.high_watermark
+        if timestamp == LATEST:
+            return FoundOffset(end, NO_TIMESTAMP, replica.epoch)
+        if timestamp in (EARLIEST, EARLIEST_LOCAL):
+            start = log.start_offset
+            return FoundOffset(start, NO_TIMESTAMP, log.epoch_at(start))
+        if timestamp == LATEST_TIERED:
+            # Nothing is tiered here.
+            return NOT_FOUND
+        if timestamp == MAX_TIMESTAMP:
+            found = log.find_max_timestamp(end)
+        elif timestamp < 0:
+            raise RefusedError(ErrorCode.INVALID_REQUEST, f"{timestamp} is no time")
+        else:
+            found = log.find_time(TimestampMs(timestamp), end)
+        return NOT_FOUND if found is None else FoundOffset(*found)
+
+    def epoch_end(
+        self, topic: str, partition: int, epoch: int, leader_epoch: int = _UNSAID
+    ) -> tuple[Epoch, Offset]:
+        """The last epoch not above `epoch` and its end; (-1, -1) for one that is yet to come."""
+        replica = self._partitions.find(topic, partition).replica
+        if leader_epoch != _UNSAID:
+            check_epoch(replica, leader_epoch)
+        if epoch > replica.epoch:
+            return NO_EPOCH, Offset(-1)
+        if epoch == replica.epoch:
+            return replica.epoch, replica.high_watermark
+        return replica.log.epoch_end(Epoch(epoch))

@@ -1,0 +1,123 @@
+"""Owns writes: checks a client's batches against their topic and proposes them to the replica.
+
+This is the hot path of the broker. It looks at headers and never at records, except where a topic
+asks for it: a compacted topic (every record needs a key) or one with a compression of its own.
+"""
+
+from collections.abc import Callable
+
+from moldau.model.clock import Clock
+from moldau.model.errors import ErrorCode, RefusedError, StorageError
+from moldau.records.batch import BatchFormatError, BatchHeader, check_batches, read_header
+from moldau.records.record import has_null_key, recompress
+from moldau.replica.replica import Proposal, Replica
+from moldau.service.partitions import Hosted, Partitions
+
+ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
+
+
+class ProduceService:
+    """Appends to the partitions of this broker."""
+
+    def __init__(
+        self,
+        partitions: Partitions,
+        clock: Clock,
+        on_storage_failure: Callable[[StorageError], None],
+    ) -> None:
+        self._partitions = partitions
+        self._clock = clock
+        self._on_storage_failure = on_storage_failure
+        self.disk_is_full = False
+        """Set while free space is below the reserve; produce is refused, reads go on."""
+
+    def append(
+        self, topic: str, partition: int, data: memoryview, acks: int
+    ) -> tuple[Replica, Proposal]:
+        """Append the batches of one partition. Raises RefusedError; nothing is appended then."""
+        hosted = self._partitions.get(topic, partition)
+        if hosted is None:
+            hosted = self._partitions.find(topic, partition)
+        config = hosted.config
+        headers = check_batches(data, bytes_max=config.message_bytes_max)
+        if self.disk_is_full:
+            raise RefusedError(
+                ErrorCode.KAFKA_STORAGE_ERROR, "the disk is full; try again when there is room"
+            )
+        if acks == ACKS_ALL and config.insync_replicas_min > 1:
+            raise RefusedError(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"1 replica is in sync, min.insync.replicas is {config.insync_replicas_min}",
+            )
+        writable: bytearray | memoryview = data
+        if hosted.is_plain:
+            for header in headers:
+                if header.is_transactional:
+                    _refuse_transactional()
+        else:
+            writable, headers = self._treat_specially(hosted, data, headers)
+        try:
+            proposal = hosted.replica.propose(
+                writable, headers, append_time=hosted.stamps_append_time
+            )
+        except StorageError as error:
+            self._on_storage_failure(error)
+            raise RefusedError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from None
+        return hosted.replica, proposal
+
+    def _treat_specially(
+        self, hosted: Hosted, data: memoryview, headers: list[BatchHeader]
+    ) -> tuple[bytearray | memoryview, list[BatchHeader]]:
+        """What the topic's settings ask beyond the plain append."""
+        if hosted.internal:
+            raise RefusedError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                f"{hosted.replica.partition.topic} is internal; only the broker writes to it",
+            )
+        if hosted.bounds_timestamps:
+            self._check_timestamps(hosted, headers)
+        position = 0
+        rewritten = bytearray()
+        codec_wanted = hosted.codec
+        for header in headers:
+            if header.is_transactional:
+                _refuse_transactional()
+            batch = data[position : position + header.size]
+            position += header.size
+            try:
+                if hosted.is_compacted and has_null_key(batch):
+                    raise RefusedError(
+                        ErrorCode.INVALID_RECORD, "a compacted topic takes no record without a key"
+                    )
+                if codec_wanted is not None and header.codec != codec_wanted:
+                    rewritten += recompress(batch, codec_wanted)
+                else:
+                    rewritten += batch
+            except BatchFormatError as error:
+                raise RefusedError(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
+        if codec_wanted is None:
+            return data, headers
+        headers = []
+        position = 0
+        while position < len(rewritten):
+            headers.append(read_header(rewritten, position))
+            position += headers[-1].size
+        return rewritten, headers
+
+    def _check_timestamps(self, hosted: Hosted, headers: list[BatchHeader]) -> None:
+        now = self._clock.wall_ms()
+        earliest = now - hosted.config.timestamp_before_max_ms
+        latest = now + hosted.config.timestamp_after_max_ms
+        for header in headers:
+            if header.base_timestamp < earliest or header.max_timestamp > latest:
+                raise RefusedError(
+                    ErrorCode.INVALID_TIMESTAMP,
+                    "a record's timestamp is too far from the broker's time "
+                    "(message.timestamp.before.max.ms, message.timestamp.after.max.ms)",
+                )
+
+
+def _refuse_transactional() -> None:
+    raise RefusedError(
+        ErrorCode.INVALID_TXN_STATE, "transactions are not served by this version of the broker"
+    )

@@ -1,0 +1,126 @@
+"""Owns the use cases around topics: create, delete, grow, configure, delete records."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from moldau.metadata.commands import CreatePartitions, CreateTopic, DeleteTopic
+from moldau.metadata.image import Image, Topic
+from moldau.model.errors import ErrorCode, RefusedError
+from moldau.model.ids import Offset, TopicId
+from moldau.service.metadata_store import MetadataStore
+from moldau.service.partitions import Partitions
+
+_BY_DEFAULT = -1
+HIGH_WATERMARK = -1
+"""DeleteRecords: everything that is committed now."""
+
+
+class TopicService:
+    """Changes topics through the metadata."""
+
+    def __init__(
+        self,
+        *,
+        metadata: MetadataStore,
+        partitions: Partitions,
+        new_topic_id: Callable[[], TopicId],
+        default_partitions: int,
+        default_replication_factor: int,
+    ) -> None:
+        self._metadata = metadata
+        self._partitions = partitions
+        self._new_topic_id = new_topic_id
+        self._default_partitions = default_partitions
+        self._default_replication_factor = default_replication_factor
+
+    @property
+    def image(self) -> Image:
+        return self._metadata.image
+
+    async def create(
+        self,
+        name: str,
+        *,
+        partitions: int = _BY_DEFAULT,
+        replication_factor: int = _BY_DEFAULT,
+        assignments: Mapping[int, Sequence[int]] | None = None,
+        configs: Mapping[str, str | None] | None = None,
+        validate_only: bool = False,
+        internal: bool = False,
+    ) -> Topic | None:
+        """The new topic; None if it was only checked. Raises RefusedError."""
+        if assignments is None:
+            if partitions == _BY_DEFAULT:
+                partitions = self._default_partitions
+            if replication_factor == _BY_DEFAULT:
+                replication_factor = self._default_replication_factor
+        command = CreateTopic(
+            name=name,
+            topic_id=self._new_topic_id(),
+            partitions=partitions,
+            replication_factor=replication_factor,
+            assignments=assignments,
+            configs=configs or {},
+            internal=internal,
+        )
+        if validate_only:
+            self._metadata.check(command)
+            return None
+        await self._metadata.submit(command)
+        return self._metadata.image.topic_by_id(command.topic_id)
+
+    async def ensure(self, name: str, *, internal: bool = False, partitions: int = -1) -> Topic:
+        """The topic, created if there is none. Two who ask at once get the same."""
+        topic = self.image.topic(name)
+        if topic is None:
+            try:
+                await self.create(
+                    name,
+                    partitions=partitions,
+                    replication_factor=1 if internal else _BY_DEFAULT,
+                    configs={"cleanup.policy": "compact"} if internal else None,
+                    internal=internal,
+                )
+            except RefusedError as error:
+                if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+                    raise
+            topic = self.image.topic(name)
+        if topic is None:
+            raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{name} was deleted again")
+        return topic
+
+    async def delete(self, *, name: str | None = None, topic_id: TopicId | None = None) -> None:
+        await self._metadata.submit(DeleteTopic(name=name, topic_id=topic_id))
+
+    async def add_partitions(
+        self,
+        name: str,
+        count: int,
+        assignments: Sequence[Sequence[int]] | None,
+        *,
+        validate_only: bool,
+    ) -> None:
+        command = CreatePartitions(topic=name, count=count, assignments=assignments)
+        if validate_only:
+            self._metadata.check(command)
+        else:
+            await self._metadata.submit(command)
+
+    def delete_records(self, topic: str, partition: int, before: int) -> Offset:
+        """Raise the start of a partition; returns the new start. Raises RefusedError."""
+        hosted = self._partitions.find(topic, partition)
+        if hosted.internal:
+            raise RefusedError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is internal")
+        if not hosted.deletes:
+            raise RefusedError(
+                ErrorCode.POLICY_VIOLATION, f"{topic} has cleanup.policy without delete"
+            )
+        replica = hosted.replica
+        offset = replica.high_watermark if before == HIGH_WATERMARK else Offset(before)
+        if not 0 <= offset <= replica.high_watermark:
+            raise RefusedError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"{before} is not between 0 and {replica.high_watermark}",
+            )
+        if offset > replica.log.start_offset:
+            replica.delete_before(offset)
+        return replica.log.start_offset

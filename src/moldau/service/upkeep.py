@@ -1,0 +1,101 @@
+"""Owns what a broker does by the clock: retention, interval flushes, watching the disk."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from moldau.model.clock import Clock
+from moldau.model.flush import FlushPolicy
+from moldau.model.ids import TimestampMs
+from moldau.service.partitions import Partitions
+from moldau.service.produce import ProduceService
+
+log = logging.getLogger(__name__)
+
+_DISK_CHECK_SECONDS = 1.0
+_SNAPSHOT_CHECK_SECONDS = 5.0
+_PARTITIONS_PER_TURN = 50
+"""Retention yields to requests after so many partitions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpkeepConfig:
+    """How often, and how much room to keep."""
+
+    retention_check_ms: int
+    flush_interval_ms: int
+    producer_id_expiry_ms: int
+    disk_reserve_bytes: int
+
+
+class Upkeep:
+    """Background work over all partitions."""
+
+    def __init__(
+        self,
+        *,
+        config: UpkeepConfig,
+        partitions: Partitions,
+        produce: ProduceService,
+        clock: Clock,
+        free_bytes: Callable[[], int],
+    ) -> None:
+        self._config = config
+        self._partitions = partitions
+        self._produce = produce
+        self._clock = clock
+        self._free_bytes = free_bytes
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._keep_retaining())
+            tasks.create_task(self._keep_flushing())
+            tasks.create_task(self._keep_snapshotting())
+            tasks.create_task(self._keep_watching_disk())
+
+    async def _keep_retaining(self) -> None:
+        while True:
+            await asyncio.sleep(self._config.retention_check_ms / 1000)
+            now = self._clock.wall_ms()
+            expire_before = TimestampMs(now - self._config.producer_id_expiry_ms)
+            for number, hosted in enumerate(self._partitions):
+                if number % _PARTITIONS_PER_TURN == _PARTITIONS_PER_TURN - 1:
+                    await asyncio.sleep(0)
+                # A topic may be deleted while this sleeps.
+                if hosted.replica.is_open:
+                    hosted.replica.retain(now)
+                    hosted.replica.producers.expire(expire_before)
+
+    async def _keep_flushing(self) -> None:
+        while True:
+            await asyncio.sleep(self._config.flush_interval_ms / 1000)
+            for hosted in self._partitions:
+                if hosted.replica.log.config.flush is FlushPolicy.INTERVAL:
+                    hosted.replica.flush_soon()
+
+    async def _keep_snapshotting(self) -> None:
+        while True:
+            await asyncio.sleep(_SNAPSHOT_CHECK_SECONDS)
+            for hosted in self._partitions:
+                hosted.replica.snapshot_if_due()
+
+    async def _keep_watching_disk(self) -> None:
+        while True:
+            self.check_disk()
+            await asyncio.sleep(_DISK_CHECK_SECONDS)
+
+    def check_disk(self) -> None:
+        """Refuse produce while there is less room than the reserve; accept again by itself."""
+        is_full = self._free_bytes() < self._config.disk_reserve_bytes
+        if is_full != self._produce.disk_is_full:
+            self._produce.disk_is_full = is_full
+            if is_full:
+                log.error(
+                    "less than %d bytes are free on the data disk: produce is refused until "
+                    "there is room (log.disk_reserve_bytes)",
+                    self._config.disk_reserve_bytes,
+                )
+            else:
+                log.warning("there is room on the data disk again: produce is accepted")

@@ -1,0 +1,397 @@
+"""Connections: framing, order of replies, backpressure, bounds. Real sockets on loopback."""
+
+import asyncio
+import contextlib
+import os
+import socket
+import struct
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from moldau.model.errors import PeerProtocolError
+from moldau.model.ids import TimestampMs
+from moldau.model.slices import FileSlice
+from moldau.net.buffers import ByteBudget
+from moldau.net.connection import Connection, ConnectionLimits, Reply
+from moldau.net.listener import Listener, ListenerLimits
+
+
+class RealClock:
+    def wall_ms(self) -> TimestampMs:
+        return TimestampMs(int(time.time() * 1000))
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+
+class Recorder:
+    """A handler that answers as the test says."""
+
+    def __init__(self, answer: Callable[[Connection, bytes], None]) -> None:
+        self._answer = answer
+        self.frames: list[bytes] = []
+        self.closed = 0
+
+    def on_frame(self, connection: Connection, frame: memoryview) -> None:
+        self.frames.append(bytes(frame))
+        self._answer(connection, bytes(frame))
+
+    def on_closed(self, connection: Connection) -> None:
+        self.closed += 1
+
+
+def framed(body: bytes) -> bytes:
+    return struct.pack(">i", len(body)) + body
+
+
+def echo(connection: Connection, frame: bytes) -> None:
+    connection.reply([framed(frame)])
+
+
+@contextlib.asynccontextmanager
+async def listening(
+    handler: Recorder,
+    *,
+    request_bytes_max: int = 1 << 20,
+    inflight_bytes_max: int = 1 << 20,
+    inflight_requests_max: int = 100,
+    outgoing_bytes_max: int = 1 << 20,
+    connections_max: int = 10,
+    connections_per_address_max: int = 10,
+    budget: ByteBudget | None = None,
+) -> AsyncIterator[tuple[Listener, int]]:
+    listener = Listener(
+        loop=asyncio.get_running_loop(),
+        handler=handler,
+        limits=ListenerLimits(
+            connections_max=connections_max,
+            connections_per_address_max=connections_per_address_max,
+            idle_seconds_max=60,
+        ),
+        connection_limits=ConnectionLimits(
+            request_bytes_max=request_bytes_max,
+            inflight_bytes_max=inflight_bytes_max,
+            inflight_requests_max=inflight_requests_max,
+            outgoing_bytes_max=outgoing_bytes_max,
+        ),
+        budget=budget or ByteBudget(1 << 24),
+        clock=RealClock(),
+    )
+    _, port = listener.bind("127.0.0.1", 0)
+    listener.start()
+    try:
+        yield listener, port
+    finally:
+        listener.close()
+
+
+async def read_frame(reader: asyncio.StreamReader) -> bytes:
+    (size,) = struct.unpack(">i", await asyncio.wait_for(reader.readexactly(4), 10))
+    return await asyncio.wait_for(reader.readexactly(size), 10)
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    for _ in range(2000):
+        if condition():
+            return
+        await asyncio.sleep(0.005)
+    pytest.fail("the condition did not come true")
+
+
+async def settled() -> None:
+    """Long enough for everything that is going to happen on loopback to have happened."""
+    await asyncio.sleep(0.1)
+
+
+async def test_frames_that_arrive_byte_by_byte_are_put_together() -> None:
+    handler = Recorder(echo)
+    async with listening(handler) as (_, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for byte in framed(b"hello") + framed(b"world"):
+            writer.write(bytes([byte]))
+            await writer.drain()
+            await asyncio.sleep(0)
+        assert [await read_frame(reader), await read_frame(reader)] == [b"hello", b"world"]
+        writer.close()
+
+
+async def test_a_frame_larger_than_the_shared_buffer_arrives_whole() -> None:
+    handler = Recorder(echo)
+    body = os.urandom(900_000)
+    async with listening(handler) as (_, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(framed(body) + framed(b"next"))
+        assert await read_frame(reader) == body
+        assert await read_frame(reader) == b"next"
+        writer.close()
+
+
+async def test_many_frames_of_many_sizes_in_one_stream_keep_their_content() -> None:
+    handler = Recorder(echo)
+    bodies = [os.urandom(1 + (i * 7919) % 70_000) for i in range(150)]
+    async with listening(handler) as (_, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+
+        async def send() -> None:
+            stream = b"".join(framed(body) for body in bodies)
+            for start in range(0, len(stream), 33_333):
+                writer.write(stream[start : start + 33_333])
+                await writer.drain()
+
+        sending = asyncio.create_task(send())
+        for body in bodies:
+            assert await read_frame(reader) == body
+        await sending
+        writer.close()
+
+
+async def test_replies_leave_in_the_order_of_requests() -> None:
+    deferred: list[Reply] = []
+
+    def answer(connection: Connection, frame: bytes) -> None:
+        if frame == b"slow":
+            deferred.append(connection.defer())
+        else:
+            echo(connection, frame)
+
+    async with listening(Recorder(answer)) as (_, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(framed(b"slow") + framed(b"quick") + framed(b"slow") + framed(b"last"))
+        await eventually(lambda: len(deferred) == 2)
+        deferred[1].complete([framed(b"second")])
+        await settled()
+        deferred[0].complete([framed(b"first")])
+        got = [await read_frame(reader) for _ in range(4)]
+        assert got == [b"first", b"quick", b"second", b"last"]
+        writer.close()
+
+
+@pytest.mark.parametrize("size", [0, -1, 2**20 + 1, 2**31 - 1])
+async def test_an_impossible_length_closes_the_connection_before_anything_is_allocated(
+    size: int,
+) -> None:
+    handler = Recorder(echo)
+    budget = ByteBudget(1 << 24)
+    async with listening(handler, request_bytes_max=2**20, budget=budget) as (listener, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(struct.pack(">i", size) + b"x" * 10)
+        assert await asyncio.wait_for(reader.read(), 10) == b""
+        assert handler.frames == []
+        assert budget.used == 0
+        assert listener.connection_count == 0
+        writer.close()
+
+
+async def test_a_protocol_error_closes_only_that_connection() -> None:
+    def answer(connection: Connection, frame: bytes) -> None:
+        if frame == b"bad":
+            raise PeerProtocolError("nonsense")
+        echo(connection, frame)
+
+    async with listening(Recorder(answer)) as (_, port):
+        good_reader, good_writer = await asyncio.open_connection("127.0.0.1", port)
+        bad_reader, bad_writer = await asyncio.open_connection("127.0.0.1", port)
+        bad_writer.write(framed(b"bad"))
+        assert await asyncio.wait_for(bad_reader.read(), 10) == b""
+        good_writer.write(framed(b"still here"))
+        assert await read_frame(good_reader) == b"still here"
+        good_writer.close()
+        bad_writer.close()
+
+
+async def test_reading_pauses_while_too_many_requests_are_unanswered() -> None:
+    deferred: list[Reply] = []
+
+    def answer(connection: Connection, frame: bytes) -> None:
+        deferred.append(connection.defer())
+
+    handler = Recorder(answer)
+    async with listening(handler, inflight_requests_max=4) as (_, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"".join(framed(b"%d" % i) for i in range(20)))
+        await eventually(lambda: len(handler.frames) == 4)
+        await settled()
+        assert len(handler.frames) == 4
+        done = 0
+        while done < 20:
+            await eventually(lambda: len(deferred) > done)
+            deferred[done].complete([framed(b"r%d" % done)])
+            assert await read_frame(reader) == b"r%d" % done
+            done += 1
+            assert len(handler.frames) <= done + 4
+        assert handler.frames == [b"%d" % i for i in range(20)]
+        writer.close()
+
+
+async def test_a_client_that_does_not_read_stops_being_read() -> None:
+    handled = 0
+
+    def answer(connection: Connection, frame: bytes) -> None:
+        nonlocal handled
+        handled += 1
+        connection.reply([bytes(64 * 1024)])
+
+    async with listening(Recorder(answer), outgoing_bytes_max=256 * 1024) as (_, port):
+        sock = socket.create_connection(("127.0.0.1", port))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
+        sock.sendall(b"".join(framed(b"give") for _ in range(2000)))
+        await settled()
+        # What the kernel buffers is beyond our control; 2000 replies would be 128 MB.
+        assert handled < 500
+        before = handled
+        await settled()
+        assert handled == before
+        sock.setblocking(False)
+        loop = asyncio.get_running_loop()
+        received = 0
+        while received < 2000 * 64 * 1024:
+            received += len(await asyncio.wait_for(loop.sock_recv(sock, 1 << 20), 10))
+        assert handled == 2000
+        sock.close()
+
+
+async def test_the_budget_of_all_connections_pauses_reading_and_resumes() -> None:
+    deferred: list[Reply] = []
+    budget = ByteBudget(10_000)
+
+    def answer(connection: Connection, frame: bytes) -> None:
+        deferred.append(connection.defer())
+
+    handler = Recorder(answer)
+    async with listening(handler, budget=budget) as (_, port):
+        pairs = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4)]
+        for _, writer in pairs:
+            for _ in range(5):
+                writer.write(framed(bytes(4000)))
+        await eventually(lambda: len(deferred) >= 3)
+        await settled()
+        assert len(deferred) < 10
+        answered = 0
+        while answered < 20:
+            await eventually(lambda: len(deferred) > answered)
+            deferred[answered].complete([framed(b"ok")])
+            answered += 1
+        for reader, writer in pairs:
+            for _ in range(5):
+                assert await read_frame(reader) == b"ok"
+            writer.close()
+        await eventually(lambda: handler.closed == 4)
+        assert budget.used == 0
+
+
+async def test_file_slices_are_sent_between_other_chunks(tmp_path: Path) -> None:
+    content = os.urandom(300_000)
+    path = tmp_path / "segment"
+    path.write_bytes(content)
+    with path.open("rb") as file:
+
+        def answer(connection: Connection, frame: bytes) -> None:
+            chunks = [
+                struct.pack(">i", 4 + 200_000 + 3 + 100),
+                b"head",
+                FileSlice(file, 50_000, 200_000),
+                b"mid",
+                FileSlice(file, 10, 100),
+            ]
+            connection.reply(chunks)
+
+        async with listening(Recorder(answer)) as (_, port):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(framed(b"a") + framed(b"b"))
+            expected = b"head" + content[50_000:250_000] + b"mid" + content[10:110]
+            assert await read_frame(reader) == expected
+            assert await read_frame(reader) == expected
+            writer.close()
+
+
+async def test_a_file_that_is_shorter_than_its_slice_closes_the_connection(tmp_path: Path) -> None:
+    path = tmp_path / "short"
+    path.write_bytes(bytes(20_000))
+    with path.open("rb") as file:
+
+        def answer(connection: Connection, frame: bytes) -> None:
+            connection.reply([struct.pack(">i", 50_000), FileSlice(file, 0, 50_000)])
+
+        async with listening(Recorder(answer)) as (_, port):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(framed(b"a"))
+            assert len(await asyncio.wait_for(reader.read(), 10)) <= 20_004
+            writer.close()
+
+
+async def test_connections_beyond_the_caps_are_refused() -> None:
+    async with listening(Recorder(echo), connections_max=3, connections_per_address_max=2) as (
+        listener,
+        port,
+    ):
+        kept = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        assert await asyncio.wait_for(reader.read(), 10) == b""
+        assert (listener.connection_count, listener.refused_total) == (2, 1)
+        kept[0][1].close()
+        await eventually(lambda: listener.connection_count == 1)
+        again = await asyncio.open_connection("127.0.0.1", port)
+        again[1].write(framed(b"welcome"))
+        assert await read_frame(again[0]) == b"welcome"
+        for _, writer in [*kept, again]:
+            writer.close()
+
+
+async def test_a_closed_connection_tells_its_unanswered_requests() -> None:
+    abandoned = []
+
+    def answer(connection: Connection, frame: bytes) -> None:
+        connection.defer().on_abandoned = lambda: abandoned.append(frame)
+
+    async with listening(Recorder(answer)) as (_, port):
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(framed(b"one") + framed(b"two"))
+        await settled()
+        writer.close()
+        await eventually(lambda: abandoned == [b"one", b"two"])
+
+
+async def test_draining_answers_what_is_in_flight_and_then_closes() -> None:
+    deferred: list[Reply] = []
+
+    def answer(connection: Connection, frame: bytes) -> None:
+        deferred.append(connection.defer())
+
+    async with listening(Recorder(answer)) as (listener, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        idle_reader, idle_writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(framed(b"work"))
+        await eventually(lambda: len(deferred) == 1)
+        listener.drain()
+        assert await asyncio.wait_for(idle_reader.read(), 10) == b""
+        assert listener.connection_count == 1
+        deferred[0].complete([framed(b"done")])
+        assert await read_frame(reader) == b"done"
+        assert await asyncio.wait_for(reader.read(), 10) == b""
+        assert listener.connection_count == 0
+        writer.close()
+        idle_writer.close()
+
+
+async def test_a_defect_in_a_handler_closes_the_connection_and_not_the_listener() -> None:
+    def answer(connection: Connection, frame: bytes) -> None:
+        if frame == b"boom":
+            raise ZeroDivisionError
+        echo(connection, frame)
+
+    loop = asyncio.get_running_loop()
+    seen: list[object] = []
+    loop.set_exception_handler(lambda _, context: seen.append(context["exception"]))
+    async with listening(Recorder(answer)) as (_, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(framed(b"boom"))
+        assert await asyncio.wait_for(reader.read(), 10) == b""
+        writer.close()
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(framed(b"fine"))
+        assert await read_frame(reader) == b"fine"
+        writer.close()
+    assert [type(error) for error in seen] == [ZeroDivisionError]
