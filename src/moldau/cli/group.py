@@ -5,13 +5,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from moldau.cli.lazy import Command, LazyGroup
-from moldau.cli.options import brokers_option, complete_groups, output_option
+from moldau.cli.options import Properties, brokers_option, complete_groups, output_option
 from moldau.cli.output import emit_document, emit_rows, emit_table, say
 
 if TYPE_CHECKING:
     from moldau.client.admin import GroupDetail
-
-Properties = tuple[tuple[str, str], ...]
 
 
 @click.group(
@@ -99,7 +97,7 @@ def describe(name: str, output: str, brokers: str, properties: Properties) -> No
 
 
 def lag_rows(detail: "GroupDetail") -> list[dict[str, Any]]:
-    """A row per partition; None where the group has no committed offset or nobody could be asked."""
+    """A row per partition; None where nothing is committed or nobody could be asked."""
     return [
         {
             "topic": lag.topic,

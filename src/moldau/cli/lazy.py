@@ -22,6 +22,17 @@ class Lazy(NamedTuple):
     summary: str
 
 
+class NoSuchCommand(click.UsageError):
+    """A command that does not exist, and the one that was probably meant."""
+
+    def __init__(self, ctx: click.Context, name: str, known: Sequence[str]) -> None:
+        import difflib
+
+        super().__init__(f"no such command: {ctx.command_path} {name}", ctx=ctx)
+        close = difflib.get_close_matches(name, known, n=1)
+        self.hint = f"did you mean `{ctx.command_path} {close[0]}`?" if close else ""
+
+
 class ExamplesMixin:
     """Help pages that end with lines to copy."""
 
@@ -75,15 +86,9 @@ class LazyGroup(ExamplesMixin, click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            if args and not args[0].startswith("-"):
-                import difflib
-
-                names = self.list_commands(ctx)
-                close = difflib.get_close_matches(args[0], names, n=1)
-                meant = f"did you mean `{ctx.command_path} {close[0]}`?" if close else ""
-                error.message = f"no such command: {ctx.command_path} {args[0]}"
-                error.hint = meant  # type: ignore[attr-defined]
-            raise
+            if not args or args[0].startswith("-"):
+                raise
+            raise NoSuchCommand(ctx, args[0], self.list_commands(ctx)) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """From the summaries, so that nothing is imported."""

@@ -31,9 +31,23 @@ _COMMANDS = {
 }
 
 
+class _PipeClosed(Exception):
+    """Whoever read our output has gone."""
+
+
+class _Root(LazyGroup):
+    """The tree's root. click would end the process with 1 for a closed pipe; we do not."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise _PipeClosed from error
+
+
 @click.group(
     name="moldau",
-    cls=LazyGroup,
+    cls=_Root,
     lazy=_COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     examples=(
@@ -64,7 +78,7 @@ def run(arguments: list[str] | None = None) -> int:
     except click.ClickException as error:
         _report_usage(error)
         return error.exit_code
-    except BrokenPipeError:
+    except _PipeClosed:
         return _broken_pipe()
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED

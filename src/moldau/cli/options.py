@@ -2,11 +2,21 @@
 
 import re
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from moldau.cli.output import FORMATS
+
+Properties = tuple[tuple[str, str], ...]
+"""What -X and --config collect."""
+
+# Generic for the type checker only: not so in every version of click that we support.
+if TYPE_CHECKING:
+    _FloatParam = click.ParamType[float]
+    _PairParam = click.ParamType[tuple[str, str]]
+else:
+    _FloatParam = _PairParam = click.ParamType
 
 DEFAULT_BROKERS = "localhost:9092"
 
@@ -15,7 +25,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "": 1.0}
 
 
-class Duration(click.ParamType):
+class Duration(_FloatParam):
     """A time in seconds: `5`, `500ms`, `2m`."""
 
     name = "duration"
@@ -31,7 +41,7 @@ class Duration(click.ParamType):
         return float(match[1]) * _SECONDS[match[2]]
 
 
-class KeyValue(click.ParamType):
+class KeyValue(_PairParam):
     """KEY=VALUE."""
 
     name = "key=value"

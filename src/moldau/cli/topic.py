@@ -8,6 +8,7 @@ from moldau.cli.errors import CommandError, ExitCode
 from moldau.cli.lazy import Command, LazyGroup
 from moldau.cli.options import (
     KeyValue,
+    Properties,
     brokers_option,
     complete_topics,
     output_option,
@@ -18,8 +19,6 @@ from moldau.cli.output import cell_text, confirm, emit_document, emit_rows, emit
 
 if TYPE_CHECKING:
     from moldau.client.admin import Admin, TopicInfo
-
-Properties = tuple[tuple[str, str], ...]
 
 
 @click.group(

@@ -53,7 +53,6 @@ def producer_settings(
         "batch.num.messages": 1_000_000,
         "queue.buffering.max.messages": 1_000_000,
         "queue.buffering.max.kbytes": 256 * 1024,
-        "queue.buffering.backpressure.threshold": 1_000_000,
     }
     return settings | dict(extra or {})
 

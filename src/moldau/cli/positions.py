@@ -1,0 +1,103 @@
+"""Owns where reading starts: the values of `--offset`, and the offsets that they stand for."""
+
+import re
+import time
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Self
+
+import click
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, TopicPartition
+
+    _PositionBase = click.ParamType["Position"]
+else:
+    _PositionBase = click.ParamType
+
+_RESOLVE_SECONDS_MAX = 5.0
+# librdkafka's names for the two ends, and for "so many before the end".
+_BEGINNING = -2
+_END = -1
+_TAIL_BASE = -2000
+
+_AGO_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """A place in every partition of a topic: by offset, or by time."""
+
+    offset: int = _END
+    time_ms: int | None = None
+
+    @classmethod
+    def beginning(cls) -> Self:
+        return cls(offset=_BEGINNING)
+
+    @classmethod
+    def end(cls) -> Self:
+        return cls(offset=_END)
+
+    @classmethod
+    def before_end(cls, count: int) -> Self:
+        return cls(offset=_TAIL_BASE - count)
+
+    def resolve(
+        self, consumer: "Consumer", topic: str, partitions: list[int]
+    ) -> "list[TopicPartition]":
+        """The partitions with their offsets, to be assigned."""
+        from confluent_kafka import KafkaException, TopicPartition
+
+        from moldau.client.connect import translate
+
+        if self.time_ms is None:
+            return [TopicPartition(topic, number, self.offset) for number in partitions]
+        wanted = [TopicPartition(topic, number, self.time_ms) for number in partitions]
+        try:
+            return consumer.offsets_for_times(wanted, timeout=_RESOLVE_SECONDS_MAX)
+        except KafkaException as error:
+            raise translate(error, doing=f"find the offsets of topic {topic} by time") from error
+
+
+class PositionParam(_PositionBase):
+    """beginning, end, N, -N, @TIME, @-DURATION."""
+
+    name = "position"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Position:
+        if isinstance(value, Position):
+            return value
+        text = str(value).strip()
+        position = parse_position(text)
+        if position is None:
+            self.fail(f"{text!r} is none of: beginning, end, N, -N, @TIME, @-10m", param, ctx)
+        return position
+
+
+def parse_position(text: str) -> Position | None:
+    """What is meant, or None if that is nothing."""
+    if text in ("beginning", "earliest", "start"):
+        return Position.beginning()
+    if text in ("end", "latest"):
+        return Position.end()
+    if re.fullmatch(r"\d{1,18}", text):
+        return Position(offset=int(text))
+    if re.fullmatch(r"-\d{1,9}", text):
+        return Position.before_end(int(text[1:]))
+    moment = _time_ms(text[1:]) if text.startswith("@") else None
+    return None if moment is None else Position(time_ms=moment)
+
+
+def _time_ms(text: str) -> int | None:
+    """Milliseconds since 1970 from just that, an ISO 8601 time (local unless it says), or ago."""
+    if ago := re.fullmatch(r"-(\d{1,9})(ms|s|m|h|d)", text):
+        return int(time.time() * 1000) - int(ago[1]) * _AGO_MS[ago[2]]
+    if re.fullmatch(r"\d{10,15}", text):
+        return int(text)
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        return None

@@ -1,0 +1,46 @@
+"""Owns how a long-running command is told to stop: by signal, or because nobody reads any more."""
+
+import select
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class Stop:
+    """Set by the first Ctrl-C or SIGTERM; a second one interrupts whatever is going on."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def __bool__(self) -> bool:
+        return self.asked
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+
+
+@contextmanager
+def stop_signals() -> Iterator[Stop]:
+    """Within, SIGINT and SIGTERM only set the returned flag."""
+    stop = Stop()
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, stop.handle) for number in numbers]
+    try:
+        yield stop
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+def reader_gone() -> bool:
+    """True once the other end of our standard output is closed, as by `| head`."""
+    try:
+        poller = select.poll()
+        poller.register(sys.stdout.fileno(), 0)
+        return any(event & select.POLLERR for _, event in poller.poll(0))
+    except (OSError, ValueError):
+        return False
