@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from moldau.model.errors import PeerProtocolError
 from moldau.model.slices import Chunk, FileSlice
-from moldau.wire.registry import APIS, ApiKey
+from moldau.wire.registry import APIS, NEVER_FLEXIBLE, ApiKey
 from moldau.wire.schema import Request
 from moldau.wire.varint import read_tags_end
 
@@ -23,6 +23,13 @@ _RESPONSE_OLD = struct.Struct(">ii")
 _RESPONSE_FLEXIBLE = struct.Struct(">iix")
 _CORRELATION = struct.Struct(">i")
 _FIRST_CHUNK_JOINED_BYTES_MAX = 64 * 1024
+
+# Per key, as plain tuples and numbers, because these two are looked at for every request.
+_REQUEST_RULES = {int(key): (*api.versions, api.flexible) for key, api in APIS.items()}
+_RESPONSE_FLEXIBLE_FIRST = {
+    int(key): NEVER_FLEXIBLE if key == ApiKey.API_VERSIONS else api.flexible
+    for key, api in APIS.items()
+}
 
 
 class RequestHeader(NamedTuple):
@@ -42,8 +49,11 @@ def read_request_header(frame: memoryview) -> RequestHeader:
     if size < 10:
         return _read_identity(frame)
     api_key, version, correlation_id, length = _FIXED.unpack_from(frame)
-    api = APIS.get(api_key)
-    if api is None or not api.versions[0] <= version <= api.versions[1]:
+    rules = _REQUEST_RULES.get(api_key)
+    if rules is None:
+        return RequestHeader(api_key, version, correlation_id, None, BODY_UNKNOWN)
+    first, last, flexible = rules
+    if not first <= version <= last:
         return RequestHeader(api_key, version, correlation_id, None, BODY_UNKNOWN)
     position = 10
     client_id: str | None = None
@@ -52,12 +62,12 @@ def read_request_header(frame: memoryview) -> RequestHeader:
         if position > size:
             raise PeerProtocolError("the client id goes beyond the end of the request")
         try:
-            client_id = str(frame[10:position], "utf-8")
+            client_id = frame[10:position].tobytes().decode()
         except UnicodeDecodeError as error:
             raise PeerProtocolError(f"the client id is not UTF-8: {error}") from error
     elif length != -1:
         raise PeerProtocolError("the client id has a negative length")
-    if version >= api.flexible:
+    if version >= flexible:
         # Nearly always an empty section: one zero byte.
         if position < size and not frame[position]:
             position += 1
@@ -80,11 +90,6 @@ def _read_identity(frame: memoryview) -> RequestHeader:
     return RequestHeader(api_key, version, correlation_id, None, BODY_UNKNOWN)
 
 
-def _response_is_flexible(api_key: int, version: int) -> bool:
-    api = APIS.get(api_key)
-    return api is not None and version >= api.flexible and api_key != ApiKey.API_VERSIONS
-
-
 def frame_response(
     api_key: int, version: int, correlation_id: int, chunks: list[Chunk]
 ) -> list[Chunk]:
@@ -92,7 +97,7 @@ def frame_response(
     size = 0
     for chunk in chunks:
         size += len(chunk)
-    if _response_is_flexible(api_key, version):
+    if version >= _RESPONSE_FLEXIBLE_FIRST.get(api_key, NEVER_FLEXIBLE):
         head = _RESPONSE_FLEXIBLE.pack(size + 5, correlation_id)
     else:
         head = _RESPONSE_OLD.pack(size + 4, correlation_id)
@@ -119,7 +124,7 @@ def read_response_header(frame: memoryview, api_key: int, version: int) -> tuple
     """The correlation id of a response (without its length) and where its body begins."""
     try:
         (correlation_id,) = _CORRELATION.unpack_from(frame)
-        if _response_is_flexible(api_key, version):
+        if version >= _RESPONSE_FLEXIBLE_FIRST.get(api_key, NEVER_FLEXIBLE):
             return correlation_id, read_tags_end(frame, _CORRELATION.size)
     except (struct.error, IndexError) as error:
         raise PeerProtocolError("the response ends inside its header") from error
