@@ -18,6 +18,7 @@ from benchmarks.servers import Running
 
 PARTITIONS = 6
 TOPIC_SECONDS_MAX = 15.0
+DISTURBED_SHARE = 0.15
 
 
 @dataclass(kw_only=True)
@@ -47,9 +48,16 @@ class Bench:
             self.notes.append(text)
 
     def load(self, metric: str, kind: str, running: Running, **spec: Any) -> Sample:
-        """Run a load against a server and keep its figures under `metric`."""
+        """Run a load against a server and keep its figures under `metric`.
+
+        When other programs took much of the machine meanwhile, it is run once more, and the run
+        that was disturbed less counts.
+        """
         full = {"port": running.port, "bootstrap": running.bootstrap, **spec}
         sample = run_client(kind, full, running.server)
+        if sample.other_cpu_share > DISTURBED_SHARE:
+            again = run_client(kind, full, running.server)
+            sample = min(sample, again, key=lambda one: one.other_cpu_share)
         self.record(f"{metric}.mb_s", sample.mb_per_s)
         self.record(f"{metric}.msg_s", sample.messages_per_s)
         self.record(f"{metric}.cpu_ms_mb", sample.cpu_ms_per_mb)

@@ -239,7 +239,7 @@ class Sample:
         return self.server_cpu_s * 1e6 / self.messages
 
 
-def _read_line(process: subprocess.Popen[bytes], seconds_max: float, what: str) -> bytes:
+def _read_line(process: subprocess.Popen[bytes], seconds_max: float) -> bytes:
     """One line of a client's output; clients print two lines, so unbuffered reads are cheap."""
     deadline = time.perf_counter() + seconds_max
     stdout = process.stdout
@@ -249,10 +249,10 @@ def _read_line(process: subprocess.Popen[bytes], seconds_max: float, what: str) 
     while not line.endswith(b"\n"):
         left = deadline - time.perf_counter()
         if left <= 0 or not select.select([stdout], [], [], left)[0]:
-            raise BenchmarkError(f"{what}: no answer within {seconds_max} s")
+            raise BenchmarkError(f"no answer within {seconds_max} s")
         chunk = os.read(stdout.fileno(), 1 << 16)
         if not chunk:
-            raise BenchmarkError(f"{what}: ended early (code {process.wait(5)})")
+            raise BenchmarkError("it ended early")
         line += chunk
     return bytes(line)
 
@@ -264,39 +264,48 @@ def run_client(kind: str, spec: dict[str, Any], server: Server, *, settle_s: flo
     the server's clock is read on either side of the load alone. Its memory is read after
     `settle_s`, while the client still holds its connections.
     """
-    process = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.clients", kind, json.dumps(spec)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        cwd=ROOT,
-        bufsize=0,
-    )
-    what = f"client {kind}"
-    try:
-        if process.stdin is None:
-            raise BenchmarkError(f"{what}: no pipe")
-        line = _read_line(process, CLIENT_SETUP_S_MAX, what)
-        if line != CLIENT_READY:
-            raise BenchmarkError(f"{what}: {line.decode(errors='replace').strip()}")
-        server_before = server.cpu_seconds()
-        client_before = cpu_seconds(process.pid)
-        machine_before, wall_before = machine_cpu_seconds(), time.perf_counter()
-        process.stdin.write(CLIENT_GO)
-        result = json.loads(_read_line(process, CLIENT_RUN_S_MAX, what))
-        wall = time.perf_counter() - wall_before
-        server_cpu = server.cpu_seconds() - server_before
-        client_cpu = cpu_seconds(process.pid) - client_before
-        other = machine_cpu_seconds() - machine_before - server_cpu - client_cpu
-        time.sleep(settle_s)
-        server_rss = server.rss_bytes()
-        process.stdin.close()
-        process.wait(STOP_S_MAX)
-    finally:
-        if process.poll() is None:
-            process.kill()
+    with tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.clients", kind, json.dumps(spec)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            cwd=ROOT,
+            bufsize=0,
+        )
+        try:
+            return _measure(process, server, settle_s)
+        except (BenchmarkError, BrokenPipeError) as error:
+            errors.seek(0)
+            lines = errors.read().decode(errors="replace").strip().splitlines()
+            reason = lines[-1] if lines else str(error)
+            raise BenchmarkError(f"load {kind} on {server.name}: {reason}") from error
+        finally:
+            if process.poll() is None:
+                process.kill()
             process.wait(STOP_S_MAX)
-    if "error" in result:
-        raise BenchmarkError(f"{what}: {result['error']}")
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    pipe.close()
+
+
+def _measure(process: subprocess.Popen[bytes], server: Server, settle_s: float) -> Sample:
+    if process.stdin is None:
+        raise BenchmarkError("no pipe to the client")
+    if _read_line(process, CLIENT_SETUP_S_MAX) != CLIENT_READY:
+        raise BenchmarkError("the client did not get ready")
+    server_before, client_before = server.cpu_seconds(), cpu_seconds(process.pid)
+    machine_before, wall_before = machine_cpu_seconds(), time.perf_counter()
+    process.stdin.write(CLIENT_GO)
+    result = json.loads(_read_line(process, CLIENT_RUN_S_MAX))
+    wall = time.perf_counter() - wall_before
+    server_cpu = server.cpu_seconds() - server_before
+    client_cpu = cpu_seconds(process.pid) - client_before
+    other = machine_cpu_seconds() - machine_before - server_cpu - client_cpu
+    time.sleep(settle_s)
+    server_rss = server.rss_bytes()
+    process.stdin.close()
+    process.wait(STOP_S_MAX)
     return Sample(
         wall_s=result.pop("wall_s"),
         messages=result.pop("messages"),
