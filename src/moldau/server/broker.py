@@ -187,6 +187,8 @@ class BrokerServer:
             broker_id=self._broker_id,
             auto_create_topics=config.topic.auto_create,
             data_dir=config.data_dir,
+            disk_free_bytes=self._storage.free_bytes,
+            disk_total_bytes=self._storage.total_bytes,
             clock=self._clock,
             metadata=self._metadata,
             partitions=self._partitions,
@@ -202,6 +204,7 @@ class BrokerServer:
             ),
             groups=self._groups,
             producer_ids=ProducerIds(self._metadata),
+            disk_free_bytes=self._storage.free_bytes,
         )
 
     def _make_listener(self) -> Listener:

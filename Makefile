@@ -1,0 +1,74 @@
+# Two commands: `make run` starts a broker, `make test` checks and tests everything.
+# Both work with nothing but a clone, Python 3.11+ and make.
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check format docs bench bench-quick clean
+
+help:            ## show this list
+	@grep -E '^[a-z-]+: .*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | \
+		awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+$(VENV)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "error: Python 3.11 or newer is needed; set one: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || \
+		{ echo "error: cannot make a virtual environment; on Debian: apt-get install python3-venv"; exit 1; }
+	@touch $@
+
+$(VENV)/run: pyproject.toml | $(VENV)/python
+	@echo "installing moldau into $(VENV) …"
+	@$(PIP) install -e .
+	@touch $@
+
+$(VENV)/test: pyproject.toml | $(VENV)/python
+	@echo "installing moldau with its test tools into $(VENV) …"
+	@$(PIP) install -e '.[test,check]'
+	@touch $@ $(VENV)/run
+
+$(VENV)/bench: pyproject.toml | $(VENV)/test
+	@$(PIP) install -e '.[test,bench]'
+	@touch $@
+
+run: $(VENV)/run ## start a broker on 127.0.0.1:9092, data in ./.moldau
+	@exec $(BIN)/moldau dev
+
+# kcat is the one client that is no Python package. Where it cannot be installed its tests are
+# skipped, and pytest says so.
+.PHONY: kcat
+kcat:
+	@command -v kcat >/dev/null 2>&1 || { \
+		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then \
+			echo "installing kcat …"; \
+			(apt-get install -y -qq kcat || { apt-get update -qq && apt-get install -y -qq kcat; }) >/dev/null 2>&1 \
+				|| echo "skipped: kcat could not be installed; its tests will be skipped"; \
+		else echo "skipped: kcat is not installed (apt-get install kcat); its tests will be skipped"; fi; }
+
+check: $(VENV)/test ## lint, types, layers
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+test: $(VENV)/test kcat check ## everything that must hold before a change lands
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+format: $(VENV)/test ## let ruff put the code in shape
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+docs: $(VENV)/test ## write the generated reference pages anew
+	@$(BIN)/python -m moldau.edge.kafka.compatibility
+
+bench: $(VENV)/bench ## measure against the targets and the peers (about 12 minutes)
+	@$(BIN)/python -m benchmarks
+
+bench-quick: $(VENV)/bench ## the same with small counts (about 2 minutes)
+	@$(BIN)/python -m benchmarks --quick
+
+clean:           ## remove the virtual environment and caches; data in .moldau stays
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
