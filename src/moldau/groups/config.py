@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from moldau.groups.records import TEXT_BYTES_MAX
 from moldau.model.errors import ConfigError
 
 
@@ -37,3 +38,8 @@ class GroupConfig:
         ):
             if value < least:
                 raise ConfigError(f"groups.{name} is {value}, but must be at least {least}")
+        if self.offset_metadata_bytes_max > TEXT_BYTES_MAX:
+            raise ConfigError(
+                f"groups.offset_metadata_bytes_max is {self.offset_metadata_bytes_max}, "
+                f"but the record format ends at {TEXT_BYTES_MAX}"
+            )

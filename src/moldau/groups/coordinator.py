@@ -1,0 +1,249 @@
+"""Owns the door to the groups: loading, dispatch of events, and the reads.
+
+    for key, value in the partition: coordinator.replay(key, value)
+    effects = coordinator.finish_loading(now)
+    effects = coordinator.handle(now, event)      # for every event, from one thread
+    ... run the effects; call handle(now, Tick()) at next_deadline() ...
+
+`now` is monotonic seconds; `wall_ms` gives the time that is stored. A coordinator serves the groups
+of one partition of `__consumer_offsets` (or of all, where one broker leads all).
+"""
+
+from collections.abc import Callable, Iterable
+from typing import assert_never
+
+from moldau.groups.config import GroupConfig
+from moldau.groups.events import (
+    CommitOffsets,
+    DeleteGroups,
+    DeleteOffsets,
+    Event,
+    Heartbeat,
+    Join,
+    Leave,
+    Persisted,
+    PersistFailed,
+    Sync,
+    Tick,
+    TopicsDeleted,
+)
+from moldau.groups.group import Group
+from moldau.groups.invariants import check_invariants
+from moldau.groups.joining import Joining
+from moldau.groups.offsets import Offsets
+from moldau.groups.rebalance import Rebalance
+from moldau.groups.records import TEXT_BYTES_MAX, decode
+from moldau.groups.refusals import refusal
+from moldau.groups.removal import Deletion
+from moldau.groups.results import (
+    DescribedGroup,
+    DescribedMember,
+    Effect,
+    FetchOffsetsResult,
+    GroupState,
+    ListedGroup,
+    Reply,
+)
+from moldau.groups.syncing import Syncing
+from moldau.groups.timers import TimerKey, TimerKind
+from moldau.groups.writes import Runtime
+from moldau.model.errors import ErrorCode
+from moldau.model.ids import TimestampMs, TopicPartition
+
+_EXPIRY = TimerKey(TimerKind.EXPIRY)
+
+
+class Coordinator:
+    """All groups of one partition. `new_member_id` makes a unique id from a client's name."""
+
+    def __init__(
+        self,
+        config: GroupConfig,
+        new_member_id: Callable[[str], str],
+        wall_ms: Callable[[], TimestampMs],
+    ) -> None:
+        self._runtime = Runtime(config, wall_ms)
+        self._rebalance = Rebalance(self._runtime)
+        self._joining = Joining(self._runtime, self._rebalance, new_member_id)
+        self._syncing = Syncing(self._runtime, self._rebalance)
+        self._offsets = Offsets(self._runtime, self._rebalance)
+        self._unavailable = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+    # Life
+
+    def replay(self, key: bytes, value: bytes | None) -> None:
+        """A committed record, in the order of the log. CorruptionError if it is malformed."""
+        record = decode(key, value)
+        if record is not None:
+            group = self._runtime.group(record.group_id)
+            group.apply(record)
+            self._runtime.forget_if_empty(group)
+
+    def finish_loading(self, now: float) -> list[Effect]:
+        """All records are replayed. Members go on where they were; their sessions begin anew."""
+        for group in self._runtime.groups.values():
+            group.restore()
+            for member in group.members.values():
+                self._rebalance.heard_of(now, group, member)
+        self._schedule_expiry(now)
+        self._unavailable = ErrorCode.NONE
+        return self._runtime.take_effects()
+
+    def close(self, now: float, error: ErrorCode = ErrorCode.NOT_COORDINATOR) -> list[Effect]:
+        """Answers everything that waits; from now on every request is refused with `error`."""
+        self._unavailable = error
+        self._runtime.abandon_writes(now, error)
+        for group in self._runtime.groups.values():
+            for member in group.members.values():
+                self._rebalance.answer_waiting(member, error)
+        return [effect for effect in self._runtime.take_effects() if isinstance(effect, Reply)]
+
+    @property
+    def loaded(self) -> bool:
+        return self._unavailable is ErrorCode.NONE
+
+    # Events
+
+    def handle(self, now: float, event: Event) -> list[Effect]:
+        if self._unavailable is not ErrorCode.NONE:
+            return refusal(event, self._unavailable)
+        match event:
+            case Persisted():
+                self._runtime.persisted(now, event.token)
+            case PersistFailed():
+                self._runtime.persist_failed(now, event.token, event.error)
+            case Tick():
+                self._run_timers(now)
+            case TopicsDeleted():
+                self._offsets.topics_deleted(now, event.topics)
+            case DeleteGroups():
+                Deletion(self._runtime, event).start(now)
+            case Join() | Sync() | Heartbeat() | Leave() | CommitOffsets() | DeleteOffsets():
+                return self._handle_group_request(now, event)
+            case _:
+                assert_never(event)
+        return self._runtime.take_effects()
+
+    def _handle_group_request(
+        self, now: float, event: Join | Sync | Heartbeat | Leave | CommitOffsets | DeleteOffsets
+    ) -> list[Effect]:
+        # Offsets may belong to the group without a name: old simple consumers use it.
+        needs_name = not isinstance(event, CommitOffsets | DeleteOffsets)
+        if (needs_name and not event.group_id) or len(event.group_id.encode()) > TEXT_BYTES_MAX:
+            return refusal(event, ErrorCode.INVALID_GROUP_ID)
+        match event:
+            case Join():
+                self._joining.join(now, event)
+            case Sync():
+                self._syncing.sync(now, event)
+            case Heartbeat():
+                self._syncing.heartbeat(now, event)
+            case Leave():
+                self._syncing.leave(now, event)
+            case CommitOffsets():
+                self._offsets.commit(now, event)
+            case DeleteOffsets():
+                self._offsets.delete(now, event)
+        return self._runtime.take_effects()
+
+    # Time
+
+    def next_deadline(self) -> float | None:
+        """When the next Tick is due."""
+        if self._unavailable is not ErrorCode.NONE:
+            return None
+        return self._runtime.timers.next_deadline()
+
+    def _run_timers(self, now: float) -> None:
+        while (key := self._runtime.timers.pop_due(now)) is not None:
+            if key == _EXPIRY:
+                self._offsets.expire(now)
+                self._schedule_expiry(now)
+                continue
+            group = self._runtime.groups.get(key.group_id)
+            if group is not None:
+                self._run_timer(now, group, key)
+
+    def _run_timer(self, now: float, group: Group, key: TimerKey) -> None:
+        match key.kind:
+            case TimerKind.SESSION:
+                self._rebalance.session_expired(now, group, key.member_id)
+            case TimerKind.PENDING:
+                self._rebalance.pending_expired(now, group, key.member_id)
+            case TimerKind.JOIN:
+                self._rebalance.join_expired(now, group)
+            case TimerKind.SYNC:
+                self._rebalance.sync_expired(now, group)
+            case TimerKind.EXPIRY:
+                pass
+
+    def _schedule_expiry(self, now: float) -> None:
+        every = self._runtime.config.offsets_retention_check_ms / 1000
+        self._runtime.timers.set(_EXPIRY, now + every)
+
+    # Reads
+
+    def fetch_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> FetchOffsetsResult:
+        """Committed offsets of these partitions, or of all."""
+        group = self._runtime.groups.get(group_id)
+        if self._unavailable is not ErrorCode.NONE or group is None:
+            return FetchOffsetsResult(error=self._unavailable, offsets={})
+        if partitions is None:
+            return FetchOffsetsResult(error=ErrorCode.NONE, offsets=dict(group.offsets))
+        stored = group.offsets
+        found = {partition: stored[partition] for partition in partitions if partition in stored}
+        return FetchOffsetsResult(error=ErrorCode.NONE, offsets=found)
+
+    def describe(self, group_id: str) -> DescribedGroup:
+        if self._unavailable is not ErrorCode.NONE:
+            return DescribedGroup(group_id=group_id, error=self._unavailable)
+        group = self._runtime.groups.get(group_id)
+        if group is None or group.state is GroupState.DEAD:
+            return DescribedGroup(group_id=group_id, error=ErrorCode.GROUP_ID_NOT_FOUND)
+        # Subscriptions and assignments belong to a generation: they are shown while it stands.
+        stable = group.state is GroupState.STABLE
+        return DescribedGroup(
+            group_id=group_id,
+            error=ErrorCode.NONE,
+            state=group.state,
+            protocol_type=group.protocol_type or "",
+            protocol_name=(group.protocol_name or "") if stable else "",
+            members=tuple(
+                DescribedMember(
+                    member_id=member.member_id,
+                    instance_id=member.instance_id,
+                    client_id=member.client_id,
+                    client_host=member.client_host,
+                    subscription=member.subscription(group.protocol_name) if stable else b"",
+                    assignment=member.assignment if stable else b"",
+                )
+                for member in group.members.values()
+            ),
+        )
+
+    def list_groups(
+        self, states: Iterable[str] = (), group_types: Iterable[str] = ()
+    ) -> tuple[ErrorCode, list[ListedGroup]]:
+        """Groups in one of these states and of these types; without any, all."""
+        if self._unavailable is not ErrorCode.NONE:
+            return self._unavailable, []
+        wanted = {state.lower() for state in states}
+        types = {name.lower() for name in group_types}
+        listed = [
+            ListedGroup(
+                group_id=group.group_id,
+                protocol_type=group.protocol_type or "",
+                state=group.state,
+            )
+            for group in self._runtime.groups.values()
+            if not wanted or group.state.lower() in wanted
+        ]
+        return ErrorCode.NONE, [one for one in listed if not types or one.group_type in types]
+
+    # Tests and simulation
+
+    def check_invariants(self) -> None:
+        """Raises InvariantError if the state is not sound; for tests and the simulator."""
+        check_invariants(self._runtime)

@@ -1,0 +1,245 @@
+"""Owns committed offsets: commits, their removal, their old age; and the deletion of groups.
+
+Who may commit: a member of the current generation, except while that generation waits for its
+assignment; and anybody without member id and generation while the group has no members (consumers
+that assign their partitions themselves, and administrators).
+"""
+
+from collections.abc import Iterable
+
+from moldau.groups.events import NO_MEMBER_ID, CommitOffsets, DeleteOffsets, OffsetToCommit
+from moldau.groups.group import CONSUMER_PROTOCOL_TYPE, Group
+from moldau.groups.rebalance import Rebalance
+from moldau.groups.records import GroupsRecord, OffsetRecord
+from moldau.groups.removal import RemoveOffsets
+from moldau.groups.results import (
+    CommitResult,
+    CommittedOffset,
+    DeleteOffsetsResult,
+    GroupState,
+)
+from moldau.groups.subscription import subscribed_topics
+from moldau.groups.syncing import generation_error
+from moldau.groups.writes import TOO_LARGE, Runtime, Write, client_error
+from moldau.model.errors import ErrorCode
+from moldau.model.ids import TimestampMs, TopicPartition
+
+
+class Offsets:
+    """Handles CommitOffsets, DeleteOffsets, TopicsDeleted, and looks for offsets that expired."""
+
+    def __init__(self, runtime: Runtime, rebalance: Rebalance) -> None:
+        self.runtime = runtime
+        self.rebalance = rebalance
+
+    def commit(self, now: float, event: CommitOffsets) -> None:
+        if event.group_id not in self.runtime.groups and event.generation >= 0:
+            # A member of a group that is not here: an older generation, or not our group.
+            self.answer_commit(event, ErrorCode.ILLEGAL_GENERATION)
+            return
+        group = self.runtime.group(event.group_id)
+        error = self.commit_error(now, group, event)
+        if error is ErrorCode.NONE or group.state is GroupState.DEAD:
+            # A group that is being deleted is judged again when that is done.
+            self.runtime.submit(now, group, Commit(self, group, event))
+        else:
+            self.answer_commit(event, error)
+
+    def commit_error(self, now: float, group: Group, event: CommitOffsets) -> ErrorCode:
+        if group.state is GroupState.EMPTY and event.generation < 0:
+            return ErrorCode.NONE
+        if event.generation < 0 and event.member_id == NO_MEMBER_ID and event.instance_id is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        error = generation_error(group, event.member_id, event.instance_id, event.generation)
+        if error is not ErrorCode.NONE:
+            return error
+        self.rebalance.heard_of(now, group, group.members[event.member_id])
+        if group.state is GroupState.COMPLETING_REBALANCE:
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        return ErrorCode.NONE
+
+    def answer_commit(self, event: CommitOffsets, error: ErrorCode) -> None:
+        """`error` for every partition; without one, those that were too large are named."""
+        errors = tuple(
+            (
+                offset.partition,
+                self.offset_error(offset) if error is ErrorCode.NONE else error,
+            )
+            for offset in event.offsets
+        )
+        self.runtime.reply(event.request_id, CommitResult(errors=errors))
+
+    def offset_error(self, offset: OffsetToCommit) -> ErrorCode:
+        most = self.runtime.config.offset_metadata_bytes_max
+        # Characters are at most bytes: short texts, nearly all, are not encoded to be measured.
+        if len(offset.metadata) * 4 > most and len(offset.metadata.encode()) > most:
+            return ErrorCode.OFFSET_METADATA_TOO_LARGE
+        return ErrorCode.NONE
+
+    def delete(self, now: float, event: DeleteOffsets) -> None:
+        group = self.runtime.groups.get(event.group_id)
+        error = ErrorCode.NONE
+        if group is None or group.state is GroupState.DEAD:
+            error = ErrorCode.GROUP_ID_NOT_FOUND
+        elif group.members and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+            error = ErrorCode.NON_EMPTY_GROUP
+        if group is None or error is not ErrorCode.NONE:
+            self.runtime.reply(event.request_id, DeleteOffsetsResult(error=error))
+            return
+        self.runtime.submit(now, group, DeleteSome(self, group, event))
+
+    def topics_deleted(self, now: float, topics: frozenset[str]) -> None:
+        for group in list(self.runtime.groups.values()):
+            # A write under way may be a commit to such a topic: it is looked at after that.
+            if group.writing is not None or any(
+                partition.topic in topics for partition in group.offsets
+            ):
+                self.runtime.submit(now, group, RemoveOffsets(self.runtime, group, topics=topics))
+
+    def expire(self, now: float) -> None:
+        for group in list(self.runtime.groups.values()):
+            if self.expired(group) or (not group.members and not group.offsets and group.stored):
+                self.runtime.submit(
+                    now, group, RemoveOffsets(self.runtime, group, choose=self.expired)
+                )
+
+    def expired(self, group: Group) -> list[TopicPartition]:
+        """Offsets that nobody has used for the retention time."""
+        now_ms = self.runtime.wall_ms()
+        before = now_ms - self.runtime.config.offsets_retention_ms
+        wanted: frozenset[str] = frozenset()
+        if group.members:
+            topics = subscriptions(group)
+            if topics is None or group.state is not GroupState.STABLE:
+                return []
+            wanted = topics
+        return [
+            partition
+            for partition, offset in group.offsets.items()
+            if partition.topic not in wanted and _is_old(group, offset, before, now_ms)
+        ]
+
+
+class Commit(Write):
+    """Offsets of one request."""
+
+    __slots__ = ("_event", "_group", "_offsets")
+    mergeable = True
+
+    def __init__(self, offsets: Offsets, group: Group, event: CommitOffsets) -> None:
+        self._offsets = offsets
+        self._group = group
+        self._event = event
+
+    def decide(self, now: float) -> list[GroupsRecord]:
+        event = self._event
+        error = self._offsets.commit_error(now, self._group, event)
+        records: list[GroupsRecord] = []
+        if error is ErrorCode.NONE:
+            commit_ms = self._offsets.runtime.wall_ms()
+            expire_ms = TimestampMs(commit_ms + event.retention_ms)
+            records.extend(
+                OffsetRecord(
+                    group_id=self._group.group_id,
+                    partition=offset.partition,
+                    value=CommittedOffset(
+                        offset=offset.offset,
+                        leader_epoch=offset.leader_epoch,
+                        metadata=offset.metadata,
+                        commit_timestamp=commit_ms,
+                        expire_timestamp=expire_ms if event.retention_ms >= 0 else None,
+                    ),
+                )
+                for offset in event.offsets
+                if self._offsets.offset_error(offset) is ErrorCode.NONE
+            )
+        if not records:
+            self._offsets.answer_commit(event, error)
+        return records
+
+    def committed(self, now: float) -> None:
+        self._offsets.answer_commit(self._event, ErrorCode.NONE)
+
+    def failed(self, now: float, error: ErrorCode) -> None:
+        too_large = error in TOO_LARGE
+        self._offsets.answer_commit(
+            self._event,
+            ErrorCode.INVALID_COMMIT_OFFSET_SIZE if too_large else client_error(error),
+        )
+
+
+class DeleteSome(Write):
+    """OffsetDelete: the partitions of one request, except those of topics still subscribed to."""
+
+    __slots__ = ("_event", "_group", "_offsets")
+
+    def __init__(self, offsets: Offsets, group: Group, event: DeleteOffsets) -> None:
+        self._offsets = offsets
+        self._group = group
+        self._event = event
+
+    def decide(self, now: float) -> list[GroupsRecord]:
+        records: list[GroupsRecord] = [
+            OffsetRecord(group_id=self._group.group_id, partition=partition, value=None)
+            for partition in dict.fromkeys(self._event.partitions)
+            if partition in self._group.offsets and not self._subscribed(partition)
+        ]
+        if not records:
+            self._answer(ErrorCode.NONE)
+        return records
+
+    def committed(self, now: float) -> None:
+        self._answer(ErrorCode.NONE)
+
+    def failed(self, now: float, error: ErrorCode) -> None:
+        self._answer(client_error(error))
+
+    def _answer(self, error: ErrorCode) -> None:
+        errors = tuple(
+            (partition, self._partition_error(partition)) for partition in self._event.partitions
+        )
+        self._offsets.runtime.reply(
+            self._event.request_id,
+            DeleteOffsetsResult(error=error, errors=errors if error is ErrorCode.NONE else ()),
+        )
+
+    def _partition_error(self, partition: TopicPartition) -> ErrorCode:
+        if partition in self._group.offsets and self._subscribed(partition):
+            return ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+        return ErrorCode.NONE
+
+    def _subscribed(self, partition: TopicPartition) -> bool:
+        topics = subscriptions(self._group)
+        return topics is None or partition.topic in topics
+
+
+def subscriptions(group: Group) -> frozenset[str] | None:
+    """Topics that members want; None if that cannot be known."""
+    if not group.members:
+        return frozenset()
+    if group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+        return None
+    wanted: set[str] = set()
+    for member in group.members.values():
+        for subscription in _current_or_all(group, member.protocols):
+            topics = subscribed_topics(subscription)
+            if topics is None:
+                return None
+            wanted |= topics
+    return frozenset(wanted)
+
+
+def _current_or_all(group: Group, protocols: tuple[tuple[str, bytes], ...]) -> Iterable[bytes]:
+    # During a rebalance the protocol is not chosen yet: whatever might be wanted counts.
+    chosen = [data for name, data in protocols if name == group.protocol_name]
+    return chosen or [data for _, data in protocols]
+
+
+def _is_old(group: Group, offset: CommittedOffset, before: int, now_ms: int) -> bool:
+    if offset.expire_timestamp is not None:
+        return offset.expire_timestamp <= now_ms
+    since = offset.commit_timestamp
+    if not group.members and group.stored is not None and group.stored.state_timestamp >= 0:
+        # A group that had members keeps its offsets from the time that the last one left.
+        since = max(since, group.stored.state_timestamp)
+    return since <= before

@@ -1,0 +1,280 @@
+"""Owns the course of a rebalance: how it begins, who is in, how it ends; and the members' sessions.
+
+    Empty ──join──▶ PreparingRebalance ──all joined, or time is up──▶ CompletingRebalance
+      ▲                 ▲       │ nobody left                              │ leader's sync stored
+      └─────────────────┼───────┘                                         ▼
+                        └──────────── join, leave, silence ──────────── Stable
+
+A member that waits for our answer is never taken for dead. Whoever does not join again before the
+rebalance timeout is out; static members only lose their place by their session timeout, or by not
+syncing.
+"""
+
+from moldau.groups.group import Group, Member
+from moldau.groups.records import GroupRecord, GroupsRecord
+from moldau.groups.results import GroupState, JoinResult, SyncResult
+from moldau.groups.timers import TimerKey, TimerKind
+from moldau.groups.writes import Runtime, Write
+from moldau.model.errors import ErrorCode
+
+
+class Rebalance:
+    """Transitions of a group's membership. Requests are judged in `joining` and `syncing`."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    # Sessions
+
+    def heard_of(self, now: float, group: Group, member: Member) -> None:
+        """The member's session begins anew."""
+        self._runtime.timers.set(
+            session_key(group, member.member_id), now + member.session_timeout_ms / 1000
+        )
+
+    def session_expired(self, now: float, group: Group, member_id: str) -> None:
+        member = group.members.get(member_id)
+        if member is None:
+            return
+        if member.waits and not member.is_new:
+            # The answer to what it waits for starts the session again.
+            return
+        self.remove_member(now, group, member)
+
+    def pending_expired(self, now: float, group: Group, member_id: str) -> None:
+        if member_id in group.pending:
+            self.remove_pending(now, group, member_id)
+
+    # Membership
+
+    def add_member(self, now: float, group: Group, member: Member, request_id: int) -> None:
+        """A new member, waiting with its join; the group rebalances."""
+        if not group.members:
+            group.leader = None
+        member.join_request = request_id
+        member.is_new = True
+        if group.state is GroupState.PREPARING_REBALANCE and group.generation == 0:
+            group.new_member_added = True
+        self._runtime.timers.cancel(pending_key(group, member.member_id))
+        group.add(member)
+        # Its client may be gone while it waits, and nobody would tell us: this bounds the wait.
+        self._runtime.timers.set(
+            session_key(group, member.member_id),
+            now + self._runtime.config.new_member_timeout_ms / 1000,
+        )
+        self.prepare(now, group)
+
+    def remove_member(self, now: float, group: Group, member: Member) -> None:
+        """The member left, or was silent for too long."""
+        self.drop_member(group, member)
+        match group.state:
+            case GroupState.STABLE | GroupState.COMPLETING_REBALANCE:
+                self.prepare(now, group)
+            case GroupState.PREPARING_REBALANCE:
+                self.try_complete_join(now, group)
+            case GroupState.EMPTY | GroupState.DEAD:
+                pass
+
+    def drop_member(self, group: Group, member: Member) -> None:
+        """Takes the member out and answers what it waits for."""
+        group.remove(member)
+        self._runtime.timers.cancel(session_key(group, member.member_id))
+        self.answer_waiting(member, ErrorCode.UNKNOWN_MEMBER_ID)
+
+    def answer_waiting(self, member: Member, error: ErrorCode) -> None:
+        if member.join_request is not None:
+            request_id, member.join_request = member.join_request, None
+            self._runtime.reply(request_id, JoinResult(error=error))
+        if member.sync_request is not None:
+            request_id, member.sync_request = member.sync_request, None
+            self._runtime.reply(request_id, SyncResult(error=error))
+
+    def remove_pending(self, now: float, group: Group, member_id: str) -> None:
+        """An id was given out and is not coming back; the rebalance need not wait for it."""
+        group.pending.pop(member_id, None)
+        self._runtime.timers.cancel(pending_key(group, member_id))
+        if group.state is GroupState.PREPARING_REBALANCE:
+            self.try_complete_join(now, group)
+        self._runtime.forget_if_empty(group)
+
+    # The join phase
+
+    def prepare(self, now: float, group: Group) -> None:
+        """Begins a rebalance, unless one is in its join phase already: then it may end it."""
+        timers = self._runtime.timers
+        if group.state is GroupState.PREPARING_REBALANCE:
+            self.try_complete_join(now, group)
+            return
+        if group.state is GroupState.DEAD:
+            return
+        if group.state is GroupState.COMPLETING_REBALANCE:
+            self.finish_syncs(now, group, ErrorCode.REBALANCE_IN_PROGRESS)
+        timers.cancel(sync_key(group))
+        first = group.state is GroupState.EMPTY
+        group.state = GroupState.PREPARING_REBALANCE
+        if not first:
+            timers.set(join_key(group), now + group.rebalance_timeout_s)
+            self.try_complete_join(now, group)
+            return
+        # More members of a new group are likely on their way: one generation instead of many.
+        delay = min(self._initial_delay_s, group.rebalance_timeout_s)
+        group.initial_delay_left_s = max(group.rebalance_timeout_s - delay, 0.0)
+        if delay > 0:
+            timers.set(join_key(group), now + delay)
+        else:
+            self._complete_join(now, group)
+
+    def join_expired(self, now: float, group: Group) -> None:
+        """The time of the join phase is up; a first one is extended while members arrive."""
+        if group.state is not GroupState.PREPARING_REBALANCE:
+            return
+        left = group.initial_delay_left_s
+        if left and group.new_member_added:
+            group.new_member_added = False
+            delay = min(self._initial_delay_s, left)
+            group.initial_delay_left_s = left - delay
+            self._runtime.timers.set(join_key(group), now + delay)
+            return
+        self._complete_join(now, group)
+
+    def try_complete_join(self, now: float, group: Group) -> None:
+        if group.initial_delay_left_s is None and group.all_joined:
+            self._complete_join(now, group)
+
+    def _complete_join(self, now: float, group: Group) -> None:
+        timers = self._runtime.timers
+        timers.cancel(join_key(group))
+        group.initial_delay_left_s = None
+        for member in list(group.members.values()):
+            if member.join_request is None and member.instance_id is None:
+                self.drop_member(group, member)
+        if group.members and not self._elect_joined_leader(group):
+            # Only static members are left, and none has come back: give them their time.
+            timers.set(join_key(group), now + max(group.rebalance_timeout_s, 0.001))
+            return
+        group.new_member_added = False
+        group.generation += 1
+        if not group.members:
+            group.state = GroupState.EMPTY
+            group.protocol_name = None
+            group.leader = None
+            self._runtime.submit(now, group, StoreEmptyGroup(self._runtime, group))
+            return
+        group.protocol_name = group.vote()
+        group.state = GroupState.COMPLETING_REBALANCE
+        for member in list(group.members.values()):
+            self._answer_join(group, member)
+            member.is_new = False
+            member.sync_received = False
+            self.heard_of(now, group, member)
+        timers.set(sync_key(group), now + group.rebalance_timeout_s)
+
+    def _elect_joined_leader(self, group: Group) -> bool:
+        leader = group.members.get(group.leader or "")
+        if leader is not None and leader.join_request is not None:
+            return True
+        for member in group.members.values():
+            if member.join_request is not None:
+                group.leader = member.member_id
+                return True
+        return False
+
+    def _answer_join(self, group: Group, member: Member) -> None:
+        if member.join_request is not None:
+            request_id, member.join_request = member.join_request, None
+            self._runtime.reply(request_id, join_result(group, member.member_id))
+
+    # The sync phase
+
+    def finish_syncs(self, now: float, group: Group, error: ErrorCode) -> None:
+        """Answers every waiting sync: with its assignment, or with the error and without one."""
+        for member in group.members.values():
+            if error is not ErrorCode.NONE:
+                member.assignment = b""
+            if member.sync_request is not None:
+                request_id, member.sync_request = member.sync_request, None
+                self._runtime.reply(request_id, sync_result(group, member, error))
+            self.heard_of(now, group, member)
+
+    def sync_received(self, group: Group, member: Member) -> None:
+        member.sync_received = True
+        if all(other.sync_received for other in group.members.values()):
+            self._runtime.timers.cancel(sync_key(group))
+
+    def sync_expired(self, now: float, group: Group) -> None:
+        """Members that took part in the join and then fell silent hold up the others."""
+        if group.state not in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE):
+            return
+        late = [member for member in group.members.values() if not member.sync_received]
+        for member in late:
+            self.drop_member(group, member)
+        if late:
+            self.prepare(now, group)
+
+    @property
+    def _initial_delay_s(self) -> float:
+        return self._runtime.config.initial_rebalance_delay_ms / 1000
+
+
+class StoreEmptyGroup(Write):
+    """The last member is gone: from now on the offsets grow old."""
+
+    __slots__ = ("_generation", "_group", "_runtime")
+
+    def __init__(self, runtime: Runtime, group: Group) -> None:
+        self._runtime = runtime
+        self._group = group
+        self._generation = group.generation
+
+    def decide(self, now: float) -> list[GroupsRecord]:
+        group = self._group
+        if group.state is not GroupState.EMPTY or group.generation != self._generation:
+            return []
+        value = group.snapshot(self._runtime.wall_ms(), ())
+        return [GroupRecord(group_id=group.group_id, value=value)]
+
+    def committed(self, now: float) -> None:
+        """Nobody waits for it."""
+
+    def failed(self, now: float, error: ErrorCode) -> None:
+        """Then the members are still stored, and time out after the next loading."""
+
+
+def join_result(group: Group, member_id: str) -> JoinResult:
+    """The generation, as this member is told of it."""
+    return JoinResult(
+        error=ErrorCode.NONE,
+        member_id=member_id,
+        generation=group.generation,
+        protocol_type=group.protocol_type,
+        protocol_name=group.protocol_name,
+        leader=group.leader or "",
+        members=group.roster() if group.leader == member_id else (),
+    )
+
+
+def sync_result(group: Group, member: Member, error: ErrorCode) -> SyncResult:
+    if error is not ErrorCode.NONE:
+        return SyncResult(error=error)
+    return SyncResult(
+        error=ErrorCode.NONE,
+        protocol_type=group.protocol_type,
+        protocol_name=group.protocol_name,
+        assignment=member.assignment,
+    )
+
+
+def session_key(group: Group, member_id: str) -> TimerKey:
+    return TimerKey(TimerKind.SESSION, group.group_id, member_id)
+
+
+def pending_key(group: Group, member_id: str) -> TimerKey:
+    return TimerKey(TimerKind.PENDING, group.group_id, member_id)
+
+
+def join_key(group: Group) -> TimerKey:
+    return TimerKey(TimerKind.JOIN, group.group_id)
+
+
+def sync_key(group: Group) -> TimerKey:
+    return TimerKey(TimerKind.SYNC, group.group_id)
