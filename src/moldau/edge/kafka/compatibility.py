@@ -1,0 +1,82 @@
+"""Owns the compatibility table: which Kafka APIs are served, written from the handlers themselves.
+
+Run as a program, it writes the table to `docs/reference/compatibility.md`, or to the file named.
+"""
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from moldau.edge.kafka.api import Api
+from moldau.edge.kafka.apis import APIS
+from moldau.wire.registry import APIS as KNOWN_APIS
+
+DOCUMENT = Path("docs/reference/compatibility.md")
+
+_HEAD = """\
+# Kafka APIs that the broker serves
+
+Written by `python -m moldau.edge.kafka.compatibility` from the handlers; do not edit.
+
+A client asks with ApiVersions first and takes the newest version that both sides know. *Served* is
+what the broker answers; *advertised* is what ApiVersions tells, and differs only where an old
+client needs it.
+
+"""
+_NOT_SERVED = """
+## Not served
+
+The broker knows these messages and does not advertise them; a request is answered by closing the
+connection, as by Kafka.
+
+"""
+
+
+def render(apis: Iterable[Api]) -> str:
+    """The whole document."""
+    served = sorted(apis, key=lambda api: api.key)
+    rows: list[tuple[str, ...]] = [("API", "Key", "Served", "Advertised", "Note")]
+    rows += [
+        (
+            KNOWN_APIS[api.key].name,
+            str(int(api.key)),
+            _range(*api.versions),
+            _range(
+                api.versions[0] if api.advertised_from is None else api.advertised_from,
+                api.versions[1],
+            ),
+            api.note,
+        )
+        for api in served
+    ]
+    keys = {int(api.key) for api in served}
+    missing = [
+        f"- {known.name} ({int(key)})"
+        for key, known in sorted(KNOWN_APIS.items())
+        if int(key) not in keys
+    ]
+    return _HEAD + _table(rows) + _NOT_SERVED + "\n".join(missing) + "\n"
+
+
+def _range(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}–{last}"
+
+
+def _table(rows: list[tuple[str, ...]]) -> str:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
+        for row in rows
+    ]
+    lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
+    return "\n".join(lines) + "\n"
+
+
+def main(arguments: list[str]) -> None:
+    path = Path(arguments[0]) if arguments else DOCUMENT
+    path.write_text(render(APIS.values()), encoding="utf-8")
+    print(path)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,78 @@
+"""CreateTopics (19): create topics, or check that they could be created."""
+
+from collections import Counter
+
+from moldau.edge.kafka.api import Api, Call
+from moldau.metadata.image import Topic
+from moldau.model.errors import ErrorCode, RefusedError
+from moldau.model.ids import NO_TOPIC_ID
+from moldau.wire.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicResult,
+    CreatedTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from moldau.wire.registry import ApiKey
+
+_CONFIGS_FROM = 5
+
+
+async def handle(call: Call, request: CreateTopicsRequest) -> CreateTopicsResponse:
+    times_named = Counter(topic.name for topic in request.topics)
+    topics = {topic.name: topic for topic in request.topics}
+    results = []
+    for name, topic in topics.items():
+        try:
+            if times_named[name] > 1:
+                raise RefusedError(ErrorCode.INVALID_REQUEST, f"Topic '{name}' is named twice")
+            created = await _create(call, topic, request.validate_only)
+        except RefusedError as error:
+            results.append(
+                CreatableTopicResult(name=name, error_code=error.code, error_message=str(error))
+            )
+        else:
+            results.append(_described(call, created, request.validate_only))
+    return CreateTopicsResponse(topics=results)
+
+
+async def _create(call: Call, topic: CreatableTopic, validate_only: bool) -> Topic:
+    assignments = {each.partition_index: each.broker_ids for each in topic.assignments}
+    if len(assignments) < len(topic.assignments):
+        raise RefusedError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, "The assignment names a partition twice"
+        )
+    return await call.broker.topics.create(
+        topic.name,
+        partitions=topic.num_partitions,
+        replication_factor=topic.replication_factor,
+        assignments=assignments or None,
+        configs={config.name: config.value for config in topic.configs},
+        validate_only=validate_only,
+    )
+
+
+def _described(call: Call, topic: Topic, validate_only: bool) -> CreatableTopicResult:
+    configs = []
+    if call.version >= _CONFIGS_FROM:
+        configs = [
+            CreatedTopicConfig(
+                name=entry.name,
+                value=None if entry.sensitive else entry.value,
+                read_only=entry.read_only,
+                config_source=entry.source,
+                is_sensitive=entry.sensitive,
+            )
+            for entry in call.broker.configs.describe_topic(topic)
+        ]
+    return CreatableTopicResult(
+        name=topic.name,
+        # The id of a topic that was only checked would be another one when it is created.
+        topic_id=NO_TOPIC_ID if validate_only else topic.topic_id,
+        num_partitions=len(topic.partitions),
+        replication_factor=topic.replication_factor,
+        configs=configs,
+    )
+
+
+API = Api(key=ApiKey.CREATE_TOPICS, request=CreateTopicsRequest, versions=(2, 7), handle=handle)

@@ -1,0 +1,57 @@
+"""DescribeGroups (15): state and members of groups."""
+
+from moldau.edge.kafka import authorized
+from moldau.edge.kafka.api import Api, Call
+from moldau.model.errors import ErrorCode
+from moldau.wire.messages.describe_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+from moldau.wire.registry import ApiKey
+
+_NOT_FOUND_FROM = 6
+
+
+def handle(call: Call, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
+    operations = (
+        authorized.ON_GROUP if request.include_authorized_operations else authorized.NOT_ASKED
+    )
+    return DescribeGroupsResponse(
+        groups=[_describe(call, group_id, operations) for group_id in request.groups]
+    )
+
+
+def _describe(call: Call, group_id: str, operations: int) -> DescribedGroup:
+    group = call.broker.groups.coordinator.describe(group_id)
+    error, message = group.error, None
+    if error is ErrorCode.GROUP_ID_NOT_FOUND:
+        if call.version < _NOT_FOUND_FROM:
+            # Older clients know an unknown group by its state only.
+            error = ErrorCode.NONE
+        else:
+            message = f"Group {group_id} not found."
+    return DescribedGroup(
+        error_code=error,
+        error_message=message,
+        group_id=group_id,
+        group_state=group.state,
+        protocol_type=group.protocol_type,
+        protocol_data=group.protocol_name,
+        members=[
+            DescribedGroupMember(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                member_metadata=member.subscription,
+                member_assignment=member.assignment,
+            )
+            for member in group.members
+        ],
+        authorized_operations=operations,
+    )
+
+
+API = Api(key=ApiKey.DESCRIBE_GROUPS, request=DescribeGroupsRequest, versions=(0, 6), handle=handle)

@@ -1,0 +1,45 @@
+"""DescribeLogDirs (35): sizes of partitions on disk, and the room that is left."""
+
+from moldau.edge.kafka.api import Api, Call
+from moldau.wire.messages.describe_log_dirs import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+from moldau.wire.registry import ApiKey
+
+_DISK_FROM = 4
+
+
+def handle(call: Call, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
+    broker = call.broker
+    wanted = None
+    if request.topics is not None:
+        wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
+    topics: dict[str, DescribeLogDirsTopic] = {}
+    for hosted in broker.partitions:
+        name, index = hosted.replica.partition
+        if wanted is not None and (name, index) not in wanted:
+            continue
+        topic = topics.get(name)
+        if topic is None:
+            topic = topics[name] = DescribeLogDirsTopic(name=name, partitions=[])
+        topic.partitions.append(
+            DescribeLogDirsPartition(
+                partition_index=index,
+                partition_size=hosted.replica.log.size_bytes,
+                offset_lag=0,
+                is_future_key=False,
+            )
+        )
+    result = DescribeLogDirsResult(log_dir=broker.data_dir, topics=list(topics.values()))
+    if call.version >= _DISK_FROM:
+        result.usable_bytes = broker.disk_free_bytes()
+    return DescribeLogDirsResponse(results=[result])
+
+
+API = Api(
+    key=ApiKey.DESCRIBE_LOG_DIRS, request=DescribeLogDirsRequest, versions=(1, 4), handle=handle
+)

@@ -1,0 +1,59 @@
+"""IncrementalAlterConfigs (44): set, delete, append to or subtract from single settings."""
+
+from collections import Counter
+
+from moldau.edge.kafka.api import Api, Call
+from moldau.metadata.commands import ConfigChange, ConfigOperation
+from moldau.model.errors import ErrorCode, RefusedError
+from moldau.wire.messages.incremental_alter_configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+    IncrementalConfig,
+    IncrementalConfigsResourceResponse,
+)
+from moldau.wire.registry import ApiKey
+
+_OPERATIONS = {operation.value: operation for operation in ConfigOperation}
+
+
+async def handle(
+    call: Call, request: IncrementalAlterConfigsRequest
+) -> IncrementalAlterConfigsResponse:
+    times_named = Counter((each.resource_type, each.resource_name) for each in request.resources)
+    resources = {(each.resource_type, each.resource_name): each for each in request.resources}
+    responses = []
+    for (kind, name), resource in resources.items():
+        response = IncrementalConfigsResourceResponse(resource_type=kind, resource_name=name)
+        responses.append(response)
+        try:
+            if times_named[kind, name] > 1:
+                raise RefusedError(ErrorCode.INVALID_REQUEST, f"Resource '{name}' is named twice")
+            await call.broker.configs.alter(
+                kind,
+                name,
+                [_change(config) for config in resource.configs],
+                validate_only=request.validate_only,
+            )
+        except RefusedError as error:
+            response.error_code = error.code
+            response.error_message = str(error)
+    return IncrementalAlterConfigsResponse(responses=responses)
+
+
+def _change(config: IncrementalConfig) -> ConfigChange:
+    operation = _OPERATIONS.get(config.config_operation)
+    if operation is None:
+        raise RefusedError(
+            ErrorCode.INVALID_REQUEST,
+            f"Operation {config.config_operation} on '{config.name}' is unknown",
+        )
+    return ConfigChange(name=config.name, operation=operation, value=config.value)
+
+
+API = Api(
+    key=ApiKey.INCREMENTAL_ALTER_CONFIGS,
+    request=IncrementalAlterConfigsRequest,
+    versions=(0, 1),
+    handle=handle,
+    note="of topics and brokers",
+)

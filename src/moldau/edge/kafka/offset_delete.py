@@ -1,0 +1,41 @@
+"""OffsetDelete (47): forget stored positions of a group."""
+
+from moldau.edge.kafka.api import Api, Call
+from moldau.model.errors import RefusedError
+from moldau.model.ids import PartitionIndex, TopicPartition
+from moldau.wire.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+from moldau.wire.registry import ApiKey
+
+
+async def handle(call: Call, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
+    partitions = [
+        TopicPartition(topic.name, PartitionIndex(partition.partition_index))
+        for topic in request.topics
+        for partition in topic.partitions
+    ]
+    try:
+        errors = iter(await call.broker.groups.delete_offsets(request.group_id, partitions))
+    except RefusedError as error:
+        return OffsetDeleteResponse(error_code=error.code, topics=[])
+    return OffsetDeleteResponse(
+        topics=[
+            OffsetDeleteResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetDeleteResponsePartition(
+                        partition_index=partition.partition_index, error_code=next(errors)
+                    )
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+API = Api(key=ApiKey.OFFSET_DELETE, request=OffsetDeleteRequest, versions=(0, 0), handle=handle)

@@ -1,0 +1,167 @@
+"""OffsetFetch (9): read the stored positions of one group, or of several from version 8 on."""
+
+from collections.abc import Mapping
+
+from moldau.edge.kafka.api import Api, Call
+from moldau.groups.results import NO_OFFSET, CommittedOffset, FetchOffsetsResult
+from moldau.model.errors import ErrorCode
+from moldau.model.ids import NO_EPOCH, NO_TOPIC_ID, PartitionIndex, TopicId, TopicPartition
+from moldau.wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestGroupTopic,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponseGroupPartition,
+    OffsetFetchResponseGroupTopic,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponseTopic,
+)
+from moldau.wire.registry import ApiKey
+
+_ERROR_FROM = 2
+_GROUPS_FROM = 8
+_TOPIC_IDS_FROM = 10
+
+
+def handle(call: Call, request: OffsetFetchRequest) -> OffsetFetchResponse:
+    if call.version >= _GROUPS_FROM:
+        return OffsetFetchResponse(groups=[_answer(call, group) for group in request.groups])
+    group = _in_new_form(request)
+    answer = _answer(call, group)
+    if answer.error_code and call.version < _ERROR_FROM:
+        # There is no place for an error of the group, so each partition carries it.
+        code = ErrorCode(answer.error_code)
+        answer.topics = [_failed(topic, code) for topic in group.topics or ()]
+    return OffsetFetchResponse(
+        error_code=answer.error_code, topics=[_in_old_form(topic) for topic in answer.topics]
+    )
+
+
+def _answer(call: Call, group: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup:
+    by_id = call.version >= _TOPIC_IDS_FROM
+    fetch = call.broker.groups.coordinator.fetch_offsets
+    if group.topics is None:
+        result = fetch(group.group_id, None)
+        topics = _all_topics(call, result, by_id)
+    else:
+        names = [_name_of(call, topic) if by_id else topic.name for topic in group.topics]
+        wanted = [
+            TopicPartition(name, PartitionIndex(index))
+            for name, topic in zip(names, group.topics, strict=True)
+            if name is not None
+            for index in topic.partition_indexes
+        ]
+        result = fetch(group.group_id, wanted)
+        topics = [
+            _failed(topic, ErrorCode.UNKNOWN_TOPIC_ID)
+            if name is None
+            else _filled(topic, name, result.offsets)
+            for name, topic in zip(names, group.topics, strict=True)
+        ]
+    if result.error is not ErrorCode.NONE:
+        topics = []
+    return OffsetFetchResponseGroup(group_id=group.group_id, topics=topics, error_code=result.error)
+
+
+def _all_topics(
+    call: Call, result: FetchOffsetsResult, by_id: bool
+) -> list[OffsetFetchResponseGroupTopic]:
+    topics: dict[str, OffsetFetchResponseGroupTopic] = {}
+    for partition, committed in sorted(result.offsets.items()):
+        answer = topics.get(partition.topic)
+        if answer is None:
+            known = call.broker.image.topic(partition.topic)
+            if known is None and by_id:
+                # Deleted a moment ago: it has no id any more by which it could be told.
+                continue
+            answer = topics[partition.topic] = OffsetFetchResponseGroupTopic(
+                name=partition.topic,
+                topic_id=NO_TOPIC_ID if known is None else known.topic_id,
+                partitions=[],
+            )
+        answer.partitions.append(_filled_partition(partition.partition, committed))
+    return list(topics.values())
+
+
+def _filled(
+    topic: OffsetFetchRequestGroupTopic,
+    name: str,
+    offsets: Mapping[TopicPartition, CommittedOffset],
+) -> OffsetFetchResponseGroupTopic:
+    return OffsetFetchResponseGroupTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        partitions=[
+            _filled_partition(index, offsets.get(TopicPartition(name, PartitionIndex(index))))
+            for index in topic.partition_indexes
+        ],
+    )
+
+
+def _filled_partition(
+    index: int, committed: CommittedOffset | None
+) -> OffsetFetchResponseGroupPartition:
+    if committed is None:
+        return _empty_partition(index, ErrorCode.NONE)
+    return OffsetFetchResponseGroupPartition(
+        partition_index=index,
+        committed_offset=committed.offset,
+        committed_leader_epoch=committed.leader_epoch,
+        metadata=committed.metadata,
+    )
+
+
+def _failed(topic: OffsetFetchRequestGroupTopic, code: ErrorCode) -> OffsetFetchResponseGroupTopic:
+    return OffsetFetchResponseGroupTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        partitions=[_empty_partition(index, code) for index in topic.partition_indexes],
+    )
+
+
+def _empty_partition(index: int, code: ErrorCode) -> OffsetFetchResponseGroupPartition:
+    return OffsetFetchResponseGroupPartition(
+        partition_index=index,
+        committed_offset=NO_OFFSET,
+        committed_leader_epoch=NO_EPOCH,
+        metadata="",
+        error_code=code,
+    )
+
+
+def _name_of(call: Call, topic: OffsetFetchRequestGroupTopic) -> str | None:
+    found = call.broker.image.topic_by_id(TopicId(topic.topic_id))
+    return found.name if found is not None else None
+
+
+def _in_new_form(request: OffsetFetchRequest) -> OffsetFetchRequestGroup:
+    topics = request.topics
+    return OffsetFetchRequestGroup(
+        group_id=request.group_id,
+        topics=None
+        if topics is None
+        else [
+            OffsetFetchRequestGroupTopic(name=topic.name, partition_indexes=topic.partition_indexes)
+            for topic in topics
+        ],
+    )
+
+
+def _in_old_form(topic: OffsetFetchResponseGroupTopic) -> OffsetFetchResponseTopic:
+    return OffsetFetchResponseTopic(
+        name=topic.name,
+        partitions=[
+            OffsetFetchResponsePartition(
+                partition_index=partition.partition_index,
+                committed_offset=partition.committed_offset,
+                committed_leader_epoch=partition.committed_leader_epoch,
+                metadata=partition.metadata,
+                error_code=partition.error_code,
+            )
+            for partition in topic.partitions
+        ],
+    )
+
+
+API = Api(key=ApiKey.OFFSET_FETCH, request=OffsetFetchRequest, versions=(1, 10), handle=handle)
