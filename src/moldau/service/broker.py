@@ -1,5 +1,6 @@
 """Owns the broker as its doors see it: every use case behind one object."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from moldau.metadata.image import Image
@@ -33,6 +34,7 @@ class Broker:
     configs: ConfigService
     groups: GroupService
     producer_ids: ProducerIds
+    disk_free_bytes: Callable[[], int]
 
     @property
     def image(self) -> Image:

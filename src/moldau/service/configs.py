@@ -12,7 +12,7 @@ from moldau.metadata.commands import (
     ReplaceTopicConfigs,
 )
 from moldau.metadata.config_types import ConfigSource, ConfigType
-from moldau.metadata.image import CLUSTER_DEFAULT
+from moldau.metadata.image import CLUSTER_DEFAULT, Topic
 from moldau.metadata.topic_configs import (
     BROKER_CONFIGS,
     ConfigEntry,
@@ -58,11 +58,15 @@ class ConfigService:
                 raise RefusedError(
                     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}"
                 )
-            layers = broker_layers(image, self._broker, self._defaults)
-            return topic_config_entries(topic.configs, layers)
+            return self.describe_topic(topic)
         if kind == ResourceKind.BROKER:
             return self._describe_broker(self._broker_of(name))
         raise RefusedError(ErrorCode.INVALID_REQUEST, f"resources of type {kind} have no settings")
+
+    def describe_topic(self, topic: Topic) -> list[ConfigEntry]:
+        """Every setting of a topic, also of one that is only planned."""
+        layers = broker_layers(self._metadata.image, self._broker, self._defaults)
+        return topic_config_entries(topic.configs, layers)
 
     def _describe_broker(self, broker: BrokerId) -> list[ConfigEntry]:
         layers = broker_layers(self._metadata.image, broker, self._defaults)
@@ -126,7 +130,7 @@ class ConfigService:
 
     async def _submit(self, command: Command, validate_only: bool) -> None:
         if validate_only:
-            self._metadata.check(command)
+            self._metadata.preview(command)
         else:
             await self._metadata.submit(command)
 

@@ -6,16 +6,34 @@ it is committed. The topic is created when the first group shows up.
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import assert_never
+from collections.abc import Callable, Sequence
+from typing import TypeVar, assert_never
 
 from moldau.groups.coordinator import Coordinator
-from moldau.groups.events import Event, Persisted, PersistFailed, Tick, TopicsDeleted
-from moldau.groups.results import Effect, Persist, Reply, Result
+from moldau.groups.events import (
+    NO_GENERATION,
+    NO_MEMBER_ID,
+    CommitOffsets,
+    DeleteOffsets,
+    Event,
+    OffsetToCommit,
+    Persisted,
+    PersistFailed,
+    Tick,
+    TopicsDeleted,
+)
+from moldau.groups.results import (
+    CommitResult,
+    DeleteOffsetsResult,
+    Effect,
+    Persist,
+    Reply,
+    Result,
+)
 from moldau.metadata.image import CONSUMER_OFFSETS_TOPIC, Topic
 from moldau.model.clock import Clock
 from moldau.model.errors import ErrorCode, RefusedError, StorageError
-from moldau.model.ids import Offset
+from moldau.model.ids import Offset, TopicPartition
 from moldau.records.batch import read_header
 from moldau.records.record import Record, build_batch, read_records
 from moldau.replica.replica import Replica
@@ -23,6 +41,8 @@ from moldau.service.partitions import Partitions
 from moldau.service.topics import TopicService
 
 log = logging.getLogger(__name__)
+
+R = TypeVar("R", bound=Result)
 
 
 class GroupService:
@@ -96,6 +116,75 @@ class GroupService:
             return await waiting
         finally:
             self._waiting.pop(request_id, None)
+
+    async def ask(self, make_event: Callable[[int], Event], kind: type[R]) -> R:
+        """As `submit`, for a caller that knows the kind of the result."""
+        result = await self.submit(make_event)
+        if not isinstance(result, kind):
+            raise TypeError(
+                f"the coordinator answered {type(result).__name__}, not {kind.__name__}"
+            )
+        return result
+
+    async def commit_offsets(
+        self,
+        group_id: str,
+        offsets: Sequence[OffsetToCommit],
+        *,
+        member_id: str = NO_MEMBER_ID,
+        generation: int = NO_GENERATION,
+        instance_id: str | None = None,
+        retention_ms: int = -1,
+    ) -> list[ErrorCode]:
+        """Store positions; an error per offset, in their order. Raises RefusedError.
+
+        The coordinator knows no topics, so those that do not exist are refused here.
+        """
+        known = [self._exists(offset.partition) for offset in offsets]
+        to_store = tuple(offset for offset, exists in zip(offsets, known, strict=True) if exists)
+        if not to_store and offsets:
+            return [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * len(offsets)
+        result = await self.ask(
+            lambda request_id: CommitOffsets(
+                request_id=request_id,
+                group_id=group_id,
+                member_id=member_id,
+                generation=generation,
+                instance_id=instance_id,
+                offsets=to_store,
+                retention_ms=retention_ms,
+            ),
+            CommitResult,
+        )
+        stored = iter(result.errors)
+        return [
+            next(stored)[1] if exists else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for exists in known
+        ]
+
+    async def delete_offsets(
+        self, group_id: str, partitions: Sequence[TopicPartition]
+    ) -> list[ErrorCode]:
+        """Forget positions; an error per partition. RefusedError is about the group."""
+        known = [self._exists(partition) for partition in partitions]
+        to_delete = tuple(
+            partition for partition, exists in zip(partitions, known, strict=True) if exists
+        )
+        result = await self.ask(
+            lambda request_id: DeleteOffsets(
+                request_id=request_id, group_id=group_id, partitions=to_delete
+            ),
+            DeleteOffsetsResult,
+        )
+        if result.error is not ErrorCode.NONE:
+            raise RefusedError(result.error)
+        deleted = iter(result.errors)
+        return [
+            next(deleted)[1] if exists else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for exists in known
+        ]
+
+    def _exists(self, partition: TopicPartition) -> bool:
+        topic = self._topics.image.topic(partition.topic)
+        return topic is not None and 0 <= partition.partition < len(topic.partitions)
 
     def handle(self, event: Event) -> None:
         self._run(self._coordinator.handle(self._now(), event))

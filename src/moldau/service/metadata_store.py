@@ -68,6 +68,9 @@ class MetadataStore:
             self._on_change(image)
             return records
 
-    def check(self, command: Command) -> None:
-        """Only decide: for validate_only requests. Raises RefusedError."""
-        decide(command, self.image)
+    def preview(self, command: Command) -> Image:
+        """The image as it would be: for validate_only requests. Raises RefusedError."""
+        image = self.image
+        for record in decide(command, image):
+            image = apply(image, record)
+        return image

@@ -46,8 +46,8 @@ class TopicService:
         configs: Mapping[str, str | None] | None = None,
         validate_only: bool = False,
         internal: bool = False,
-    ) -> Topic | None:
-        """The new topic; None if it was only checked. Raises RefusedError."""
+    ) -> Topic:
+        """The new topic, or what it would be if it is only checked. Raises RefusedError."""
         if assignments is None:
             if partitions == _BY_DEFAULT:
                 partitions = self._default_partitions
@@ -63,10 +63,14 @@ class TopicService:
             internal=internal,
         )
         if validate_only:
-            self._metadata.check(command)
-            return None
-        await self._metadata.submit(command)
-        return self._metadata.image.topic_by_id(command.topic_id)
+            image = self._metadata.preview(command)
+        else:
+            await self._metadata.submit(command)
+            image = self._metadata.image
+        topic = image.topic_by_id(command.topic_id)
+        if topic is None:
+            raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{name} was deleted again")
+        return topic
 
     async def ensure(self, name: str, *, internal: bool = False, partitions: int = -1) -> Topic:
         """The topic, created if there is none. Two who ask at once get the same."""
@@ -101,7 +105,7 @@ class TopicService:
     ) -> None:
         command = CreatePartitions(topic=name, count=count, assignments=assignments)
         if validate_only:
-            self._metadata.check(command)
+            self._metadata.preview(command)
         else:
             await self._metadata.submit(command)
 
