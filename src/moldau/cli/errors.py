@@ -17,8 +17,8 @@ class ExitCode(IntEnum):
     USAGE = 2
     UNREACHABLE = 3
     NOT_FOUND = 4
-    CONFIG = 5
-    STORAGE = 6
+    STORAGE = 74
+    CONFIG = 78
     INTERRUPTED = 130
 
 

@@ -1,0 +1,344 @@
+"""Owns `moldau doctor`: what keeps a broker from starting, or clients from reaching it.
+
+Every check looks and changes nothing (a directory is tried with a file that is removed at once),
+is bounded in time, and says what to do.
+"""
+
+import os
+import platform
+import shutil
+import socket
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from moldau import __version__
+from moldau.cli.broker import load
+from moldau.cli.errors import ExitCode
+from moldau.cli.lazy import command
+from moldau.cli.options import KeyValue, Properties
+from moldau.cli.output import color_wanted, emit_json, emit_yaml, format_bytes
+
+if TYPE_CHECKING:
+    from moldau.server.config import Address, ServerConfig
+
+_CONNECT_SECONDS_MAX = 3.0
+_SPARE_FILES = 512
+"""File descriptors that a broker needs beside those of its connections."""
+
+_PACKAGES = ("confluent-kafka", "uvloop", "crc32c", "cramjam", "msgspec", "click", "rich", "PyYAML")
+
+
+class Verdict(StrEnum):
+    """What a check found."""
+
+    OK = "ok"
+    WARNING = "warning"
+    TROUBLE = "trouble"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One line of the report."""
+
+    check: str
+    verdict: Verdict
+    detail: str
+    hint: str = ""
+
+
+@command(
+    "doctor",
+    examples=(
+        "moldau doctor",
+        "moldau doctor --config broker.yaml",
+        "moldau doctor --set data_dir=/var/lib/moldau -o json",
+    ),
+)
+@click.option("--config", "config_file", type=click.Path(dir_okay=False), metavar="FILE",
+              help="The broker's configuration; also MOLDAU_CONFIG.")  # fmt: skip
+@click.option("--set", "settings", type=KeyValue(), multiple=True, metavar="KEY=VALUE",
+              help="A setting of the broker; may be repeated.")  # fmt: skip
+@click.option("-o", "--output", type=click.Choice(("table", "json", "yaml")), default="table",
+              show_default=True)  # fmt: skip
+def doctor(config_file: str | None, settings: Properties, output: str) -> int:
+    """Look for what keeps a broker from starting, or clients from reaching it.
+
+    Exits with 1 if there is trouble.
+    """
+    resolved = load({}, settings, config_file)
+    findings = list(examine(resolved.config))
+    rows = [
+        {"check": f.check, "verdict": str(f.verdict), "detail": f.detail, "hint": f.hint}
+        for f in findings
+    ]
+    if output == "json":
+        emit_json(rows)
+    elif output == "yaml":
+        emit_yaml(rows)
+    else:
+        for finding in findings:
+            _print(finding)
+    trouble = any(finding.verdict is Verdict.TROUBLE for finding in findings)
+    return ExitCode.FAILED if trouble else ExitCode.OK
+
+
+_COLORS = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.TROUBLE: "red"}
+
+
+def _print(finding: Finding) -> None:
+    color = color_wanted()
+    mark = click.style(f"{finding.verdict:<8}", fg=_COLORS[finding.verdict], bold=True)
+    click.echo(f"{mark} {finding.check}: {finding.detail}", color=color)
+    if finding.hint:
+        click.echo(f"{'':<8} hint: {finding.hint}")
+
+
+def examine(config: "ServerConfig") -> Iterator[Finding]:
+    """All checks, one after another."""
+    yield from check_versions()
+    running = broker_at(config.kafka.addr)
+    yield check_port(config.kafka.addr, running)
+    yield from check_data_dir(config.data_dir, running is not None)
+    yield check_disk(config.data_dir, config.log.disk_reserve_bytes)
+    yield check_advertised(config, running is not None)
+    yield check_open_files(config.kafka.connections_max)
+
+
+def check_versions() -> Iterator[Finding]:
+    """What runs here, for bug reports."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    import confluent_kafka
+
+    python = platform.python_version()
+    yield Finding(
+        check="versions",
+        verdict=Verdict.OK,
+        detail=f"moldau {__version__}, Python {python} on {platform.system()} "
+        f"{platform.machine()}, librdkafka {confluent_kafka.libversion()[0]}",
+    )
+    found, missing = [], []
+    for name in _PACKAGES:
+        try:
+            found.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            missing.append(name)
+    yield Finding(check="libraries", verdict=Verdict.OK, detail=", ".join(found))
+    if missing:
+        yield Finding(
+            check="libraries",
+            verdict=Verdict.WARNING,
+            detail=f"not installed: {', '.join(missing)}",
+            hint="install them: pip install moldau",
+        )
+
+
+def broker_at(address: "Address") -> str | None:
+    """What answers as a Kafka broker at an address, or None."""
+    try:
+        socket.create_connection(_reachable(address), timeout=_CONNECT_SECONDS_MAX).close()
+    except OSError:
+        return None
+    from moldau.client.admin import Admin
+    from moldau.client.errors import ClientError
+
+    host, port = _reachable(address)
+    try:
+        cluster, nodes = Admin(f"[{host}]:{port}" if ":" in host else f"{host}:{port}").nodes()
+    except ClientError:
+        return None
+    return f"cluster {cluster}, broker {', '.join(str(node.id) for node in nodes)}"
+
+
+def _reachable(address: "Address") -> tuple[str, int]:
+    """An address to connect to, for one that may be bound on all interfaces."""
+    loopback = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+    return loopback.get(address.host, address.host), address.port
+
+
+def check_port(address: "Address", running: str | None) -> Finding:
+    """Could a broker bind its address now?"""
+    name = f"port {address}"
+    if running is not None:
+        return Finding(
+            check=name,
+            verdict=Verdict.WARNING,
+            detail=f"a broker runs here already ({running})",
+            hint="for a second one: moldau dev --port 0 --data-dir ./.moldau-2",
+        )
+    try:
+        family, kind, _, _, place = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]
+    except socket.gaierror as error:
+        return Finding(
+            check=name,
+            verdict=Verdict.TROUBLE,
+            detail=f"{address.host} is no address of this machine ({error.strerror})",
+            hint="set kafka.addr",
+        )
+    with socket.socket(family, kind) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(place)
+        except OSError as error:
+            return Finding(
+                check=name,
+                verdict=Verdict.TROUBLE,
+                detail=f"cannot be bound ({(error.strerror or str(error)).lower()})",
+                hint="another program has it; take another port: moldau dev --port 9192",
+            )
+    return Finding(check=name, verdict=Verdict.OK, detail="free")
+
+
+def check_data_dir(data_dir: str, running: bool) -> Iterator[Finding]:
+    """Is the directory there or could it be made, may we write, and does nobody else?"""
+    name = f"data directory {data_dir}"
+    if not os.path.exists(data_dir):
+        parent = _existing_parent(data_dir)
+        able = os.access(parent, os.W_OK | os.X_OK)
+        yield Finding(
+            check=name,
+            verdict=Verdict.OK if able else Verdict.TROUBLE,
+            detail="will be created" if able else f"cannot be created: {parent} is not writable",
+            hint="" if able else "choose another: --data-dir DIR",
+        )
+        return
+    if not os.path.isdir(data_dir):
+        yield Finding(check=name, verdict=Verdict.TROUBLE, detail="is a file and no directory")
+        return
+    try:
+        with tempfile.TemporaryFile(dir=data_dir) as stream:
+            stream.write(b"moldau")
+            stream.flush()
+    except OSError as error:
+        yield Finding(
+            check=name,
+            verdict=Verdict.TROUBLE,
+            detail=f"cannot be written ({(error.strerror or str(error)).lower()})",
+            hint="give this user the right to, or choose another: --data-dir DIR",
+        )
+        return
+    holder = lock_holder(data_dir)
+    if holder:
+        yield Finding(
+            check=name,
+            verdict=Verdict.WARNING if running else Verdict.TROUBLE,
+            detail=f"in use by process {holder}",
+            hint="" if running else "stop that broker, or choose another: --data-dir DIR",
+        )
+        return
+    yield Finding(check=name, verdict=Verdict.OK, detail="writable, and used by no broker")
+
+
+def lock_holder(data_dir: str) -> str:
+    """The process that holds the directory's lock, or nothing."""
+    import fcntl
+
+    from moldau.server.config.schema import LOCK_FILE
+
+    path = os.path.join(data_dir, LOCK_FILE)
+    try:
+        with open(path, encoding="utf-8") as stream:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return stream.read(100).strip() or "unknown"
+    except OSError:
+        return ""
+    return ""
+
+
+def _existing_parent(path: str) -> str:
+    path = os.path.abspath(path)
+    while not os.path.exists(path):
+        path = os.path.dirname(path)
+    return path
+
+
+def check_disk(data_dir: str, reserve_bytes: int) -> Finding:
+    """Would produce be refused for want of space?"""
+    place = _existing_parent(data_dir)
+    usage = shutil.disk_usage(place)
+    detail = f"{format_bytes(usage.free)} of {format_bytes(usage.total)} free"
+    inodes = os.statvfs(place)
+    if usage.free <= reserve_bytes:
+        return Finding(
+            check="disk",
+            verdict=Verdict.TROUBLE,
+            detail=f"{detail}: below the reserve of {format_bytes(reserve_bytes)}, so produce "
+            "is refused",
+            hint="free some space, shorten log.retention_ms, or lower log.disk_reserve_bytes",
+        )
+    if inodes.f_files and inodes.f_favail < 1000:
+        return Finding(
+            check="disk",
+            verdict=Verdict.TROUBLE,
+            detail=f"only {inodes.f_favail} more files can be created",
+            hint="remove some files: the file system has no room for names",
+        )
+    if usage.free < 4 * reserve_bytes:
+        return Finding(check="disk", verdict=Verdict.WARNING, detail=f"{detail}: nearly full")
+    return Finding(check="disk", verdict=Verdict.OK, detail=detail)
+
+
+def check_advertised(config: "ServerConfig", running: bool) -> Finding:
+    """Can the address that clients are told be reached from here?"""
+    advertised = config.kafka.advertised or config.kafka.addr
+    name = f"advertised address {advertised}"
+    try:
+        found = socket.getaddrinfo(*advertised, type=socket.SOCK_STREAM)
+    except socket.gaierror:
+        return Finding(
+            check=name,
+            verdict=Verdict.TROUBLE,
+            detail=f"no such host: {advertised.host}",
+            hint="clients are sent there after the first contact; set kafka.advertised",
+        )
+    resolved = ", ".join(sorted({str(entry[4][0]) for entry in found}))
+    if not running:
+        return Finding(check=name, verdict=Verdict.OK, detail=f"resolves to {resolved}")
+    reason = _connect_error(lambda: socket.create_connection(
+        tuple(advertised), timeout=_CONNECT_SECONDS_MAX
+    ))  # fmt: skip
+    if reason:
+        return Finding(
+            check=name,
+            verdict=Verdict.TROUBLE,
+            detail=f"resolves to {resolved}, but cannot be reached ({reason})",
+            hint="clients are sent there after the first contact; set kafka.advertised",
+        )
+    return Finding(check=name, verdict=Verdict.OK, detail=f"reachable ({resolved})")
+
+
+def _connect_error(connect: Callable[[], Any]) -> str:
+    try:
+        connect().close()
+    except TimeoutError:
+        return f"no answer within {_CONNECT_SECONDS_MAX:g} s"
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
+    return ""
+
+
+def check_open_files(connections_max: int) -> Finding:
+    """May the process hold as many connections as it is configured for?"""
+    if sys.platform == "win32":
+        return Finding(check="open files", verdict=Verdict.OK, detail="not limited here")
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections_max + _SPARE_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        return Finding(
+            check="open files",
+            verdict=Verdict.WARNING,
+            detail=f"the limit of {soft} is too low for kafka.connections_max = {connections_max}",
+            hint=f"raise it: ulimit -n {wanted} · or lower kafka.connections_max",
+        )
+    shown = "unlimited" if soft == resource.RLIM_INFINITY else str(soft)
+    return Finding(check="open files", verdict=Verdict.OK, detail=f"limit {shown} (hard {hard})")
