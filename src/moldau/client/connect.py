@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
+from moldau.client.addresses import split_brokers
 from moldau.client.errors import (
     START_HINT,
     ClientError,
@@ -20,7 +21,6 @@ from moldau.client.errors import (
 from moldau.client.settings import REQUEST_SECONDS_MAX, admin_settings
 
 _PROBE_SECONDS_MAX = 3.0
-_KAFKA_PORT = 9092
 
 _UNREACHABLE = frozenset({KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE})
 _TIMED_OUT = frozenset(
@@ -39,23 +39,6 @@ _NOT_FOUND = frozenset(
         KafkaError.GROUP_ID_NOT_FOUND,
     }
 )
-
-
-def split_brokers(brokers: str) -> list[tuple[str, int]]:
-    """HOST:PORT[,HOST:PORT…] as pairs. Raises ClientError for what is no address."""
-    pairs: list[tuple[str, int]] = []
-    for part in (part.strip() for part in brokers.split(",")):
-        if not part:
-            continue
-        host, colon, port = part.rpartition(":")
-        if not colon or part.endswith("]"):
-            host, port = part, str(_KAFKA_PORT)
-        if not (port.isascii() and port.isdigit() and 0 < int(port) <= 65535) or not host:
-            raise ClientError(f"{part!r} is no broker address", hint="write HOST:PORT")
-        pairs.append((host.strip("[]"), int(port)))
-    if not pairs:
-        raise ClientError("no broker address given", hint="-b HOST:PORT or MOLDAU_BROKERS")
-    return pairs
 
 
 def probe(brokers: str, seconds_max: float = _PROBE_SECONDS_MAX) -> None:

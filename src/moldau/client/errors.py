@@ -4,10 +4,11 @@ MoldauError
 └── ClientError            a request that did not succeed
     ├── UnreachableError   no broker answers
     ├── NotFoundError      the topic, partition or group does not exist
-    └── TimedOutError      a broker is there, but did not answer in time
+    ├── TimedOutError      a broker is there, but did not answer in time
+    └── RejectedError      a broker answered with an error code
 """
 
-from moldau.model.errors import MoldauError
+from moldau.model.errors import ErrorCode, MoldauError
 
 START_HINT = (
     "no broker running? start one: moldau dev · other address: -b HOST:PORT or MOLDAU_BROKERS"
@@ -32,3 +33,19 @@ class NotFoundError(ClientError):
 
 class TimedOutError(ClientError):
     """A broker is there, but did not answer in time."""
+
+
+class RejectedError(ClientError):
+    """A broker answered with an error code, which stands in `code`."""
+
+    def __init__(self, message: str, code: int, *, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.code = code
+
+    @property
+    def name(self) -> str:
+        """The name of the code, or its number if it is none that we know."""
+        try:
+            return ErrorCode(self.code).name
+        except ValueError:
+            return str(self.code)

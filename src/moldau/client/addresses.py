@@ -1,0 +1,22 @@
+"""Owns how addresses of brokers are written. Apart from the rest, so that it costs no import."""
+
+from moldau.client.errors import ClientError
+
+_KAFKA_PORT = 9092
+
+
+def split_brokers(brokers: str) -> list[tuple[str, int]]:
+    """HOST:PORT[,HOST:PORT…] as pairs. Raises ClientError for what is no address."""
+    pairs: list[tuple[str, int]] = []
+    for part in (part.strip() for part in brokers.split(",")):
+        if not part:
+            continue
+        host, colon, port = part.rpartition(":")
+        if not colon or part.endswith("]"):
+            host, port = part, str(_KAFKA_PORT)
+        if not (port.isascii() and port.isdigit() and 0 < int(port) <= 65535) or not host:
+            raise ClientError(f"{part!r} is no broker address", hint="write HOST:PORT")
+        pairs.append((host.strip("[]"), int(port)))
+    if not pairs:
+        raise ClientError("no broker address given", hint="-b HOST:PORT or MOLDAU_BROKERS")
+    return pairs
