@@ -29,8 +29,17 @@ if TYPE_CHECKING:
     from moldau.wire.schema import Message, Struct
 
 
+ELEMENTS_MAX = 1 << 21
+"""Most elements in all arrays of one message: an element of two bytes becomes an object of eighty,
+so that the size of the frame alone would allow many gigabytes."""
+
+
 def _short() -> NoReturn:
     raise PeerProtocolError("a length goes beyond the end of the message")
+
+
+def _too_many() -> NoReturn:
+    raise PeerProtocolError(f"the arrays of the message have more than {ELEMENTS_MAX} elements")
 
 
 def _null(name: str) -> NoReturn:
@@ -43,10 +52,6 @@ def _negative(name: str) -> NoReturn:
 
 def _tag_size(tag: int) -> NoReturn:
     raise PeerProtocolError(f"tagged field {tag} is not as long as it says")
-
-
-def _trailing(count: int) -> NoReturn:
-    raise PeerProtocolError(f"{count} bytes follow the end of the message")
 
 
 TAKE = [struct.Struct(f"{size}s").unpack_from for size in range(128)]
@@ -117,10 +122,10 @@ class DecoderWriter:
             "uvarint": read_uvarint,
             "unpack_from": struct.unpack_from,
             "short": _short,
+            "too_many": _too_many,
             "null": _null,
             "negative": _negative,
             "tag_size": _tag_size,
-            "trailing": _trailing,
             "take": TAKE_COMPACT if flexible else TAKE,
             "long_bytes": _long_compact_octets if flexible else _long_octets,
             "long_string": _long_compact_text if flexible else _long_text,
@@ -230,9 +235,15 @@ class DecoderWriter:
             self.structs(target, length, field.element)
         self.depth -= 1
 
+    def check_count(self, length: str, size: int) -> None:
+        """Refuse a count that cannot be true, before anything is made for it."""
+        self.line(f"if {length} * {size} > end - pos: short()")
+        self.line(f"room -= {length}")
+        self.line("if room < 0: too_many()")
+
     def primitives(self, target: str, length: str, kind: str, name: str) -> None:
         size = _kind_size_min(kind, flexible=self.flexible)
-        self.line(f"if {length} * {size} > end - pos: short()")
+        self.check_count(length, size)
         code = FIXED_CODES.get(kind)
         if code is not None and code != "16s":
             self.line(f"{target} = list(unpack_from('>%d{code}' % {length}, data, pos))")
@@ -253,7 +264,7 @@ class DecoderWriter:
 
     def structs(self, target: str, length: str, element: "type[Struct]") -> None:
         size = size_min(element, self.version, flexible=self.flexible)
-        self.line(f"if {length} * {size} > end - pos: short()")
+        self.check_count(length, size)
         items = self.fresh("a")
         self.line(f"{target} = {items} = []")
         self.line(f"for _ in range({length}):")
@@ -346,10 +357,11 @@ def decoder_source(cls: "type[Message]", version: int) -> tuple[str, dict[str, o
     source = "\n".join(
         [
             "def decode(data, pos):",
-            "    end = len(data)",
+            f"    end = len(data); room = {ELEMENTS_MAX}",
             "    try:",
             *writer.lines,
-            "        if pos != end: trailing(end - pos)",
+            # Bytes that follow are let pass, as Kafka does: librdkafka's Metadata request for all
+            # topics has three too many.
             f"        return {var}",
             "    except BadInput as error:",
             f"        raise PeerProtocolError(f'{cls.__name__} v{version}: {{error}}') from error",
