@@ -1,0 +1,127 @@
+"""The broker tells about itself, and hands out producer ids."""
+
+import pytest
+
+from moldau.client.errors import ClientError
+from moldau.client.kafka.connection import KafkaConnection
+from moldau.edge.kafka import authorized
+from moldau.edge.kafka.apis import APIS
+from moldau.model.errors import ErrorCode
+from moldau.testing.broker import Broker
+from moldau.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from moldau.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from moldau.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from moldau.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+
+pytestmark = pytest.mark.system
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_api_versions_lists_every_api_with_its_range(
+    connection: KafkaConnection, version: int
+) -> None:
+    response = connection.ask(
+        ApiVersionsRequest(client_software_name="test", client_software_version="1"),
+        ApiVersionsResponse,
+        version,
+    )
+    assert response.error_code == 0
+    assert {api.api_key for api in response.api_keys} == set(APIS)
+    # Older clients assert it.
+    assert all(0 <= api.min_version <= api.max_version for api in response.api_keys)
+
+
+def test_a_request_that_is_not_served_closes_the_connection(connection: KafkaConnection) -> None:
+    request = AddOffsetsToTxnRequest(
+        transactional_id="t", producer_id=1, producer_epoch=0, group_id="g"
+    )
+    with pytest.raises(ClientError):
+        connection.send(request, 0)
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_describe_cluster_names_the_brokers(
+    connection: KafkaConnection, moldau_session_broker: Broker, version: int
+) -> None:
+    response = connection.ask(
+        DescribeClusterRequest(include_cluster_authorized_operations=True),
+        DescribeClusterResponse,
+        version,
+    )
+    assert response.error_code == 0
+    assert response.cluster_id
+    assert response.controller_id == 1
+    (broker,) = response.brokers
+    assert (broker.broker_id, broker.port) == (1, moldau_session_broker.port)
+    assert response.cluster_authorized_operations == authorized.ON_CLUSTER
+
+
+def test_operations_are_told_only_to_who_asks(connection: KafkaConnection) -> None:
+    response = connection.ask(
+        DescribeClusterRequest(include_cluster_authorized_operations=False),
+        DescribeClusterResponse,
+    )
+    assert response.cluster_authorized_operations == authorized.NOT_ASKED
+
+
+@pytest.mark.parametrize(
+    ("endpoint_type", "code"),
+    [(2, ErrorCode.MISMATCHED_ENDPOINT_TYPE), (9, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE)],
+)
+def test_describe_cluster_refuses_other_endpoints(
+    connection: KafkaConnection, endpoint_type: int, code: ErrorCode
+) -> None:
+    response = connection.ask(
+        DescribeClusterRequest(
+            include_cluster_authorized_operations=False, endpoint_type=endpoint_type
+        ),
+        DescribeClusterResponse,
+    )
+    assert response.error_code == code
+    assert response.error_message
+    assert response.brokers == []
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_every_idempotent_producer_gets_an_id_of_its_own(
+    connection: KafkaConnection, version: int
+) -> None:
+    request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=-1)
+    first = connection.ask(request, InitProducerIdResponse, version)
+    second = connection.ask(request, InitProducerIdResponse, version)
+    assert (first.error_code, first.producer_epoch) == (0, 0)
+    assert 0 <= first.producer_id < second.producer_id
+
+
+@pytest.mark.parametrize("version", range(3, 6))
+def test_a_producer_that_names_its_id_gets_a_fresh_one(
+    connection: KafkaConnection, version: int
+) -> None:
+    request = InitProducerIdRequest(
+        transactional_id=None, transaction_timeout_ms=-1, producer_id=3, producer_epoch=5
+    )
+    response = connection.ask(request, InitProducerIdResponse, version)
+    assert (response.error_code, response.producer_epoch) == (0, 0)
+    assert response.producer_id != 3
+
+
+def test_an_id_without_its_epoch_is_refused(connection: KafkaConnection) -> None:
+    request = InitProducerIdRequest(
+        transactional_id=None, transaction_timeout_ms=-1, producer_id=3
+    )
+    response = connection.ask(request, InitProducerIdResponse)
+    assert response.error_code == ErrorCode.INVALID_REQUEST
+    assert response.producer_id == -1
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_a_transactional_id_is_refused_for_good(connection: KafkaConnection, version: int) -> None:
+    request = InitProducerIdRequest(transactional_id="tx", transaction_timeout_ms=1000)
+    response = connection.ask(request, InitProducerIdResponse, version)
+    assert response.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+
+
+def test_an_empty_transactional_id_is_no_id(connection: KafkaConnection) -> None:
+    request = InitProducerIdRequest(transactional_id="", transaction_timeout_ms=1000)
+    response = connection.ask(request, InitProducerIdResponse)
+    assert response.error_code == ErrorCode.INVALID_REQUEST
