@@ -182,7 +182,6 @@ def test_a_broker_that_hangs_up_is_said(scripted_broker: Any) -> None:
         (b"\0\0\0\x02\0\0", "ends inside its header"),
         (b"\0\0\0\x06\0\0\0\x63\0\0", "answers request 99 instead of 1"),
         (b"\0\0\0\x06\0\0\0\x01\0\0", "HeartbeatResponse v4"),
-        (b"\0\0\0\x0d\0\0\0\x01\0\0\0\0\0\0\0\0\xff", "1 bytes follow"),
     ],
 )
 def test_a_broken_response_closes_the_connection(
