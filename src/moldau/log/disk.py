@@ -1,0 +1,255 @@
+"""Owns the reading half of a log on disk, and the log as a whole: DiskLog, open_disk_log.
+
+A read in sequence is one look into a small table of places where earlier reads ended; it scans
+nothing and touches no file. What it returns is a slice of the segment's file for sendfile; where
+bytes are needed (tests, replication from memory), read_slice reads it. docs/internals/log.md is
+the way into this package.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import cast
+
+from moldau.log.cutting import CuttingLog
+from moldau.log.find import find_in_batch
+from moldau.log.interface import ControlEntry, LogConfig, LogRead, TimestampedOffset
+from moldau.log.mark import HEADER_BYTES
+from moldau.log.port import File, Files
+from moldau.log.recovery import recover
+from moldau.log.scan import walk_batches, walk_headers
+from moldau.log.segment import Segment
+from moldau.log.snapshots import load_snapshot, save_snapshot
+from moldau.model.errors import ErrorCode, RefusedError, StorageError
+from moldau.model.ids import Epoch, Offset, RaftIndex, TimestampMs
+from moldau.model.slices import FileSlice
+from moldau.records.batch import BatchHeader
+
+PLACES_MAX = 64
+"""Readers in sequence that are remembered per log."""
+CLOSED_LOADED_MAX = 3
+"""Closed segments that keep a descriptor and an index in memory."""
+_HEADER_CHUNK_BYTES = 16 * 1024
+_NOTHING = LogRead(b"", 0)
+
+
+def open_disk_log(files: Files, path: str, config: LogConfig) -> "DiskLog":
+    """Open the log in the directory `path`, or begin a new one there.
+
+    Raises CorruptionError, with nothing changed, if flushed data is damaged; StorageError if the
+    disk fails.
+    """
+    try:
+        if not files.exists(path):
+            files.makedirs(path)
+        return DiskLog(files, path, config, recover(files, path, config))
+    except OSError as error:
+        raise StorageError(f"{path}: {error}") from error
+
+
+def read_slice(data: FileSlice | bytes) -> bytes:
+    """The bytes of a read, for those who cannot send a file."""
+    if isinstance(data, bytes):
+        return data
+    return cast(File, data.file).pread(data.size, data.position)
+
+
+class DiskLog(CuttingLog):
+    """The log of one partition in files. Not thread-safe: one owner, one thread."""
+
+    _places: dict[Offset, tuple[Segment, int]] | None = None
+    _bound: tuple[Offset, Segment, int] | None = None
+    _loaded: list[Segment] | None = None
+
+    # ---- reading
+
+    def read(self, offset: Offset, bytes_max: int, end_offset: Offset) -> LogRead:
+        place = self._places.get(offset) if self._places else None
+        if (
+            place is None
+            or offset > end_offset
+            or (place[1] >= place[0].position and place[0] is not self._active)
+        ):
+            if not self.start_offset <= offset <= end_offset or end_offset > self.end_offset:
+                raise RefusedError(
+                    ErrorCode.OFFSET_OUT_OF_RANGE,
+                    f"offset {offset} is not within {self.start_offset} to {end_offset}",
+                )
+            place = self._locate(offset)
+        segment, position = place
+        if end_offset >= segment.end_offset:
+            next_offset, limit = segment.end_offset, segment.position
+        else:
+            next_offset, limit = end_offset, self._bound_position(segment, end_offset)
+        if position >= limit:
+            return _NOTHING
+        if limit - position > bytes_max:
+            next_offset, limit = segment.boundary_before(position, position + bytes_max)
+        if position < segment.old_end:
+            segment.check(position, limit)
+        places = self._places
+        if places is None:
+            places = self._places = {}
+        elif len(places) >= PLACES_MAX:
+            del places[next(iter(places))]
+        places[next_offset] = (segment, limit)
+        size = limit - position
+        return LogRead(FileSlice(segment.file(), position, size), size)
+
+    def _bound_position(self, segment: Segment, end_offset: Offset) -> int:
+        """Position of end_offset, the last batch boundary that may be read. All readers share it,
+        so the last one is remembered."""
+        bound = self._bound
+        if bound is not None and bound[0] == end_offset and bound[1] is segment:
+            return bound[2]
+        if end_offset == self._synced_offset and segment is self._active and self._synced_position:
+            return self._synced_position
+        position = segment.position_of(end_offset)[1]
+        self._bound = (end_offset, segment, position)
+        return position
+
+    def _segment_of(self, offset: Offset) -> Segment:
+        """The segment that holds `offset`; the active one at the end."""
+        segments = self._segments
+        low, high = 0, len(segments)
+        while low < high:
+            middle = (low + high) // 2
+            if segments[middle].end_offset > offset:
+                high = middle
+            else:
+                low = middle + 1
+        segment = segments[low] if low < len(segments) else self._active
+        if segment is not self._active:
+            self._keep_loaded(segment)
+        return segment
+
+    def _keep_loaded(self, segment: Segment) -> None:
+        """A closed segment is read: let go of the one that was read longest ago."""
+        loaded = self._loaded = self._loaded or []
+        if segment in loaded:
+            return
+        loaded.append(segment)
+        if len(loaded) > CLOSED_LOADED_MAX:
+            old = loaded.pop(0)
+            if old is not self._active and old not in self._pending:
+                old.release()
+
+    def _locate(self, offset: Offset) -> tuple[Segment, int]:
+        segment = self._segment_of(offset)
+        return segment, segment.position_of(offset)[1]
+
+    def _forget_places(self) -> None:
+        self._places = None
+        self._bound = None
+        self._loaded = None
+
+    def batches(self, offset: Offset) -> Iterator[bytes]:
+        for segment, position, end in self._runs(offset):
+            for placed, batch in walk_batches(segment.file(), position, end):
+                yield bytes(batch)
+                position = placed.position + placed.header.size
+            if position < end:
+                raise segment.damaged(position, "the batch there fails its checksum")
+
+    def headers(self, offset: Offset) -> Iterator[BatchHeader]:
+        for segment, position, end in self._runs(offset):
+            for at, header in walk_headers(
+                segment.file(), position, end, chunk_bytes=_HEADER_CHUNK_BYTES
+            ):
+                yield header
+                position = at + header.size
+            if position < end:
+                raise segment.damaged(position, "no batch begins where one was written")
+
+    def _runs(self, offset: Offset) -> list[tuple[Segment, int, int]]:
+        """Segment, first position and end for everything from the batch that holds `offset`."""
+        if offset >= self.end_offset:
+            return []
+        first, position = self._locate(offset)
+        runs = [(first, position, first.position)]
+        for segment in self._segments[self._segments.index(first) + 1 :]:
+            runs.append((segment, HEADER_BYTES, segment.position))
+        return runs
+
+    def verify(self, offset: Offset, bytes_max: int) -> Offset:
+        if offset >= self.end_offset:
+            return self.end_offset
+        segment, position = self._locate(offset)
+        next_offset, limit = segment.end_offset, segment.position
+        if limit - position > bytes_max:
+            next_offset, limit = segment.boundary_before(position, position + bytes_max)
+        reached = position
+        for placed, _ in walk_batches(segment.file(), position, limit):
+            reached = placed.position + placed.header.size
+        if reached < limit:
+            raise segment.damaged(reached, "the batch there fails its checksum")
+        return next_offset
+
+    # ---- lookups
+
+    def find_time(self, timestamp: TimestampMs, end_offset: Offset) -> TimestampedOffset | None:
+        for segment in self._segments:
+            if segment.max_timestamp < timestamp or segment.end_offset <= self.start_offset:
+                continue
+            if segment is not self._active:
+                self._keep_loaded(segment)
+            entry = segment.loaded_index().floor_time(timestamp)
+            position = entry[1] if entry else HEADER_BYTES
+            for at, header in walk_headers(segment.file(), position, segment.position):
+                if header.base_offset >= end_offset:
+                    return None
+                if header.max_timestamp < timestamp or header.next_offset <= self.start_offset:
+                    continue
+                batch = segment.file().pread(header.size, at)
+                found = find_in_batch(batch, timestamp, self.start_offset, end_offset)
+                if found is not None:
+                    return found
+        return None
+
+    def find_max_timestamp(self, end_offset: Offset) -> TimestampedOffset | None:
+        best: tuple[TimestampMs, Segment, int, int] | None = None
+        for segment in self._segments:
+            # A segment's own maximum may count batches that were cut: never too small.
+            if best is not None and segment.max_timestamp <= best[0]:
+                continue
+            position = HEADER_BYTES
+            if best is not None:
+                entry = segment.loaded_index().floor_time(TimestampMs(best[0] + 1))
+                position = entry[1] if entry else HEADER_BYTES
+            for at, header in walk_headers(segment.file(), position, segment.position):
+                if header.next_offset > end_offset:
+                    break
+                if header.next_offset <= self.start_offset:
+                    continue
+                if best is None or header.max_timestamp > best[0]:
+                    best = (header.max_timestamp, segment, at, header.size)
+        if best is None:
+            return None
+        time, segment, at, size = best
+        batch = segment.file().pread(size, at)
+        return find_in_batch(batch, time, self.start_offset, end_offset)
+
+    def epoch_at(self, offset: Offset) -> Epoch:
+        return self._epochs.at_offset(offset)
+
+    def epoch_end(self, epoch: Epoch) -> tuple[Epoch, Offset]:
+        return self._epochs.end_of(epoch, self.end_offset)
+
+    def index_of(self, offset: Offset) -> RaftIndex:
+        return self._controls.index_of(offset)
+
+    def offset_of(self, index: RaftIndex) -> Offset:
+        return self._controls.locate(index)[0]
+
+    def controls(self) -> Sequence[ControlEntry]:
+        return self._controls.entries
+
+    # ---- snapshots
+
+    def save_snapshot(self, offset: Offset, payload: bytes) -> None:
+        self._check_usable()
+        try:
+            save_snapshot(self._files, self._directory, offset, payload)
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def load_snapshot(self) -> tuple[Offset, bytes] | None:
+        return load_snapshot(self._files, self._directory, self.end_offset)

@@ -1,0 +1,120 @@
+"""Owns what runs in the flush thread: the flush of a log's files, and zeros written ahead.
+
+An fdatasync that changes no metadata is quick even while others write to the disk, so with
+flush=always the file is kept zero-filled ahead of its end. The zeros are written here, off the
+event loop, while the owner of the log goes on appending before them; if it catches up, it cancels
+the filling first. That hand-shake is the only lock in this package.
+"""
+
+import errno
+import threading
+from collections.abc import Sequence
+
+from moldau.log.port import File, Files
+from moldau.log.segment import Segment
+from moldau.model.ids import Offset
+
+CHUNK_BYTES = 256 * 1024
+_ZEROS = bytes(CHUNK_BYTES)
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class Fill:
+    """Zeros to be written from `start` to `end` of a file."""
+
+    __slots__ = ("_cancelled", "_lock", "end", "file", "start")
+
+    def __init__(self, file: File, start: int, end: int) -> None:
+        self.file = file
+        self.start = start
+        self.end = end
+        self._cancelled = False
+        self._lock = threading.Lock()
+
+    def run(self) -> None:
+        """Write the zeros, piece by piece. A full disk ends it: filling ahead is only for speed."""
+        position = self.start
+        while position < self.end:
+            with self._lock:
+                if self._cancelled:
+                    return
+                size = min(CHUNK_BYTES, self.end - position)
+                try:
+                    position += self.file.pwrite(memoryview(_ZEROS)[:size], position)
+                except OSError as error:
+                    if error.errno in DISK_FULL:
+                        self._cancelled = True
+                        return
+                    raise
+
+    def cancel(self) -> None:
+        """After this returns, no zero will be written any more."""
+        with self._lock:
+            self._cancelled = True
+
+    @property
+    def is_done(self) -> bool:
+        """To be asked after run() only."""
+        return not self._cancelled
+
+
+class DiskFlush:
+    """One flush of a log: what it covers, and what has to be done for it."""
+
+    __slots__ = (
+        "_closed_files",
+        "_directory",
+        "_failures",
+        "_file",
+        "_files",
+        "closed",
+        "fill",
+        "offset",
+        "position",
+        "segment",
+        "truncations",
+    )
+
+    def __init__(
+        self,
+        *,
+        files: Files,
+        directory: str | None,
+        closed: Sequence[Segment],
+        segment: Segment,
+        fill: Fill | None,
+        truncations: int,
+        failures: list[OSError],
+    ) -> None:
+        self._files = files
+        self._directory = directory
+        self.closed = list(closed)
+        self._closed_files = [closed_segment.file() for closed_segment in closed]
+        self._file = segment.file()
+        self.segment = segment
+        self.offset: Offset = segment.end_offset
+        self.position = segment.position
+        self.fill = fill
+        self.truncations = truncations
+        self._failures = failures
+
+    @property
+    def is_heavy(self) -> bool:
+        """Writes zeros ahead as well: better not run on the event loop."""
+        return self.fill is not None
+
+    def run(self) -> None:
+        try:
+            # Older segments first: a mark that is newer than the data it speaks of must not be
+            # the only thing that survives.
+            for file in self._closed_files:
+                file.flush()
+            if self.fill is not None:
+                self.fill.run()
+            self._file.flush()
+            if self._directory is not None:
+                self._files.sync_dir(self._directory)
+        except OSError as error:
+            # The log refuses everything from now on: what the page cache holds is unknown.
+            self._failures.append(error)
+            raise

@@ -1,0 +1,99 @@
+"""Owns the two small files at the head of a log: where it starts, and epochs without a no-op.
+
+`start` holds what must still be known about the entries below the log's start. It is replaced
+atomically and is the only truth about the start; segments below it are leftovers. Its generation
+counts resets: files of an older generation are leftovers too.
+
+`epochs` holds the epochs that begin with a batch. An elected leader writes a no-op first, so the
+file is empty or missing in practice; but batch headers lie outside of their checksum, and this
+file lets the epochs below the flushed mark be known without reading all headers.
+"""
+
+import struct
+
+from crc32c import crc32c
+
+from moldau.log.interface import LogStart
+from moldau.log.port import Files
+from moldau.log.sealed import seal, unseal
+from moldau.model.errors import CorruptionError
+from moldau.model.ids import NO_EPOCH, Epoch, Offset
+
+_START_MAGIC = b"MoSt"
+_EPOCHS_MAGIC = b"MoEp"
+_START = struct.Struct(">qqqi")
+_EPOCH = struct.Struct(">iq")
+_ADVICE = "Nothing was changed; restore the file from a backup, or the partition from a replica."
+
+EMPTY_START = LogStart(Offset(0), 0, NO_EPOCH, b"")
+
+
+def load_start(files: Files, directory: str) -> tuple[int, LogStart]:
+    """Generation and start of a log; both zero if it never had one. CorruptionError if damaged."""
+    path = f"{directory}/start"
+    if not files.exists(path):
+        return 0, EMPTY_START
+    payload = unseal(_START_MAGIC, files.read(path), path, _ADVICE)
+    if len(payload) < _START.size:
+        raise CorruptionError(f"{path}: {len(payload)} bytes are too few. {_ADVICE}")
+    generation, offset, count, epoch = _START.unpack_from(payload)
+    return generation, LogStart(Offset(offset), count, Epoch(epoch), payload[_START.size :])
+
+
+def save_start(files: Files, directory: str, generation: int, start: LogStart) -> None:
+    """Durable when it returns."""
+    payload = _START.pack(generation, start.offset, start.control_count, start.epoch)
+    files.replace(f"{directory}/start", seal(_START_MAGIC, payload + start.voters))
+
+
+class BatchEpochs:
+    """Epochs of one log that begin with a batch, and the file that keeps them."""
+
+    __slots__ = ("_files", "path", "starts")
+
+    def __init__(self, files: Files, directory: str, generation: int) -> None:
+        self._files = files
+        self.path = f"{directory}/epochs" + (f"-{generation}" if generation else "")
+        self.starts: list[tuple[Epoch, Offset]] = []
+
+    @property
+    def crc(self) -> int:
+        """For the flush mark: 0 says that the file may be missing."""
+        return crc32c(self._encode()) if self.starts else 0
+
+    def _encode(self) -> bytes:
+        return b"".join(_EPOCH.pack(epoch, offset) for epoch, offset in self.starts)
+
+    def load(self) -> bool:
+        """Read the file; False if it is missing or damaged."""
+        if not self._files.exists(self.path):
+            return False
+        try:
+            payload = unseal(_EPOCHS_MAGIC, self._files.read(self.path), self.path, "")
+        except CorruptionError:
+            return False
+        whole = len(payload) - len(payload) % _EPOCH.size
+        self.starts = [
+            (Epoch(epoch), Offset(offset)) for epoch, offset in _EPOCH.iter_unpack(payload[:whole])
+        ]
+        return True
+
+    def save(self) -> None:
+        """Durable when it returns."""
+        self._files.replace(self.path, seal(_EPOCHS_MAGIC, self._encode()))
+
+    def add(self, epoch: Epoch, offset: Offset) -> None:
+        """Durable before the batch that begins the epoch is written."""
+        self.starts.append((epoch, offset))
+        try:
+            self.save()
+        except OSError:
+            self.starts.pop()
+            raise
+
+    def keep(self, start: Offset, end: Offset) -> None:
+        """Forget epochs whose first batch is not in the log."""
+        kept = [entry for entry in self.starts if start <= entry[1] < end]
+        if kept != self.starts:
+            self.starts = kept
+            self.save()

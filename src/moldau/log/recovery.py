@@ -1,0 +1,434 @@
+"""Owns the opening of a log: what is in its directory, and what of it is the log.
+
+After a clean close the marks say it all and nothing is scanned. Otherwise the batches are walked
+from the last flushed mark on, and the first bytes that do not continue the log are judged
+(mark.py says what a mark proves): below the mark they are corruption, and nothing is touched;
+beyond it they are a torn tail, which is cut physically, or old batches would come back later.
+
+Every step can be interrupted and repeated: nothing is removed before the reason for it is durable.
+"""
+
+import re
+from dataclasses import dataclass, field
+
+from moldau.log.controls import Controls
+from moldau.log.epochs import EpochCache
+from moldau.log.head import BatchEpochs, load_start
+from moldau.log.interface import FlushPolicy, LogConfig, LogStart
+from moldau.log.journal import ControlJournal
+from moldau.log.mark import FLAG_STRICT, HEADER_BYTES, FlushMark
+from moldau.log.port import Files
+from moldau.log.scan import find_valid_batch, is_zero, walk_batches, walk_headers
+from moldau.log.segment import Segment, list_segments
+from moldau.log.snapshots import drop_snapshots
+from moldau.model.errors import CorruptionError
+from moldau.model.ids import NO_EPOCH, Epoch, Offset, RaftIndex
+
+_SIDE_FILE = re.compile(r"^(?:control|epochs)(?:-([1-9]\d*))?(?:\.journal)?$")
+CHECK_BYTES = 4 * 1024 * 1024
+"""How much flushed data before the mark is checked too after a crash: rot there is found early."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Recovered:
+    """A log as it was found, ready to be written to."""
+
+    generation: int
+    start: LogStart
+    segments: list[Segment]
+    controls: Controls
+    epochs: EpochCache
+    batch_epochs: BatchEpochs
+    journal: ControlJournal
+    end_offset: Offset
+    sequence: int
+    was_clean: bool
+
+
+@dataclass(slots=True)
+class _Tail:
+    """Where the walk over the batches ended, and what it saw."""
+
+    place: int
+    """Number of the segment in which the log ends."""
+    position: int
+    offset: Offset
+    first: int
+    """Number of the segment in which the walk began."""
+    epochs: list[tuple[Epoch, Offset]] = field(default_factory=list)
+    """Epoch and offset of the first batch seen and of each that changed the epoch."""
+
+
+def recover(files: Files, directory: str, config: LogConfig) -> Recovered:
+    """Open the log in `directory`. Raises CorruptionError, with nothing changed."""
+    generation, start = load_start(files, directory)
+    segments = _find_segments(files, directory, generation, start, config)
+    marks = [segment.read_mark() for segment in segments]
+    top = max((mark for mark in marks if mark), key=lambda mark: mark.sequence, default=None)
+    journal = ControlJournal(files, directory, generation)
+    controls = _load_controls(journal, start, top)
+    batch_epochs = BatchEpochs(files, directory, generation)
+    epochs_known = batch_epochs.load()
+
+    tail = None
+    end = start.offset
+    if segments:
+        clean = _clean_end(segments, marks, top)
+        tail = None if clean else _walk_tail(segments, marks)
+        if tail is not None:
+            _judge(segments, tail, top, config)
+        _fill_in(segments, marks, tail)
+        end = tail.offset if tail else segments[-1].end_offset
+    if end < start.offset:
+        # Retention went further than what an unflushed log kept: all of it lies below the start.
+        end = start.offset
+    count = controls.below(Offset(end + 1))
+
+    if not epochs_known and top is not None and top.epochs_crc:
+        batch_epochs.starts = _epochs_of_headers(segments, tail)
+    batch_epochs.starts = [entry for entry in batch_epochs.starts if entry[1] < end]
+    kept = Controls(controls.base)
+    for entry in controls.entries[: count - controls.base]:
+        kept.append(entry)
+    epochs = _build_epochs(start, kept, batch_epochs, tail, directory)
+
+    state = Recovered(
+        generation=generation,
+        start=start,
+        segments=segments,
+        controls=kept,
+        epochs=epochs,
+        batch_epochs=batch_epochs,
+        journal=journal,
+        end_offset=end,
+        sequence=top.sequence if top else 0,
+        was_clean=tail is None,
+    )
+    _repair(files, directory, state, tail, top, config)
+    if not epochs_known and batch_epochs.starts:
+        batch_epochs.save()
+    batch_epochs.keep(start.offset, end)
+    return state
+
+
+def _find_segments(
+    files: Files, directory: str, generation: int, start: LogStart, config: LogConfig
+) -> list[Segment]:
+    """The segments of the current generation; leftovers of a reset or of retention are removed."""
+    segments = []
+    names = files.listdir(directory)
+    for name in names:
+        match = _SIDE_FILE.match(name)
+        if match and int(match[1] or 0) < generation:
+            files.remove(f"{directory}/{name}")
+    for found, base in list_segments(names):
+        segment = Segment(
+            files,
+            directory,
+            base,
+            generation=found,
+            index_interval=config.index_interval_bytes,
+        )
+        if found > generation:
+            raise CorruptionError(
+                f"{segment.path}: belongs to reset {found} of the log, but {directory}/start knows "
+                f"of {generation} only. Restore the start file, or the partition from a replica."
+            )
+        if found < generation:
+            segment.remove()
+        else:
+            segments.append(segment)
+    while len(segments) > 1 and segments[1].base_offset <= start.offset:
+        segments.pop(0).remove()
+    if segments and segments[0].base_offset > start.offset:
+        raise CorruptionError(
+            f"{directory}: the log starts at offset {start.offset}, but its first segment at "
+            f"{segments[0].base_offset}. Restore the missing segment files."
+        )
+    return segments
+
+
+def _load_controls(journal: ControlJournal, start: LogStart, top: FlushMark | None) -> Controls:
+    """The journal's entries from the log's start on."""
+    first, entries = journal.load()
+    known = max(first + len(entries), start.control_count)
+    if entries and first > start.control_count:
+        raise CorruptionError(
+            f"{journal.path}: begins with control entry {first}, the log with "
+            f"{start.control_count}. Restore the file, or the partition from a replica."
+        )
+    if top is not None and known < top.control_count:
+        raise CorruptionError(
+            f"{journal.path}: holds {known} control entries, but {top.control_count} were flushed. "
+            f"Nothing was changed. Restore the file, or the partition from a replica."
+        )
+    controls = Controls(start.control_count)
+    for entry in entries[max(0, start.control_count - first) :]:
+        controls.append(entry)
+    return controls
+
+
+def _clean_end(
+    segments: list[Segment], marks: list[FlushMark | None], top: FlushMark | None
+) -> bool:
+    """Whether the log was closed in order and not touched since."""
+    last = marks[-1]
+    return (
+        last is not None
+        and last is top
+        and last.is_clean
+        and segments[-1].file().size() == last.end_position
+    )
+
+
+def _walk_tail(segments: list[Segment], marks: list[FlushMark | None]) -> _Tail:
+    """Walk from the last segment that was flushed at all to where the log ends."""
+    first = len(segments) - 1
+    while first > 0:
+        mark = marks[first]
+        if mark is not None and mark.flushed_offset >= segments[first].base_offset:
+            break
+        first -= 1
+    segment, mark = segments[first], marks[first]
+    offset, position = segment.base_offset, HEADER_BYTES
+    if mark is not None and mark.flushed_position - HEADER_BYTES > CHECK_BYTES:
+        # The index gives a boundary a little before the mark.
+        segment.opened(
+            mark.flushed_position, mark.flushed_offset, mark.first_timestamp, mark.max_timestamp
+        )
+        index = segment.loaded_index()
+        entry = index.floor_position(mark.flushed_position - CHECK_BYTES)
+        if entry is not None:
+            offset, position = entry
+    tail = _Tail(first, position, offset, first)
+    epoch = NO_EPOCH
+    for place in range(first, len(segments)):
+        segment = segments[place]
+        if place > first:
+            if segment.base_offset != tail.offset:
+                break
+            tail.position = HEADER_BYTES
+        tail.place = place
+        known = marks[place]
+        largest = known.max_timestamp if known else segment.max_timestamp
+        earliest = known.first_timestamp if known else segment.first_timestamp
+        file = segment.file()
+        for (at, header), _ in walk_batches(file, tail.position, file.size()):
+            if header.base_offset != tail.offset or header.leader_epoch < epoch:
+                break
+            if header.leader_epoch != epoch:
+                epoch = header.leader_epoch
+                tail.epochs.append((epoch, tail.offset))
+            largest = max(largest, header.max_timestamp)
+            if earliest < 0:
+                earliest = header.max_timestamp
+            tail.offset = header.next_offset
+            tail.position = at + header.size
+        segment.opened(tail.position, tail.offset, earliest, largest)
+    return tail
+
+
+def _judge(segments: list[Segment], tail: _Tail, top: FlushMark | None, config: LogConfig) -> None:
+    """Raise CorruptionError unless everything beyond the walk's end may be cut."""
+    segment = segments[tail.place]
+    if top is not None and tail.offset < top.flushed_offset:
+        raise segment.damaged(
+            tail.position,
+            f"offset {tail.offset} is unreadable; all below {top.flushed_offset} was flushed",
+        )
+    strict = top.is_strict if top is not None else config.flush is FlushPolicy.ALWAYS
+    if strict:
+        return
+    # Without flush=always, replies went out for bytes that were never flushed. What can be proved
+    # to be no torn tail is left for a person to decide about.
+    size = segment.file().size()
+    found = find_valid_batch(segment.file(), tail.position, size, tail.offset)
+    if found is not None:
+        raise segment.damaged(tail.position, f"a bad batch is followed by a good one at {found}")
+    for later in segments[tail.place + 1 :]:
+        before = Offset(later.base_offset - 1)
+        size = later.file().size()
+        if find_valid_batch(later.file(), HEADER_BYTES - 1, size, before) is not None:
+            raise segment.damaged(
+                tail.position, f"offset {tail.offset} is missing, but {later.path} has batches"
+            )
+
+
+def _fill_in(segments: list[Segment], marks: list[FlushMark | None], tail: _Tail | None) -> None:
+    """What is known about the segments that were not walked: their marks, else their headers."""
+    walked = tail.first if tail is not None else len(segments)
+    for place in range(min(walked, len(segments))):
+        segment, mark = segments[place], marks[place]
+        last = place + 1 == len(segments)
+        end = mark.covered_offset if last and mark else segment.end_offset
+        if not last:
+            end = segments[place + 1].base_offset
+        if mark is not None and mark.covered_offset == end:
+            segment.opened(mark.end_position, end, mark.first_timestamp, mark.max_timestamp)
+        else:
+            _open_by_headers(segment, end)
+        if place < len(segments) - 1:
+            segment.release()
+
+
+def _open_by_headers(segment: Segment, end: Offset) -> None:
+    """A closed segment whose mark is damaged or old: its batches say how long it is."""
+    position, offset = HEADER_BYTES, segment.base_offset
+    first, largest = segment.first_timestamp, segment.max_timestamp
+    file = segment.file()
+    for at, header in walk_headers(file, HEADER_BYTES, file.size()):
+        if header.base_offset != offset or offset >= end:
+            break
+        if first < 0:
+            first = header.max_timestamp
+        largest = max(largest, header.max_timestamp)
+        position, offset = at + header.size, header.next_offset
+    if offset != end:
+        raise segment.damaged(position, f"it ends at offset {offset} instead of {end}")
+    segment.opened(position, end, first, largest)
+
+
+def _epochs_of_headers(segments: list[Segment], tail: _Tail | None) -> list[tuple[Epoch, Offset]]:
+    """Every change of epoch in the batches: the slow way, when the epoch file is lost."""
+    starts: list[tuple[Epoch, Offset]] = []
+    epoch = NO_EPOCH
+    last = tail.place if tail is not None else len(segments) - 1
+    for segment in segments[: last + 1]:
+        for _, header in walk_headers(segment.file(), HEADER_BYTES, segment.position):
+            if header.leader_epoch > epoch:
+                epoch = header.leader_epoch
+                starts.append((epoch, header.base_offset))
+    return starts
+
+
+def _build_epochs(
+    start: LogStart,
+    controls: Controls,
+    batch_epochs: BatchEpochs,
+    tail: _Tail | None,
+    directory: str,
+) -> EpochCache:
+    """The epoch cache from all that tells of epochs; CorruptionError if they disagree."""
+    cache = EpochCache()
+    index = RaftIndex(start.offset + start.control_count)
+    cache.begin(start.epoch, index, start.offset)
+    seen = tail.epochs if tail is not None else []
+    starts = [
+        (RaftIndex(entry.offset + ordinal), entry.epoch, entry.offset)
+        for ordinal, entry in enumerate(controls.entries, controls.base)
+    ]
+    starts += [
+        (controls.index_of(max(offset, start.offset)), epoch, max(offset, start.offset))
+        for epoch, offset in batch_epochs.starts + seen
+        if offset >= start.offset
+    ]
+    try:
+        for place, epoch, offset in sorted(starts):
+            cache.begin(epoch, place, offset)
+    except ValueError as error:
+        raise CorruptionError(
+            f"{directory}: the epochs of batches and control journal disagree ({error}). "
+            f"Nothing was changed. Restore the partition from a replica or a backup."
+        ) from error
+    for epoch, offset in seen:
+        if offset >= start.offset and cache.at_offset(offset) != epoch:
+            raise CorruptionError(
+                f"{directory}: the batch at offset {offset} is of epoch {epoch}, the control "
+                f"journal says {cache.at_offset(offset)}. Restore the partition from a replica."
+            )
+    return cache
+
+
+def _repair(
+    files: Files,
+    directory: str,
+    state: Recovered,
+    tail: _Tail | None,
+    top: FlushMark | None,
+    config: LogConfig,
+) -> None:
+    """Cut what is not the log, data first; then flush what was found and mark it."""
+    segments = state.segments
+    if segments and state.end_offset > segments[-1].end_offset and tail is None:
+        _drop_all(files, directory, segments)
+    if tail is not None:
+        if state.end_offset > tail.offset:
+            _drop_all(files, directory, segments)
+        else:
+            _repair_tail(files, directory, state, tail, top, config)
+    drop_snapshots(files, directory, state.end_offset)
+    state.journal.truncate(state.controls.count)
+
+
+def _drop_all(files: Files, directory: str, segments: list[Segment]) -> None:
+    """Oldest first: what is left is always the end of a log that lies below its start."""
+    while segments:
+        segments.pop(0).remove()
+        files.sync_dir(directory)
+
+
+def _repair_tail(
+    files: Files,
+    directory: str,
+    state: Recovered,
+    tail: _Tail,
+    top: FlushMark | None,
+    config: LogConfig,
+) -> None:
+    segments = state.segments
+    later = segments[tail.place + 1 :]
+    last = segments[tail.place]
+    file = last.file()
+    torn = not is_zero(file, tail.position, file.size())
+    settled = (
+        top is not None
+        and top.flushed_offset == top.covered_offset == tail.offset
+        and top.control_count <= state.controls.count
+    )
+    if settled and not torn and not later:
+        _close_walked(segments, tail)
+        return
+    strict = FLAG_STRICT if config.flush is FlushPolicy.ALWAYS else 0
+    flushed = top.flushed_offset if top is not None else segments[tail.first].base_offset
+    for place in range(tail.first, tail.place + 1):
+        segment = segments[place]
+        # What the page cache holds after a killed process may be newer than the disk: only after
+        # a flush is it known which slot holds the last durable mark.
+        segment.file().flush()
+        state.sequence += 1
+        inside = segment.base_offset <= flushed <= segment.end_offset
+        segment.write_mark(
+            FlushMark(
+                flags=strict,
+                sequence=state.sequence,
+                base_offset=segment.base_offset,
+                flushed_offset=flushed,
+                flushed_position=_position_of(segment, flushed) if inside else 0,
+                covered_offset=segment.end_offset,
+                end_position=segment.position,
+                control_count=state.controls.count,
+                first_timestamp=segment.first_timestamp,
+                max_timestamp=segment.max_timestamp,
+                epochs_crc=state.batch_epochs.crc,
+            )
+        )
+        segment.flush()
+    files.sync_dir(directory)
+    # The newest first, each for good: a hole in the middle would look like corruption.
+    for segment in reversed(later):
+        segment.remove()
+        files.sync_dir(directory)
+    del segments[tail.place + 1 :]
+    if torn:
+        file.truncate(tail.position)
+        file.flush()
+    _close_walked(segments, tail)
+
+
+def _position_of(segment: Segment, offset: Offset) -> int:
+    return segment.position_of(offset)[1]
+
+
+def _close_walked(segments: list[Segment], tail: _Tail) -> None:
+    for segment in segments[tail.first : tail.place]:
+        segment.release()

@@ -1,0 +1,127 @@
+"""Owns the walk over the batches of a segment file, chunk by chunk, with and without checksums.
+
+A walk ends at the first bytes that do not continue the log. It never judges them: recovery does.
+"""
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from moldau.log.port import File
+from moldau.model.ids import Offset
+from moldau.records.batch import (
+    HEADER_BYTES,
+    LENGTH_END,
+    MAGIC,
+    MAGIC_AT,
+    BatchFormatError,
+    BatchHeader,
+    crc_matches,
+    read_header,
+)
+
+CHUNK_BYTES = 1024 * 1024
+_SEARCH_BYTES_MAX = 64 * 1024 * 1024
+_MAGIC_BYTE = bytes([MAGIC])
+_peek = struct.Struct(">qi").unpack_from
+
+
+class Placed(NamedTuple):
+    """A batch and where it lies in its file."""
+
+    position: int
+    header: BatchHeader
+
+
+def walk_headers(
+    file: File, position: int, end: int, *, chunk_bytes: int = CHUNK_BYTES
+) -> Iterator[Placed]:
+    """Headers of the batches from `position` on, up to `end`; stops where no batch can be."""
+    chunk = b""
+    chunk_start = position
+    while position + HEADER_BYTES <= end:
+        at = position - chunk_start
+        if at < 0 or at + HEADER_BYTES > len(chunk):
+            chunk = file.pread(min(chunk_bytes, end - position), position)
+            chunk_start, at = position, 0
+        try:
+            header = read_header(chunk, at)
+        except BatchFormatError:
+            return
+        if position + header.size > end:
+            return
+        yield Placed(position, header)
+        position += header.size
+
+
+def walk_batches(
+    file: File, position: int, end: int, *, chunk_bytes: int = CHUNK_BYTES
+) -> Iterator[tuple[Placed, bytes | memoryview]]:
+    """As walk_headers, with a view of each batch, whose checksum has been checked."""
+    chunk = b""
+    chunk_start = position
+    while position + HEADER_BYTES <= end:
+        at = position - chunk_start
+        if at + HEADER_BYTES > len(chunk):
+            chunk = file.pread(min(chunk_bytes, end - position), position)
+            chunk_start, at = position, 0
+        try:
+            header = read_header(chunk, at)
+        except BatchFormatError:
+            return
+        size = header.size
+        if position + size > end:
+            return
+        if at + size > len(chunk):
+            chunk = file.pread(max(chunk_bytes, size), position)
+            chunk_start, at = position, 0
+            if size > len(chunk):
+                return
+        if not crc_matches(chunk, at, size, header.crc):
+            return
+        yield Placed(position, header), memoryview(chunk)[at : at + size]
+        position += size
+
+
+def is_zero(file: File, position: int, end: int) -> bool:
+    """Whether there is nothing but zeros: the area filled ahead, not old bytes."""
+    zeros = bytes(min(CHUNK_BYTES, max(0, end - position)))
+    while position < end:
+        data = file.pread(min(CHUNK_BYTES, end - position), position)
+        if not data:
+            return True
+        if data != zeros[: len(data)]:
+            return False
+        position += len(data)
+    return True
+
+
+def find_valid_batch(file: File, position: int, end: int, offset: Offset) -> int | None:
+    """Position of an intact batch of the log beyond a bad one that begins at `position`."""
+    data = file.pread(min(end - position, _SEARCH_BYTES_MAX), position).rstrip(b"\0")
+    if len(data) > LENGTH_END:
+        # A flipped bit in the records leaves the length right: the next batch follows at once.
+        _, length = _peek(data)
+        following = int(length) + LENGTH_END
+        if following > LENGTH_END and _is_valid_at(data, following, offset):
+            return position + following
+    magic = data.find(_MAGIC_BYTE, MAGIC_AT + 1)
+    while magic >= 0:
+        if _is_valid_at(data, magic - MAGIC_AT, offset):
+            return position + magic - MAGIC_AT
+        magic = data.find(_MAGIC_BYTE, magic + 1)
+    return None
+
+
+def _is_valid_at(data: bytes, at: int, offset: Offset) -> bool:
+    if at + HEADER_BYTES > len(data):
+        return False
+    base, length = _peek(data, at)
+    # Cheap tests first: most candidates are payload bytes.
+    if not offset < base < offset + (1 << 40) or not 0 < length <= len(data) - at - LENGTH_END:
+        return False
+    try:
+        header = read_header(data, at)
+    except BatchFormatError:
+        return False
+    return crc_matches(data, at, header.size, header.crc)

@@ -1,0 +1,264 @@
+"""Owns one segment: a run of batches in a file, its index, its flush mark.
+
+The file begins with a page for the mark (mark.py); batches follow without gaps, as they came over
+the wire. Beyond the last batch there may be zeros, filled ahead so that a flush changes no
+metadata. Which segment is written to, and when it is flushed, disk.py decides.
+"""
+
+import re
+
+from moldau.log.index import Index
+from moldau.log.mark import HEADER_BYTES, SLOT_BYTES, FlushMark, decode_mark, encode_mark
+from moldau.log.port import File, Files
+from moldau.log.scan import walk_batches, walk_headers
+from moldau.model.errors import CorruptionError
+from moldau.model.ids import NO_TIMESTAMP, Offset, TimestampMs
+
+SEGMENT_SUFFIX = ".log"
+INDEX_SUFFIX = ".index"
+_NAME = re.compile(r"^(\d{20})(?:-([1-9]\d*))?\.log$")
+_HEADER_CHUNK_BYTES = 4096
+"""Walks from an index entry are short: read little."""
+
+
+def segment_name(base_offset: Offset, generation: int) -> str:
+    """Name without suffix; sorts like the number. The generation counts resets of the log."""
+    return f"{base_offset:020d}" + (f"-{generation}" if generation else "")
+
+
+def list_segments(names: list[str]) -> list[tuple[int, Offset]]:
+    """Generation and base offset of every segment file among the names of a directory."""
+    found = []
+    for name in names:
+        match = _NAME.match(name)
+        if match:
+            found.append((int(match[2] or 0), Offset(int(match[1]))))
+    return sorted(found)
+
+
+class Segment:
+    """One segment file. `position` is where the next batch would go."""
+
+    __slots__ = (
+        "_file",
+        "_files",
+        "_free_slot",
+        "_is_mark_volatile",
+        "_path",
+        "base_offset",
+        "checked",
+        "end_offset",
+        "first_timestamp",
+        "index",
+        "max_timestamp",
+        "old_end",
+        "position",
+    )
+
+    def __init__(
+        self,
+        files: Files,
+        directory: str,
+        base_offset: Offset,
+        *,
+        generation: int,
+        index_interval: int,
+    ) -> None:
+        self._files = files
+        self._path = f"{directory}/{segment_name(base_offset, generation)}"
+        self._file: File | None = None
+        self._free_slot = 0
+        self._is_mark_volatile = False
+        self.base_offset = base_offset
+        self.end_offset = base_offset
+        self.position = HEADER_BYTES
+        self.first_timestamp = NO_TIMESTAMP
+        self.max_timestamp = NO_TIMESTAMP
+        self.index = Index(HEADER_BYTES, index_interval)
+        self.old_end = HEADER_BYTES
+        """Batches below this position were there when the log was opened: checked when read."""
+        self.checked: list[tuple[int, int]] = []
+        """Position ranges below old_end that have been checked, ascending and apart."""
+
+    def opened(
+        self, position: int, end_offset: Offset, first: TimestampMs, largest: TimestampMs
+    ) -> None:
+        """Take over what is known about the file from its mark or from recovery."""
+        self.position = self.old_end = position
+        self.end_offset = end_offset
+        self.first_timestamp = first
+        self.max_timestamp = largest
+        self.index = Index(position, self.index.interval)
+
+    @property
+    def path(self) -> str:
+        return self._path + SEGMENT_SUFFIX
+
+    @property
+    def data_bytes(self) -> int:
+        return self.position - HEADER_BYTES
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether it holds a descriptor or index entries."""
+        return self._file is not None or len(self.index.offsets) > 0
+
+    def file(self) -> File:
+        """The open file; opened on first use, so that idle partitions hold no descriptor."""
+        if self._file is None:
+            self._file = self._files.open(self.path)
+        return self._file
+
+    def create(self) -> File:
+        """Make the file; its name is durable after the next sync of the directory."""
+        self._file = self._files.open(self.path, create=True)
+        if self._file.size():
+            # Left by a crash before the name's turn came: nothing in it was ever counted.
+            self._file.truncate(0)
+        return self._file
+
+    def release(self) -> None:
+        """Drop the descriptor and the index of a closed segment. A slice in flight keeps its own
+        reference, so the file is not closed here."""
+        self._file = None
+        self.index = Index(self.position, self.index.interval)
+
+    def read_mark(self) -> FlushMark | None:
+        """The newest intact mark in the file."""
+        mark, self._free_slot = decode_mark(self.file().pread(HEADER_BYTES, 0), self.base_offset)
+        return mark
+
+    def write_mark(self, mark: FlushMark) -> None:
+        """Durable after the next flush of the file; mark_flushed says that it was."""
+        self.file().pwrite(encode_mark(mark), self._free_slot)
+        self._is_mark_volatile = True
+
+    def mark_flushed(self) -> None:
+        """The last mark is durable: from now on it is the other slot that may be written."""
+        if self._is_mark_volatile:
+            self._free_slot = SLOT_BYTES - self._free_slot
+            self._is_mark_volatile = False
+
+    def flush(self) -> None:
+        """Flush the file here and now, mark included."""
+        self.file().flush()
+        self.mark_flushed()
+
+    def remove(self) -> None:
+        """Unlink. The index goes first: an index without data is noise, not harm."""
+        for path in (self._path + INDEX_SUFFIX, self.path):
+            if self._files.exists(path):
+                self._files.remove(path)
+        self._file = None
+
+    # ---- lookups
+
+    def loaded_index(self) -> Index:
+        """The index, complete: from its file where that is good, else from the batches."""
+        if self.index.loaded_from > HEADER_BYTES:
+            path = self._path + INDEX_SUFFIX
+            data = self._files.read(path) if self._files.exists(path) else b""
+            self.index.load(data, self.file(), self.base_offset)
+        return self.index
+
+    def save_index(self, covered_to: int) -> None:
+        """Append the entries for flushed data up to `covered_to` to the index file."""
+        index = self.loaded_index()
+        if covered_to <= index.saved_to:
+            return
+        file = self._files.open(self._path + INDEX_SUFFIX, create=True)
+        block = index.next_block(covered_to, self.base_offset)
+        if file.pwrite(block, index.file_bytes) == len(block):
+            index.saved(covered_to, len(block))
+        file.close()
+
+    def remove_index(self) -> bool:
+        """Remove the index file; True if there was one."""
+        path = self._path + INDEX_SUFFIX
+        if not self._files.exists(path):
+            return False
+        self._files.remove(path)
+        return True
+
+    def position_of(self, offset: Offset) -> tuple[Offset, int]:
+        """Base offset and position of the batch that holds `offset`, or of the next one."""
+        if offset >= self.end_offset:
+            return self.end_offset, self.position
+        index = self.index
+        entry = index.floor_offset(offset)
+        if entry is None and index.loaded_from > HEADER_BYTES:
+            entry = self.loaded_index().floor_offset(offset)
+        base, position = entry or (self.base_offset, HEADER_BYTES)
+        if base == offset:
+            return base, position
+        for place, header in walk_headers(
+            self.file(), position, self.position, chunk_bytes=_HEADER_CHUNK_BYTES
+        ):
+            if header.next_offset > offset:
+                return header.base_offset, place
+        raise self.damaged(position, "no batch leads to the offset that the index promises")
+
+    def boundary_before(self, position: int, limit: int) -> tuple[Offset, int]:
+        """Last batch boundary after the batch at `position` and not beyond `limit`; the end of
+        that batch if it alone reaches further."""
+        entry = self.index.floor_position(limit)
+        if entry is None and self.index.loaded_from > HEADER_BYTES:
+            entry = self.loaded_index().floor_position(limit)
+        if entry is not None and entry[1] > position:
+            return entry
+        reached: tuple[Offset, int] | None = None
+        for place, header in walk_headers(
+            self.file(), position, self.position, chunk_bytes=_HEADER_CHUNK_BYTES
+        ):
+            end = place + header.size
+            if reached is not None and end > limit:
+                break
+            reached = (header.next_offset, end)
+        if reached is None:
+            raise self.damaged(position, "no batch begins where one was written")
+        return reached
+
+    # ---- checking
+
+    def check(self, position: int, end: int) -> None:
+        """Check batches that were there before this start, once; CorruptionError if one is bad."""
+        end = min(end, self.old_end)
+        for start, stop in self.checked:
+            if start <= position < stop:
+                position = stop
+                break
+        if position >= end:
+            return
+        reached = position
+        for placed, _ in walk_batches(self.file(), position, end):
+            reached = placed.position + placed.header.size
+        if reached < end:
+            raise self.damaged(reached, "the batch there fails its checksum")
+        self._note_checked(position, end)
+
+    def _note_checked(self, position: int, end: int) -> None:
+        merged: list[tuple[int, int]] = []
+        for start, stop in self.checked:
+            if stop < position or start > end:
+                merged.append((start, stop))
+            else:
+                position, end = min(start, position), max(stop, end)
+        merged.append((position, end))
+        merged.sort()
+        self.checked = merged
+
+    def damaged(self, position: int, what: str) -> CorruptionError:
+        """The error for bad bytes in flushed data: where, what, and what a person can do."""
+        return CorruptionError(
+            f"{self.path}: corrupt at byte {position}: {what}. Nothing was changed or deleted. "
+            f"Restore the file from a replica or a backup; a copy of the whole directory first "
+            f"keeps every other batch readable."
+        )
+
+    def forget_beyond(self, position: int, end_offset: Offset) -> None:
+        """The file was cut at `position`."""
+        self.position = position
+        self.end_offset = end_offset
+        self.old_end = min(self.old_end, position)
+        self.checked = [(a, min(b, position)) for a, b in self.checked if a < position]
+        self.index.truncate(position)
