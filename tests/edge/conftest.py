@@ -17,14 +17,14 @@ from moldau.wire.messages.produce import (
 )
 
 
-@pytest.fixture()
+@pytest.fixture
 def connection(moldau_session_broker: Broker) -> Iterator[KafkaConnection]:
     broker = moldau_session_broker
     with KafkaConnection(broker.host, broker.port, client_id="edge-test") as opened:
         yield opened
 
 
-@pytest.fixture()
+@pytest.fixture
 def produce(connection: KafkaConnection) -> Callable[[str, int], None]:
     """Appends that many records to partition 0 of a topic, each in a batch of its own."""
 
@@ -46,7 +46,7 @@ def produce(connection: KafkaConnection) -> Callable[[str, int], None]:
     return append
 
 
-@pytest.fixture()
+@pytest.fixture
 def topic_id_of(connection: KafkaConnection) -> Callable[[str], bytes]:
     def find(name: str) -> bytes:
         response = connection.ask(

@@ -106,9 +106,7 @@ def test_a_producer_that_names_its_id_gets_a_fresh_one(
 
 
 def test_an_id_without_its_epoch_is_refused(connection: KafkaConnection) -> None:
-    request = InitProducerIdRequest(
-        transactional_id=None, transaction_timeout_ms=-1, producer_id=3
-    )
+    request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=-1, producer_id=3)
     response = connection.ask(request, InitProducerIdResponse)
     assert response.error_code == ErrorCode.INVALID_REQUEST
     assert response.producer_id == -1

@@ -20,7 +20,7 @@ def test_no_handler_declares_versions_that_its_messages_do_not_have() -> None:
         first, last = api.versions
         known = KNOWN_APIS[key].versions
         assert known.first <= first <= last <= known.last, api.key.name
-        assert api.request.API_KEY == key
+        assert key == api.request.API_KEY
 
 
 def test_what_is_not_there_yet_is_not_advertised() -> None:
