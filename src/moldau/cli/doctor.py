@@ -10,10 +10,10 @@ import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -302,9 +302,7 @@ def check_advertised(config: "ServerConfig", running: bool) -> Finding:
     resolved = ", ".join(sorted({str(entry[4][0]) for entry in found}))
     if not running:
         return Finding(check=name, verdict=Verdict.OK, detail=f"resolves to {resolved}")
-    reason = _connect_error(lambda: socket.create_connection(
-        tuple(advertised), timeout=_CONNECT_SECONDS_MAX
-    ))  # fmt: skip
+    reason = _connect_error(advertised)
     if reason:
         return Finding(
             check=name,
@@ -315,9 +313,10 @@ def check_advertised(config: "ServerConfig", running: bool) -> Finding:
     return Finding(check=name, verdict=Verdict.OK, detail=f"reachable ({resolved})")
 
 
-def _connect_error(connect: Callable[[], Any]) -> str:
+def _connect_error(address: "Address") -> str:
     try:
-        connect().close()
+        place = (address.host, address.port)
+        socket.create_connection(place, timeout=_CONNECT_SECONDS_MAX).close()
     except TimeoutError:
         return f"no answer within {_CONNECT_SECONDS_MAX:g} s"
     except OSError as error:

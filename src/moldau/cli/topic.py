@@ -94,7 +94,7 @@ def create(
     examples=(
         "moldau topic list",
         "moldau topic list --all -o json",
-        "moldau topic list -o name | xargs -n 1 moldau topic describe",
+        "moldau topic list -o name | wc -l",
     ),
 )
 @click.option("-a", "--all", "show_all", is_flag=True, help="Internal topics too.")

@@ -1,0 +1,81 @@
+"""Running commands in this process and in one of their own, and librdkafka's mock cluster."""
+
+import os
+import subprocess
+import sys
+from typing import NamedTuple
+
+import pytest
+
+from moldau.cli.main import run
+
+
+class Outcome(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch):
+    for name in list(os.environ):
+        if name.startswith("MOLDAU_"):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def cli(capfd):
+    """Run a command in this process."""
+
+    def call(*arguments: object) -> Outcome:
+        capfd.readouterr()
+        code = run([str(argument) for argument in arguments])
+        sys.stdout.flush()
+        out, err = capfd.readouterr()
+        return Outcome(int(code), out, err)
+
+    return call
+
+
+@pytest.fixture
+def spawn():
+    """Run a command in a process of its own; whatever still runs at the end is ended by pid."""
+    started: list[subprocess.Popen] = []
+
+    def start(*arguments: object, env: dict[str, str] | None = None, **options):
+        clean = {key: value for key, value in os.environ.items() if not key.startswith("MOLDAU_")}
+        options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options}
+        process = subprocess.Popen(
+            [sys.executable, "-m", "moldau", *map(str, arguments)],
+            env={**clean, **(env or {})},
+            **options,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+@pytest.fixture(scope="session")
+def mock_brokers():
+    """librdkafka's own mock cluster: data and groups, but no topic administration."""
+    from confluent_kafka.admin import AdminClient
+
+    holder = AdminClient({"test.mock.num.brokers": 1, "log_level": 0})
+    node = next(iter(holder.list_topics(timeout=10).brokers.values()))
+    yield f"{node.host}:{node.port}"
+    del holder
+
+
+@pytest.fixture
+def nobody() -> str:
+    """An address where nobody listens: bound, so that nobody else takes it, but not listening."""
+    import socket
+
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{bound.getsockname()[1]}"

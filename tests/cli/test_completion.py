@@ -1,0 +1,61 @@
+"""The tab key."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+
+def complete(words, *, env=None):
+    """What bash would be offered for the last word."""
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("MOLDAU_")}
+    line = {"COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
+    code = "from moldau.cli.main import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**clean, **(env or {}), **line, "_MOLDAU_COMPLETE": "bash_complete"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stderr == ""
+    return [row.partition(",")[2] for row in done.stdout.splitlines() if row]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_each_shell_gets_its_script(cli, shell):
+    outcome = cli("completion", shell)
+    assert outcome.code == 0
+    assert "_MOLDAU_COMPLETE" in outcome.out
+    executable = shutil.which(shell)
+    if executable:
+        options = ["-n"] if shell != "fish" else ["--no-execute"]
+        checked = subprocess.run(
+            [executable, *options], input=outcome.out, text=True, capture_output=True, timeout=30
+        )
+        assert checked.returncode == 0, checked.stderr
+
+
+def test_an_unknown_shell_is_refused(cli):
+    assert cli("completion", "tcsh").code == 2
+
+
+def test_commands_and_options_are_completed():
+    assert complete(["moldau", "con"]) == ["consume", "config"]
+    assert "describe" in complete(["moldau", "topic", ""])
+    assert "--from-beginning" in complete(["moldau", "consume", "--fr"])
+
+
+def test_topics_are_completed_from_the_broker(mock_brokers, cli):
+    assert cli("produce", "tabbed-topic", "-m", "x", "-b", mock_brokers).code == 0
+    words = ["moldau", "consume", "tabbed"]
+    assert complete(words, env={"MOLDAU_BROKERS": mock_brokers}) == ["tabbed-topic"]
+    assert complete(["moldau", "consume", "-b", mock_brokers, "tabbed"]) == ["tabbed-topic"]
+    assert complete(["moldau", "consume", "-b", mock_brokers, "nothing"]) == []
+
+
+def test_completion_is_silent_when_no_broker_answers(nobody):
+    assert complete(["moldau", "consume", "x"], env={"MOLDAU_BROKERS": nobody}) == []
+    assert complete(["moldau", "group", "describe", "x"], env={"MOLDAU_BROKERS": nobody}) == []

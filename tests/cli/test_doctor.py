@@ -1,0 +1,117 @@
+"""What keeps a broker from working is found."""
+
+import fcntl
+import json
+import os
+import socket
+
+from moldau.cli.doctor import (
+    Verdict,
+    check_advertised,
+    check_data_dir,
+    check_disk,
+    check_open_files,
+    check_port,
+    examine,
+)
+from moldau.server.config import Address, load_config
+from moldau.server.config.schema import LOCK_FILE
+
+
+def test_a_healthy_place_has_no_trouble(cli, tmp_path, nobody):
+    port = nobody.rpartition(":")[2]
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        port = other.getsockname()[1]
+    outcome = cli("doctor", "--set", f"port={port}", "--set", f"data_dir={tmp_path / 'new'}")
+    assert outcome.code == 0, outcome.out
+    assert "trouble" not in outcome.out
+    for word in ("librdkafka", "Python", "confluent-kafka", "will be created", "free"):
+        assert word in outcome.out
+    assert not (tmp_path / "new").exists(), "a look must not create anything"
+
+
+def test_a_port_taken_by_something_else_is_trouble(cli, tmp_path):
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as server:
+        finding = check_port(Address("127.0.0.1", server.getsockname()[1]), None)
+    assert finding.verdict is Verdict.TROUBLE
+    assert "in use" in finding.detail
+    assert "--port" in finding.hint
+
+
+def test_trouble_is_an_exit_code(cli, tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    outcome = cli("doctor", "--set", f"data_dir={blocked}", "-o", "json")
+    assert outcome.code == 1
+    verdicts = {row["check"]: row["verdict"] for row in json.loads(outcome.out)}
+    assert verdicts[f"data directory {blocked}"] == "trouble"
+
+
+def test_a_running_broker_is_named_and_no_trouble(mock_brokers, tmp_path):
+    config = load_config({"kafka.addr": mock_brokers, "data_dir": str(tmp_path)}, {}).config
+    findings = {finding.check.partition(" ")[0]: finding for finding in examine(config)}
+    assert findings["port"].verdict is Verdict.WARNING
+    assert "a broker runs here" in findings["port"].detail
+    assert findings["advertised"].verdict is Verdict.OK
+    assert "reachable" in findings["advertised"].detail
+
+
+def test_an_advertised_address_that_nobody_can_reach_is_trouble(nobody):
+    flags = {"kafka.advertised": "no-such-host.invalid:9092"}
+    finding = check_advertised(load_config(flags, {}).config, running=False)
+    assert finding.verdict is Verdict.TROUBLE
+    assert "no such host" in finding.detail
+    finding = check_advertised(load_config({"kafka.advertised": nobody}, {}).config, running=True)
+    assert finding.verdict is Verdict.TROUBLE
+    assert "connection refused" in finding.detail
+
+
+def test_a_listener_on_an_address_of_another_machine_is_trouble():
+    assert check_port(Address("192.0.2.1", 9092), None).verdict is Verdict.TROUBLE
+    assert check_port(Address("no-such-host.invalid", 9092), None).verdict is Verdict.TROUBLE
+
+
+def test_a_full_disk_is_trouble(tmp_path):
+    assert check_disk(str(tmp_path), 2**62).verdict is Verdict.TROUBLE
+    assert check_disk(str(tmp_path / "not" / "yet"), 0).verdict is Verdict.OK
+
+
+def test_a_data_dir_in_use_is_trouble_unless_its_broker_is_the_one_that_runs(tmp_path):
+    lock = tmp_path / LOCK_FILE
+    lock.write_text("4711\n")
+    (free,) = check_data_dir(str(tmp_path), running=False)
+    assert free.verdict is Verdict.OK
+    with open(lock) as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        (finding,) = check_data_dir(str(tmp_path), running=False)
+        assert finding.verdict is Verdict.TROUBLE
+        assert "4711" in finding.detail
+        (finding,) = check_data_dir(str(tmp_path), running=True)
+        assert finding.verdict is Verdict.WARNING
+    assert os.listdir(tmp_path) == [LOCK_FILE]
+
+
+def test_a_data_dir_without_rights_is_trouble(tmp_path, monkeypatch):
+    def refuse(**_):
+        raise PermissionError(13, "Permission denied")
+
+    # Not by chmod: root, who runs tests in containers, may write everywhere.
+    monkeypatch.setattr("tempfile.TemporaryFile", refuse)
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    (finding,) = check_data_dir(str(tmp_path), running=False)
+    assert finding.verdict is Verdict.TROUBLE
+    assert "permission denied" in finding.detail
+    (finding,) = check_data_dir(str(tmp_path / "sub"), running=False)
+    assert finding.verdict is Verdict.TROUBLE
+
+
+def test_too_few_open_files_are_a_warning():
+    assert check_open_files(1 << 40).verdict is Verdict.WARNING
+    assert check_open_files(1).verdict in (Verdict.OK, Verdict.WARNING)
+
+
+def test_a_broken_configuration_is_an_error_before_any_check(cli):
+    outcome = cli("doctor", "--set", "nonsense=1")
+    assert outcome.code == 78
+    assert outcome.out == ""

@@ -1,0 +1,168 @@
+"""Messages in and out, against librdkafka's mock cluster: no broker of ours is needed for that."""
+
+import itertools
+import json
+import signal
+import subprocess
+
+import pytest
+
+from moldau.cli.errors import CommandError, ExitCode
+from moldau.cli.produce import Outgoing, read_lines, split_lines
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def topic(mock_brokers):
+    return f"cli-{next(_numbers)}"
+
+
+@pytest.fixture
+def produce(cli, mock_brokers, topic):
+    def call(*arguments):
+        outcome = cli("produce", topic, "-b", mock_brokers, *arguments)
+        assert outcome.code == 0, outcome.err
+        return outcome
+
+    return call
+
+
+@pytest.fixture
+def consume(cli, mock_brokers, topic):
+    def call(*arguments):
+        return cli("consume", topic, "-b", mock_brokers, *arguments)
+
+    return call
+
+
+def test_lines_become_keys_and_values():
+    lines = [b"a:b:c\n", b"plain\r\n", b"k:\n", b"\n", b"last"]
+    plain = split_lines(lines, None, key=None, tombstones=False)
+    assert [message.value for message in plain] == [b"a:b:c", b"plain", b"k:", b"", b"last"]
+    keyed = list(split_lines(lines, ":", key=None, tombstones=True))
+    assert keyed[0] == Outgoing(b"a", b"b:c")
+    assert keyed[1] == Outgoing(None, b"plain")
+    assert keyed[2] == Outgoing(b"k", None)
+    fixed = list(split_lines([b"x"], None, key="id", tombstones=False))
+    assert fixed == [Outgoing(b"id", b"x")]
+
+
+def test_a_line_without_end_is_refused_and_not_kept(monkeypatch):
+    import io
+
+    monkeypatch.setattr("moldau.cli.produce._LINE_BYTES_MAX", 10)
+    assert list(read_lines(io.BytesIO(b"0123456789\n"[1:] + b"b"))) == [b"123456789\n", b"b"]
+    with pytest.raises(CommandError, match="longer than"):
+        list(read_lines(io.BytesIO(b"x" * 100)))
+
+
+def test_what_was_produced_is_consumed(produce, consume):
+    sent = produce("-k", "=", "-m", "a=1", "-m", "b=2", "-H", "h=x", "-p", "0")
+    assert sent.out == ""
+    assert "sent 2 messages" in sent.err
+    outcome = consume("--from-beginning", "-e", "-o", "json")
+    assert outcome.code == 0
+    first, second = (json.loads(line) for line in outcome.out.splitlines())
+    assert (first["key"], first["value"], first["headers"]) == ("a", "1", [["h", "x"]])
+    assert (second["partition"], second["offset"]) == (0, 1)
+    assert outcome.err == ""
+
+
+def test_quiet_is_quiet(produce):
+    assert produce("-q", "-m", "x").err == ""
+
+
+def test_lines_of_a_file_and_of_stdin_are_sent(
+    produce, consume, tmp_path, spawn, mock_brokers, topic
+):
+    path = tmp_path / "lines"
+    path.write_bytes(b"one\ntwo\n")
+    produce("--file", path, "-p", "0", "--compression", "gzip", "--acks", "1")
+    process = spawn("produce", topic, "-b", mock_brokers, "-p", "0", stdin=subprocess.PIPE)
+    out, err = process.communicate("three\nfour", timeout=60)
+    assert (process.returncode, out, err) == (0, "", f"sent 2 messages to {topic}\n")
+    assert consume("--from-beginning", "-n", "4").out.split() == ["one", "two", "three", "four"]
+
+
+def test_a_count_stops_and_an_offset_starts(produce, consume):
+    produce(*itertools.chain.from_iterable(("-m", f"m{n}") for n in range(10)), "-p", "0")
+    assert consume("--from-beginning", "-n", "2").out == "m0\nm1\n"
+    assert consume("-p", "0", "--offset", "7", "-e").out == "m7\nm8\nm9\n"
+    assert consume("-p", "0", "--offset", "-1", "-e").out == "m9\n"
+    assert consume("-p", "0", "--offset", "end", "-e").out == ""
+    assert consume("-p", "0", "--offset", "0", "-n", "1", "-f", "%o/%s;").out == "0/m0;"
+
+
+def test_too_few_messages_in_time_are_an_error_for_scripts(produce, consume):
+    produce("-m", "only")
+    outcome = consume("--from-beginning", "-n", "5", "--timeout", "500ms")
+    assert outcome.out == "only\n"
+    assert outcome.code == ExitCode.FAILED
+    assert "1 of 5 messages came within 0.5 s" in outcome.err
+
+
+def test_a_timeout_alone_is_a_normal_end(produce, consume):
+    produce("-m", "only")
+    outcome = consume("--from-beginning", "--timeout", "500ms")
+    assert (outcome.code, outcome.out, outcome.err) == (0, "only\n", "")
+
+
+def test_topic_and_partition_that_do_not_exist(cli, consume, produce, mock_brokers):
+    outcome = cli("consume", "no-such-topic", "-b", mock_brokers)
+    assert outcome.code == ExitCode.NOT_FOUND
+    assert "moldau topic create no-such-topic" in outcome.err
+    produce("-m", "x")
+    outcome = consume("-p", "99")
+    assert outcome.code == ExitCode.NOT_FOUND
+    assert "has no partition 99" in outcome.err
+
+
+def test_options_that_exclude_each_other(consume, cli, mock_brokers, tmp_path):
+    assert consume("--from-beginning", "--offset", "3").code == ExitCode.USAGE
+    path = tmp_path / "f"
+    path.write_text("x")
+    assert cli("produce", "t", "-m", "x", "--file", path).code == ExitCode.USAGE
+
+
+def test_a_message_that_is_too_large_is_an_error_that_says_so(cli, mock_brokers, tmp_path):
+    path = tmp_path / "big"
+    path.write_bytes(b"x" * 2_000_000)
+    outcome = cli("produce", "big", "-b", mock_brokers, "--file", path)
+    assert outcome.code == ExitCode.FAILED
+    assert "cannot produce to big" in outcome.err
+    assert "Traceback" not in outcome.err
+
+
+def test_a_wrong_property_is_an_error_that_names_it(cli, mock_brokers):
+    outcome = cli("produce", "t", "-b", mock_brokers, "-m", "x", "-X", "no.such=1")
+    assert outcome.code == ExitCode.FAILED
+    assert "no.such" in outcome.err
+
+
+def test_tail_prints_the_last_over_all_partitions(produce, cli, mock_brokers, topic):
+    for number in range(6):
+        produce("-m", f"m{number}", "-p", number % 3)
+    outcome = cli("tail", topic, "-b", mock_brokers, "-n", "4", "--no-follow")
+    assert outcome.out.split() == ["m2", "m3", "m4", "m5"]
+    assert cli("tail", topic, "-b", mock_brokers, "-n", "0", "--no-follow").out == ""
+
+
+def test_tail_follows_until_it_is_interrupted(produce, spawn, mock_brokers, topic):
+    produce("-m", "before")
+    process = spawn("tail", topic, "-b", mock_brokers)
+    assert process.stdout.readline() == "before\n"
+    produce("-m", "after")
+    assert process.stdout.readline() == "after\n"
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (0, "", "")
+
+
+def test_a_closed_pipe_ends_consume_silently(produce, spawn, mock_brokers, topic):
+    produce("-m", "one", "-m", "two")
+    process = spawn("consume", topic, "-b", mock_brokers, "--from-beginning")
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(30) == 0
+    assert process.stderr.read() == ""
