@@ -19,6 +19,8 @@ from benchmarks.servers import Running
 PARTITIONS = 6
 TOPIC_SECONDS_MAX = 15.0
 DISTURBED_SHARE = 0.15
+USED_UP = ("amqp-consume",)
+"""Loads that take away what they read: they cannot be run again."""
 
 
 @dataclass(kw_only=True)
@@ -51,11 +53,11 @@ class Bench:
         """Run a load against a server and keep its figures under `metric`.
 
         When other programs took much of the machine meanwhile, it is run once more, and the run
-        that was disturbed less counts.
+        that was disturbed less counts; unless the load uses up what it reads.
         """
         full = {"port": running.port, "bootstrap": running.bootstrap, **spec}
         sample = run_client(kind, full, running.server)
-        if sample.other_cpu_share > DISTURBED_SHARE:
+        if sample.other_cpu_share > DISTURBED_SHARE and kind not in USED_UP:
             again = run_client(kind, full, running.server)
             sample = min(sample, again, key=lambda one: one.other_cpu_share)
         self.record(f"{metric}.mb_s", sample.mb_per_s)
@@ -103,7 +105,7 @@ def topic(running: Running, partitions: int = PARTITIONS) -> Iterator[str]:
     from confluent_kafka.admin import AdminClient, NewTopic
 
     name = f"bench-{uuid.uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": running.bootstrap})
+    admin = AdminClient({"bootstrap.servers": running.bootstrap, "log_level": 0})
     created = admin.create_topics([NewTopic(name, partitions, 1)], operation_timeout=10)
     created[name].result(TOPIC_SECONDS_MAX)
     try:
