@@ -39,7 +39,8 @@ LOADS: dict[str, tuple[str, dict[str, Any]]] = {
         {"size": 1024, "megabytes": 600, "bytes_max": 65_536, "partition_bytes_max": 65_536},
     ),
 }
-SAMPLES_PER_S = 500
+SAMPLES_PER_S = 250
+EVENT_LOOP_THREAD = "MainThread"
 
 
 def _spec(load: dict[str, Any], running: servers.Running, name: str) -> dict[str, Any]:
@@ -88,7 +89,9 @@ def sample_load(which: str, directory: Path, flush: str, native: bool, lines: in
     output = directory / "stacks"
     with servers.moldau(directory, flush=flush) as running:
         command = [spy, "record", "--pid", str(running.server.pid), "--rate", str(SAMPLES_PER_S)]
-        command += ["--format", "raw", "--output", str(output), "--duration", "60"]
+        command += ["--format", "raw", "--output", str(output), "--duration", "60", "--threads"]
+        # Stopping the broker for every sample would halve its rate; a torn stack is dropped.
+        command += [] if native else ["--nonblocking"]
         command += ["--native"] if native else []
         sample = _run_load(which, running, lambda: _watched(command))
     if not output.exists():
@@ -118,19 +121,29 @@ def _print_stacks(text: str, lines: int) -> None:
     total = 0
     for line in text.splitlines():
         stack, _, count_text = line.rpartition(" ")
+        thread, *calls = stack.split(";")
+        # Flush threads wait most of the time, and a waiting thread is sampled like a busy one.
+        if not thread.endswith(EVENT_LOOP_THREAD) or not calls:
+            continue
         count = int(count_text)
         total += count
-        frames = [_function(frame) for frame in stack.split(";")]
+        frames = [_function(call) for call in calls]
         own[frames[-1]] += count
         for frame in set(frames):
             beneath[frame] += count
     if not total:
         raise BenchmarkError("no samples: the load was too short or the broker idle")
-    print(f"{total} samples\n  own    all  function")
+    print(f"{total} samples of the event loop's thread\n  own    all  function")
     for frame, count in own.most_common(lines):
         print(f"{count / total:5.1%} {beneath[frame] / total:6.1%}  {frame}")
     print("  all    own  function")
-    for frame, count in beneath.most_common(lines):
+    # What holds the whole program and does nothing itself says nothing.
+    shown = {
+        frame: count
+        for frame, count in beneath.most_common()
+        if count < 0.99 * total or own[frame] > 0.01 * total
+    }
+    for frame, count in list(shown.items())[:lines]:
         print(f"{count / total:5.1%} {own[frame] / total:6.1%}  {frame}")
 
 
