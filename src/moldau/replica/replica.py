@@ -12,12 +12,20 @@ from typing import NamedTuple, Protocol
 from moldau.log.interface import ControlKind, FlushPolicy, LogConfig, LogRead, PartitionLog
 from moldau.model.clock import Clock
 from moldau.model.errors import CorruptionError, ErrorCode, RefusedError
-from moldau.model.ids import Epoch, Offset, TimestampMs, TopicId, TopicPartition
+from moldau.model.ids import (
+    NO_TIMESTAMP,
+    Epoch,
+    Offset,
+    TimestampMs,
+    TopicId,
+    TopicPartition,
+)
 from moldau.raft.group import AppendNoop, Effect, NoopAppended, PersistVote, RaftGroup
 from moldau.records.batch import BatchHeader, stamp, stamp_append_time
 from moldau.replica.flusher import Flusher, FlushHandle
 from moldau.replica.producers import ProducerTable
 
+_new_header = tuple.__new__
 _SNAPSHOT_BYTES = 64 * 1024 * 1024
 """A producer snapshot is taken after this much new data, so that a restart replays little."""
 
@@ -30,6 +38,28 @@ class Proposal(NamedTuple):
     """Committed means: the high watermark has reached this."""
     append_time: TimestampMs
     """The broker's timestamp with LogAppendTime, else -1."""
+
+
+def _stamp_all(
+    data: bytearray | memoryview,
+    headers: list[BatchHeader],
+    offset: Offset,
+    epoch: Epoch,
+    append_time: TimestampMs,
+) -> tuple[list[BatchHeader], int, Offset]:
+    """Stamp batches one after another; returns their headers, size and the next offset."""
+    position = 0
+    stamped = []
+    for header in headers:
+        stamp(data, position, offset, epoch)
+        header = header._replace(base_offset=offset, leader_epoch=epoch)
+        if append_time != NO_TIMESTAMP:
+            stamp_append_time(data, position, header.size, append_time)
+            header = header._replace(max_timestamp=append_time)
+        stamped.append(header)
+        position += header.size
+        offset = header.next_offset
+    return stamped, position, offset
 
 
 class Watcher(Protocol):
@@ -114,32 +144,30 @@ class Replica:
         log = self.log
         epoch = self.group.epoch
         offset = log.end_offset
-        if headers[0].producer_id >= 0:
+        first = headers[0]
+        if first.producer_id >= 0:
             original = self._check_sequence(headers)
             if original is not None:
                 return original
-        time = self._clock.wall_ms() if append_time else TimestampMs(-1)
-        position = 0
-        base = offset
-        stamped = []
-        for header in headers:
-            stamp(data, position, base, epoch)
-            if append_time:
-                stamp_append_time(data, position, header.size, time)
-                header = header._replace(max_timestamp=time)
-            header = header._replace(base_offset=base, leader_epoch=epoch)
-            stamped.append(header)
-            position += header.size
-            base = header.next_offset
+        if len(headers) == 1 and not append_time:
+            # The usual case, without the loop. _replace would cost more than the append.
+            stamp(data, 0, offset, epoch)
+            time = NO_TIMESTAMP
+            size = first.size
+            stamped = [_new_header(BatchHeader, (offset, size, epoch, *first[3:]))]
+            end = Offset(offset + first.last_offset_delta + 1)
+        else:
+            time = self._clock.wall_ms() if append_time else NO_TIMESTAMP
+            stamped, size, end = _stamp_all(data, headers, offset, epoch, time)
         log.append(data, stamped)
-        if headers[0].producer_id >= 0:
+        if first.producer_id >= 0:
             self.producers.appended(stamped[0], self._clock.wall_ms())
-        self._bytes_since_snapshot += position
+        self._bytes_since_snapshot += size
         if self._flush_always:
-            self._flusher.request(self._flush_handle, position)
+            self._flusher.request(self._flush_handle, size)
         else:
             self._advance()
-        return Proposal(offset, base, time)
+        return _new_header(Proposal, (offset, end, time))
 
     def _check_sequence(self, headers: list[BatchHeader]) -> Proposal | None:
         if len(headers) > 1:
@@ -173,11 +201,10 @@ class Replica:
     def _advance(self) -> None:
         """Let the group commit what is flushed, and tell whoever waits."""
         log = self.log
-        if self.group.flushed(log.flushed_index) < log.flushed_index:
-            return
-        # With one voter the commit index is the flushed index, so the offsets agree as well.
         watermark = log.flushed_offset
-        if watermark <= self.high_watermark:
+        index = log.flushed_index
+        # With one voter the commit index is the flushed index, so the offsets agree as well.
+        if self.group.flushed(index) < index or watermark <= self.high_watermark:
             return
         self.high_watermark = watermark
         waiters = self._waiters

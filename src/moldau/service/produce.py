@@ -7,7 +7,7 @@ asks for it: a compacted topic (every record needs a key) or one with a compress
 from collections.abc import Callable
 
 from moldau.model.clock import Clock
-from moldau.model.errors import ErrorCode, RefusedError, StorageError
+from moldau.model.errors import DiskFullError, ErrorCode, RefusedError, StorageError
 from moldau.records.batch import BatchFormatError, BatchHeader, check_batches, read_header
 from moldau.records.record import has_null_key, recompress
 from moldau.replica.replica import Proposal, Replica
@@ -60,6 +60,8 @@ class ProduceService:
             proposal = hosted.replica.propose(
                 writable, headers, append_time=hosted.stamps_append_time
             )
+        except DiskFullError as error:
+            raise RefusedError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from None
         except StorageError as error:
             self._on_storage_failure(error)
             raise RefusedError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from None

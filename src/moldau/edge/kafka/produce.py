@@ -3,6 +3,7 @@
 from functools import partial
 
 from moldau.edge.kafka.api import Api, Call
+from moldau.edge.kafka.produce_reply import single_reply
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import Offset, TopicId
 from moldau.replica.replica import Replica
@@ -44,6 +45,71 @@ def handle(call: Call, request: ProduceRequest) -> ProduceResponse | None:
         return _refuse_all(call, request, ErrorCode.INVALID_REQUIRED_ACKS)
     if request.transactional_id is not None:
         return _refuse_all(call, request, ErrorCode.INVALID_TXN_STATE)
+    topics_asked = request.topics
+    if len(topics_asked) == 1 and call.version < _TOPIC_IDS_FROM:
+        topic = topics_asked[0]
+        if len(topic.partitions) == 1:
+            return _handle_single(call, acks, topic)
+    return _handle_many(call, acks, request)
+
+
+def _handle_single(call: Call, acks: int, topic: ProduceTopic) -> ProduceResponse | None:
+    """One partition, as un-batched producers send it: the shortest way there and back."""
+    partition = topic.partitions[0]
+    records = partition.records
+    try:
+        if not isinstance(records, memoryview):
+            raise RefusedError(ErrorCode.INVALID_RECORD, "no record batch")
+        replica, proposal = call.broker.produce.append(topic.name, partition.index, records, acks)
+    except RefusedError as error:
+        return _answer_refused(call, acks, topic, error)
+    if acks == ACKS_NONE:
+        call.no_reply()
+        return None
+    reply = single_reply(
+        call.version,
+        topic.name,
+        partition.index,
+        call.correlation_id,
+        proposal.base_offset,
+        proposal.append_time,
+        replica.log.start_offset,
+    )
+    if acks != ACKS_ALL or proposal.end_offset <= replica.high_watermark:
+        call.connection.reply((reply,))
+        return None
+    later = call.defer()
+
+    def settle(code: ErrorCode) -> None:
+        if code is ErrorCode.NONE:
+            later.complete((reply,))
+        else:
+            answer = _refused(partition.index, RefusedError(code))
+            call.reply(_response_of(topic, [answer]))
+
+    replica.when_committed(proposal.end_offset, settle)
+    return None
+
+
+def _answer_refused(
+    call: Call, acks: int, topic: ProduceTopic, error: RefusedError
+) -> ProduceResponse | None:
+    if acks == ACKS_NONE:
+        # The client asked for no replies, so a closed connection is all it can notice.
+        call.connection.close(f"a produce with acks=0 failed: {error}")
+        return None
+    return _response_of(topic, [_refused(topic.partitions[0].index, error)])
+
+
+def _response_of(topic: ProduceTopic, answers: list[ProduceResponsePartition]) -> ProduceResponse:
+    return ProduceResponse(topics=[_topic_of(topic, answers)])
+
+
+def _topic_of(topic: ProduceTopic, answers: list[ProduceResponsePartition]) -> ProduceResponseTopic:
+    return ProduceResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=answers)
+
+
+def _handle_many(call: Call, acks: int, request: ProduceRequest) -> ProduceResponse | None:
     append = call.broker.produce.append
     topics: list[ProduceResponseTopic] = []
     waiting: list[tuple[Replica, Offset, ProduceResponsePartition]] = []
@@ -51,9 +117,7 @@ def handle(call: Call, request: ProduceRequest) -> ProduceResponse | None:
     for topic in request.topics:
         name = topic.name if call.version < _TOPIC_IDS_FROM else _name_of(call, topic)
         answers: list[ProduceResponsePartition] = []
-        topics.append(
-            ProduceResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=answers)
-        )
+        topics.append(_topic_of(topic, answers))
         for partition in topic.partitions:
             try:
                 if name is None:
@@ -107,15 +171,10 @@ def _refuse_all(call: Call, request: ProduceRequest, code: ErrorCode) -> Produce
     if request.acks == ACKS_NONE:
         call.connection.close(f"a produce with acks=0 failed: {code.name}")
         return None
+    refusal = RefusedError(code)
     return ProduceResponse(
         topics=[
-            ProduceResponseTopic(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partitions=[
-                    _refused(partition.index, RefusedError(code)) for partition in topic.partitions
-                ],
-            )
+            _topic_of(topic, [_refused(partition.index, refusal) for partition in topic.partitions])
             for topic in request.topics
         ]
     )
