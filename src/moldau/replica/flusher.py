@@ -58,6 +58,7 @@ class Flusher:
         self._tasks: SimpleQueue[tuple[FlushHandle, FlushTask, bool] | None] = SimpleQueue()
         self._threads_max = threads
         self._threads: list[threading.Thread] = []
+        self._stopped = False
         self.failed = False
         self.flushes_total = 0
 
@@ -80,8 +81,8 @@ class Flusher:
         alone = len(dirty) == 1 and not self._running
         for handle in dirty:
             handle.queued = False
-            if self.failed:
-                return
+            if self.failed or self._stopped:
+                continue
             task = handle.log.begin_flush()
             if task is None:
                 handle.on_flushed()
@@ -159,7 +160,8 @@ class Flusher:
             self._on_failure(StorageError(f"flush failed: {error}"))
 
     def stop(self) -> None:
-        """End the threads; flushes already handed off are finished first."""
+        """End the threads; flushes already handed off are finished first, later ones not begun."""
+        self._stopped = True
         for _ in self._threads:
             self._tasks.put(None)
         for thread in self._threads:

@@ -178,6 +178,7 @@ class BrokerServer:
                     offsets_retention_ms=config.group.offsets_retention_minutes * 60_000,
                 ),
                 new_member_id=lambda client_id: f"{client_id}-{uuid.uuid4()}",
+                wall_ms=self._clock.wall_ms,
             ),
             partitions=self._partitions,
             topics=topics,
@@ -204,7 +205,6 @@ class BrokerServer:
             ),
             groups=self._groups,
             producer_ids=ProducerIds(self._metadata),
-            disk_free_bytes=self._storage.free_bytes,
         )
 
     def _make_listener(self) -> Listener:
@@ -278,6 +278,8 @@ class BrokerServer:
         await self._dispatcher.stop()
         self._groups.stop()
         self._flusher.stop()
+        # Flushes that the threads finished just now are counted before the logs close.
+        await asyncio.sleep(0)
         if not self._flusher.failed:
             self._partitions.close()
             self._metadata_replica.close()

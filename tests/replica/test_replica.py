@@ -1,0 +1,279 @@
+"""A replica commits what is flushed, in order, and tells whoever waits. On the in-memory log."""
+
+import asyncio
+
+import pytest
+
+from moldau.log.interface import FlushTask, LogConfig
+from moldau.log.memory import MemoryLog
+from moldau.model.errors import ErrorCode, RefusedError, StorageError
+from moldau.model.flush import FlushPolicy
+from moldau.model.ids import (
+    BrokerId,
+    Epoch,
+    Offset,
+    PartitionIndex,
+    RaftIndex,
+    TimestampMs,
+    TopicId,
+    TopicPartition,
+)
+from moldau.raft.group import RaftGroup
+from moldau.records.batch import read_header
+from moldau.records.record import Record, build_batch, read_records
+from moldau.replica.election import elect
+from moldau.replica.flusher import Flusher
+from moldau.replica.replica import Proposal, Replica
+
+ME = BrokerId(1)
+
+
+class FixedClock:
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def wall_ms(self) -> TimestampMs:
+        return TimestampMs(1_700_000_000_000)
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class Votes(dict[str, tuple[Epoch, BrokerId]]):
+    def record(self, votes: dict[str, tuple[Epoch, BrokerId]]) -> None:
+        self.update(votes)
+
+
+class HeldLog(MemoryLog):
+    """A log whose flushes finish when the test says so, or fail."""
+
+    def __init__(self, config: LogConfig) -> None:
+        super().__init__(config)
+        self.runs = 0
+        self.failure: OSError | None = None
+
+    def begin_flush(self) -> FlushTask | None:
+        task = super().begin_flush()
+        return None if task is None else HeldTask(self, task)
+
+    def end_flush(self, task: FlushTask) -> None:
+        assert isinstance(task, HeldTask)
+        super().end_flush(task.inner)
+
+
+class HeldTask:
+    def __init__(self, log: HeldLog, inner: FlushTask) -> None:
+        self.log = log
+        self.inner = inner
+
+    def run(self) -> None:
+        self.log.runs += 1
+        if self.log.failure is not None:
+            raise self.log.failure
+        self.inner.run()
+
+
+class World:
+    def __init__(self, flush: FlushPolicy = FlushPolicy.ALWAYS) -> None:
+        self.failures: list[StorageError] = []
+        self.clock = FixedClock()
+        self.flusher = Flusher(
+            loop=asyncio.get_running_loop(),
+            clock=self.clock,
+            threads=2,
+            on_failure=self.failures.append,
+        )
+        self.log = HeldLog(LogConfig(flush=flush))
+        self.votes = Votes()
+        self.replica = self.open()
+
+    def open(self) -> Replica:
+        replica = Replica(
+            partition=TopicPartition("t", PartitionIndex(0)),
+            topic_id=TopicId(bytes(16)),
+            log=self.log,
+            group=RaftGroup(
+                broker=ME, voters=frozenset({ME}), epoch=Epoch(-1), commit=RaftIndex(0)
+            ),
+            flusher=self.flusher,
+            clock=self.clock,
+        )
+        elect([replica], self.votes)
+        return replica
+
+
+def batch(*values: bytes, producer: int = -1, sequence: int = -1) -> bytearray:
+    records = [Record(Offset(0), TimestampMs(5), None, value, []) for value in values]
+    epoch = 0 if producer >= 0 else -1
+    return bytearray(
+        build_batch(records, producer_id=producer, producer_epoch=epoch, base_sequence=sequence)
+    )
+
+
+def propose(replica: Replica, data: bytearray, *, append_time: bool = False) -> Proposal:
+    headers = []
+    position = 0
+    while position < len(data):
+        headers.append(read_header(data, position))
+        position += headers[-1].size
+    return replica.propose(data, headers, append_time=append_time)
+
+
+def values(replica: Replica) -> list[bytes | None]:
+    found = []
+    for stored in replica.log.batches(Offset(0)):
+        found += [record.value for record in read_records(stored)]
+    return found
+
+
+async def turns(count: int = 20) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0.002)
+
+
+async def test_the_first_record_of_a_new_partition_gets_offset_zero_in_epoch_zero() -> None:
+    world = World()
+    proposal = propose(world.replica, batch(b"a", b"b"))
+    assert (proposal.base_offset, proposal.end_offset) == (0, 2)
+    assert world.replica.epoch == 0
+    assert next(iter(world.log.headers(Offset(0)))).leader_epoch == 0
+    world.flusher.stop()
+
+
+async def test_offsets_are_dense_across_elections() -> None:
+    world = World(FlushPolicy.NEVER)
+    propose(world.replica, batch(b"a"))
+    again = world.open()
+    assert again.epoch == 1
+    assert propose(again, batch(b"b")).base_offset == 1
+    assert again.high_watermark == 2
+    world.flusher.stop()
+
+
+async def test_nothing_is_committed_before_its_flush() -> None:
+    world = World()
+    told: list[ErrorCode] = []
+    proposal = propose(world.replica, batch(b"a"))
+    world.replica.when_committed(proposal.end_offset, told.append)
+    assert (world.replica.high_watermark, told, world.log.runs) == (0, [], 0)
+    await turns()
+    assert (world.replica.high_watermark, told) == (1, [ErrorCode.NONE])
+    assert world.log.runs == 1
+    world.flusher.stop()
+
+
+async def test_what_is_appended_in_one_turn_shares_one_flush() -> None:
+    world = World()
+    told: list[ErrorCode] = []
+    for number in range(50):
+        proposal = propose(world.replica, batch(b"%d" % number))
+        world.replica.when_committed(proposal.end_offset, told.append)
+    await turns()
+    assert len(told) == 50
+    assert world.log.runs == 1
+    world.flusher.stop()
+
+
+@pytest.mark.parametrize("policy", [FlushPolicy.NEVER, FlushPolicy.INTERVAL])
+async def test_with_a_laxer_policy_appended_counts_as_committed(policy: FlushPolicy) -> None:
+    world = World(policy)
+    propose(world.replica, batch(b"a"))
+    assert world.replica.high_watermark == 1
+    world.flusher.stop()
+
+
+async def test_waiters_are_called_in_the_order_of_offsets() -> None:
+    world = World()
+    called: list[str] = []
+    first = propose(world.replica, batch(b"a"))
+    second = propose(world.replica, batch(b"b"))
+    world.replica.when_committed(second.end_offset, lambda _: called.append("second"))
+    world.replica.when_committed(first.end_offset, lambda _: called.append("first"))
+    await turns()
+    assert called == ["first", "second"]
+    world.flusher.stop()
+
+
+async def test_a_failed_flush_commits_nothing_and_is_not_tried_again() -> None:
+    world = World()
+    world.log.failure = OSError(5, "Input/output error")
+    told: list[ErrorCode] = []
+    proposal = propose(world.replica, batch(b"a"))
+    world.replica.when_committed(proposal.end_offset, told.append)
+    await turns()
+    assert [str(error) for error in world.failures] == [
+        "flush failed: [Errno 5] Input/output error"
+    ]
+    world.log.failure = None
+    propose(world.replica, batch(b"b"))
+    await turns()
+    assert (world.replica.high_watermark, told, world.log.runs) == (0, [], 1)
+    world.flusher.stop()
+
+
+async def test_a_retry_is_answered_with_the_original_and_only_once_committed() -> None:
+    world = World()
+    first = propose(world.replica, batch(b"a", producer=4, sequence=0))
+    again = propose(world.replica, batch(b"a", producer=4, sequence=0))
+    assert again == first
+    told: list[ErrorCode] = []
+    world.replica.when_committed(again.end_offset, told.append)
+    assert told == []
+    await turns()
+    assert told == [ErrorCode.NONE]
+    assert values(world.replica) == [b"a"]
+    world.flusher.stop()
+
+
+async def test_a_refused_batch_leaves_no_trace() -> None:
+    world = World()
+    propose(world.replica, batch(b"a", producer=4, sequence=0))
+    with pytest.raises(RefusedError):
+        propose(world.replica, batch(b"c", producer=4, sequence=2))
+    assert propose(world.replica, batch(b"b", producer=4, sequence=1)).base_offset == 1
+    assert values(world.replica) == [b"a", b"b"]
+    world.flusher.stop()
+
+
+async def test_sequences_survive_a_restart_from_snapshot_and_headers() -> None:
+    world = World(FlushPolicy.NEVER)
+    propose(world.replica, batch(b"a", producer=4, sequence=0))
+    world.log.save_snapshot(world.log.end_offset, world.replica.producers.encode())
+    propose(world.replica, batch(b"b", producer=4, sequence=1))
+    again = world.open()
+    assert propose(again, batch(b"a", producer=4, sequence=0)).base_offset == 0
+    assert propose(again, batch(b"b", producer=4, sequence=1)).base_offset == 1
+    assert propose(again, batch(b"c", producer=4, sequence=2)).base_offset == 2
+    world.flusher.stop()
+
+
+async def test_a_damaged_snapshot_is_replaced_by_the_headers() -> None:
+    world = World(FlushPolicy.NEVER)
+    propose(world.replica, batch(b"a", producer=4, sequence=0))
+    world.log.save_snapshot(world.log.end_offset, b"damaged")
+    assert propose(world.open(), batch(b"a", producer=4, sequence=0)).base_offset == 0
+    world.flusher.stop()
+
+
+async def test_log_append_time_is_the_brokers_and_the_checksum_stays_right() -> None:
+    world = World(FlushPolicy.NEVER)
+    data = batch(b"a", b"b") + batch(b"c")
+    proposal = propose(world.replica, data, append_time=True)
+    assert proposal == (0, 3, 1_700_000_000_000)
+    stored = [
+        (record.offset, record.timestamp)
+        for one in world.log.batches(Offset(0))
+        for record in read_records(one)
+    ]
+    assert stored == [(n, 1_700_000_000_000) for n in range(3)]
+    world.flusher.stop()
+
+
+async def test_whoever_waits_is_told_when_the_replica_goes() -> None:
+    world = World()
+    told: list[ErrorCode] = []
+    proposal = propose(world.replica, batch(b"a"))
+    world.replica.when_committed(proposal.end_offset, told.append)
+    world.replica.fail_waiters(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    assert told == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    world.flusher.stop()

@@ -1,0 +1,239 @@
+"""Fetches: what they get at once, when they are parked, what wakes them."""
+
+import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from moldau.log.interface import LogConfig
+from moldau.log.memory import MemoryLog
+from moldau.model.errors import ErrorCode, RefusedError
+from moldau.model.flush import FlushPolicy
+from moldau.model.ids import (
+    BrokerId,
+    Epoch,
+    Offset,
+    PartitionIndex,
+    RaftIndex,
+    TimestampMs,
+    TopicId,
+    TopicPartition,
+)
+from moldau.raft.group import RaftGroup
+from moldau.records.batch import read_header
+from moldau.records.record import Record, build_batch
+from moldau.replica.election import elect
+from moldau.replica.flusher import Flusher
+from moldau.replica.replica import Replica
+from moldau.service.fetch import FetchRequest, FetchResult, FetchService, ParkedFetch
+from moldau.service.partitions import Partitions
+
+ME = BrokerId(1)
+
+
+class Clock:
+    def wall_ms(self) -> TimestampMs:
+        return TimestampMs(0)
+
+    def monotonic(self) -> float:
+        return 0.0
+
+
+class Votes(dict[str, tuple[Epoch, BrokerId]]):
+    def record(self, votes: dict[str, tuple[Epoch, BrokerId]]) -> None:
+        self.update(votes)
+
+
+class World:
+    """Two partitions in memory and a fetch service over them."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        flusher = Flusher(loop=loop, clock=Clock(), threads=1, on_failure=lambda _: None)
+        self.replicas = {}
+        for index in range(2):
+            replica = Replica(
+                partition=TopicPartition("t", PartitionIndex(index)),
+                topic_id=TopicId(bytes(16)),
+                log=MemoryLog(LogConfig(flush=FlushPolicy.NEVER)),
+                group=RaftGroup(
+                    broker=ME, voters=frozenset({ME}), epoch=Epoch(-1), commit=RaftIndex(0)
+                ),
+                flusher=flusher,
+                clock=Clock(),
+            )
+            elect([replica], Votes())
+            self.replicas[("t", index)] = replica
+        self.service = FetchService(loop, cast(Partitions, self))
+        self.answers: list[list[FetchResult]] = []
+
+    def get(self, topic: str, partition: int) -> SimpleNamespace | None:
+        replica = self.replicas.get((topic, partition))
+        return None if replica is None else SimpleNamespace(replica=replica)
+
+    def find(self, topic: str, partition: int) -> SimpleNamespace:
+        raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+    def append(self, partition: int, size: int = 100) -> int:
+        data = bytearray(
+            build_batch([Record(Offset(0), TimestampMs(0), None, bytes(size), [])])
+        )
+        self.replicas["t", partition].propose(data, [read_header(data)])
+        return len(data)
+
+    def fetch(
+        self,
+        *wanted: tuple[int, int],
+        bytes_min: int = 1,
+        bytes_max: int = 1 << 20,
+        wait_ms_max: int = 60_000,
+        partition_bytes_max: int = 1 << 20,
+        epoch: int = -1,
+    ) -> ParkedFetch | None:
+        return self.service.fetch(
+            [
+                FetchRequest("t", partition, Offset(offset), partition_bytes_max, epoch)
+                for partition, offset in wanted
+            ],
+            bytes_min=bytes_min,
+            bytes_max=bytes_max,
+            wait_ms_max=wait_ms_max,
+            on_ready=self.answers.append,
+        )
+
+    @property
+    def sizes(self) -> list[list[int]]:
+        return [[result.size for result in answer] for answer in self.answers]
+
+    @property
+    def watchers(self) -> int:
+        return sum(len(replica.watchers) for replica in self.replicas.values())
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    for _ in range(500):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    pytest.fail("the condition did not come true")
+
+
+async def test_data_that_is_there_is_sent_at_once() -> None:
+    world = World()
+    size = world.append(0)
+    assert world.fetch((0, 0)) is None
+    assert world.sizes == [[size]]
+
+
+async def test_a_fetch_without_data_waits_and_a_commit_wakes_it() -> None:
+    world = World()
+    assert world.fetch((0, 0), (1, 0)) is not None
+    assert (world.answers, world.watchers) == ([], 2)
+    size = world.append(1)
+    assert world.sizes == [[0, size]]
+    assert (world.watchers, world.service.parked_count) == (0, 0)
+
+
+async def test_a_commit_that_is_too_small_lets_it_wait_on() -> None:
+    world = World()
+    world.fetch((0, 0), (1, 0), bytes_min=400)
+    world.append(0)
+    world.append(1)
+    assert world.answers == []
+    world.append(0)
+    assert len(world.answers) == 1
+
+
+async def test_time_answers_it_with_what_there_is() -> None:
+    world = World()
+    size = world.append(0)
+    world.fetch((0, 0), bytes_min=100_000, wait_ms_max=20)
+    assert world.answers == []
+    await eventually(lambda: bool(world.answers))
+    assert world.sizes == [[size]]
+    assert (world.watchers, world.service.parked_count) == (0, 0)
+
+
+async def test_no_wait_means_an_empty_answer_at_once() -> None:
+    world = World()
+    world.fetch((0, 0), wait_ms_max=0)
+    assert world.sizes == [[0]]
+
+
+async def test_an_error_is_told_at_once_and_does_not_stop_the_others() -> None:
+    world = World()
+    size = world.append(0)
+    world.fetch((7, 0), (0, 5), (0, 0))
+    (answer,) = world.answers
+    assert [result.error for result in answer] == [
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.OFFSET_OUT_OF_RANGE,
+        ErrorCode.NONE,
+    ]
+    assert answer[2].size == size
+
+
+async def test_the_first_batch_may_exceed_the_limit_and_only_the_first() -> None:
+    world = World()
+    size = world.append(0, 5000)
+    world.append(1, 5000)
+    world.fetch((0, 0), (1, 0), bytes_max=100)
+    assert world.sizes == [[size, 0]]
+
+
+async def test_a_second_partition_fills_what_is_left_and_no_more() -> None:
+    world = World()
+    first = world.append(0)
+    second = world.append(1)
+    world.append(1)
+    world.fetch((0, 0), (1, 0), bytes_max=first + second + 10)
+    assert world.sizes == [[first, second]]
+
+
+@pytest.mark.parametrize(
+    ("epoch", "error"),
+    [(0, ErrorCode.NONE), (1, ErrorCode.UNKNOWN_LEADER_EPOCH), (-1, ErrorCode.NONE)],
+)
+async def test_a_client_with_a_newer_epoch_is_told(epoch: int, error: ErrorCode) -> None:
+    world = World()
+    world.append(0)
+    world.fetch((0, 0), epoch=epoch)
+    assert world.answers[0][0].error is error
+
+
+async def test_a_client_with_an_old_epoch_is_fenced() -> None:
+    world = World()
+    elect([world.replicas["t", 0]], Votes())
+    world.append(0)
+    world.fetch((0, 0), epoch=0)
+    assert world.answers[0][0].error is ErrorCode.FENCED_LEADER_EPOCH
+
+
+async def test_a_cancelled_fetch_is_never_answered_and_leaves_nothing() -> None:
+    world = World()
+    parked = world.fetch((0, 0), (1, 0))
+    assert parked is not None
+    parked.cancel()
+    world.append(0)
+    assert (world.answers, world.watchers, world.service.parked_count) == ([], 0, 0)
+
+
+async def test_a_deleted_partition_answers_who_waits_for_it() -> None:
+    world = World()
+    world.fetch((0, 0), (1, 0))
+    gone = world.replicas.pop(("t", 1))
+    gone.fail_waiters(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    assert [result.error for result in world.answers[0]] == [
+        ErrorCode.NONE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ]
+
+
+async def test_a_stopping_broker_answers_all_who_wait() -> None:
+    world = World()
+    world.fetch((0, 0))
+    world.fetch((1, 0))
+    world.service.answer_all()
+    assert world.sizes == [[0], [0]]
