@@ -176,6 +176,10 @@ class OsFiles:
         stat = os.statvfs(self._root)
         return stat.f_bavail * stat.f_frsize
 
+    def total_bytes(self) -> int:
+        stat = os.statvfs(self._root)
+        return stat.f_blocks * stat.f_frsize
+
     def _resolve(self, path: str) -> str:
         """The real path; PermissionError for one that would leave the root.
 

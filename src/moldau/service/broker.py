@@ -35,6 +35,7 @@ class Broker:
     groups: GroupService
     producer_ids: ProducerIds
     disk_free_bytes: Callable[[], int]
+    disk_total_bytes: Callable[[], int]
 
     @property
     def image(self) -> Image:

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from moldau.model.errors import ErrorCode
+from moldau.model.errors import DiskFullError, ErrorCode
 from moldau.records.batch import read_header
 from moldau.replica.replica import Replica
 
@@ -10,7 +10,10 @@ from moldau.replica.replica import Replica
 async def commit_batch(replica: Replica, batch: bytes) -> ErrorCode:
     """Append one batch that the broker itself built; returns when it is committed."""
     data = bytearray(batch)
-    proposal = replica.propose(data, [read_header(data)])
+    try:
+        proposal = replica.propose(data, [read_header(data)])
+    except DiskFullError:
+        return ErrorCode.KAFKA_STORAGE_ERROR
     done: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
 
     def committed(code: ErrorCode) -> None:

@@ -11,7 +11,7 @@ from moldau.metadata.commands import (
     ReplaceBrokerConfigs,
     ReplaceTopicConfigs,
 )
-from moldau.metadata.config_types import ConfigSource, ConfigType
+from moldau.metadata.config_types import ConfigSource, ConfigType, shown
 from moldau.metadata.image import CLUSTER_DEFAULT, Topic
 from moldau.metadata.topic_configs import (
     BROKER_CONFIGS,
@@ -56,7 +56,7 @@ class ConfigService:
             topic = image.topic(name)
             if topic is None:
                 raise RefusedError(
-                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}"
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {shown(name)}"
                 )
             return self.describe_topic(topic)
         if kind == ResourceKind.BROKER:
@@ -139,7 +139,7 @@ class ConfigService:
         if not name:
             return CLUSTER_DEFAULT
         if not name.isdecimal() or BrokerId(int(name)) not in self._metadata.image.brokers:
-            raise RefusedError(ErrorCode.INVALID_REQUEST, f"there is no broker {name!r}")
+            raise RefusedError(ErrorCode.INVALID_REQUEST, f"there is no broker {shown(name)}")
         return BrokerId(int(name))
 
 

@@ -269,6 +269,10 @@ class SimDisk:
         self._check_power()
         return max(0, self.capacity_bytes - self._used_bytes)
 
+    def total_bytes(self) -> int:
+        self._check_power()
+        return self.capacity_bytes
+
     # Faults.
 
     def crash_at(self, steps: int) -> None:

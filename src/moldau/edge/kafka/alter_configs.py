@@ -3,6 +3,7 @@
 from collections import Counter
 
 from moldau.edge.kafka.api import Api, Call
+from moldau.metadata.config_types import shown
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.wire.messages.alter_configs import (
     AlterConfigsRequest,
@@ -21,7 +22,9 @@ async def handle(call: Call, request: AlterConfigsRequest) -> AlterConfigsRespon
         responses.append(response)
         try:
             if times_named[kind, name] > 1:
-                raise RefusedError(ErrorCode.INVALID_REQUEST, f"Resource '{name}' is named twice")
+                raise RefusedError(
+                    ErrorCode.INVALID_REQUEST, f"Resource {shown(name)} is named twice"
+                )
             await call.broker.configs.replace(
                 kind,
                 name,

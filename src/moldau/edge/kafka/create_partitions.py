@@ -3,6 +3,7 @@
 from collections import Counter
 
 from moldau.edge.kafka.api import Api, Call
+from moldau.metadata.config_types import shown
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.wire.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -22,7 +23,7 @@ async def handle(call: Call, request: CreatePartitionsRequest) -> CreatePartitio
         assignments = topic.assignments
         try:
             if times_named[name] > 1:
-                raise RefusedError(ErrorCode.INVALID_REQUEST, f"Topic '{name}' is named twice")
+                raise RefusedError(ErrorCode.INVALID_REQUEST, f"Topic {shown(name)} is named twice")
             await call.broker.topics.add_partitions(
                 name,
                 topic.count,

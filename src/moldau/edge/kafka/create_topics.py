@@ -3,6 +3,7 @@
 from collections import Counter
 
 from moldau.edge.kafka.api import Api, Call
+from moldau.metadata.config_types import shown
 from moldau.metadata.image import Topic
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import NO_TOPIC_ID
@@ -25,7 +26,7 @@ async def handle(call: Call, request: CreateTopicsRequest) -> CreateTopicsRespon
     for name, topic in topics.items():
         try:
             if times_named[name] > 1:
-                raise RefusedError(ErrorCode.INVALID_REQUEST, f"Topic '{name}' is named twice")
+                raise RefusedError(ErrorCode.INVALID_REQUEST, f"Topic {shown(name)} is named twice")
             created = await _create(call, topic, request.validate_only)
         except RefusedError as error:
             results.append(

@@ -2,6 +2,7 @@
 
 from moldau.edge.kafka import authorized
 from moldau.edge.kafka.api import Api, Call
+from moldau.metadata.config_types import shown
 from moldau.model.errors import ErrorCode
 from moldau.wire.messages.describe_groups import (
     DescribedGroup,
@@ -31,7 +32,7 @@ def _describe(call: Call, group_id: str, operations: int) -> DescribedGroup:
             # Older clients know an unknown group by its state only.
             error = ErrorCode.NONE
         else:
-            message = f"Group {group_id} not found."
+            message = f"Group {shown(group_id)} not found"
     return DescribedGroup(
         error_code=error,
         error_message=message,

@@ -36,6 +36,7 @@ def handle(call: Call, request: DescribeLogDirsRequest) -> DescribeLogDirsRespon
         )
     result = DescribeLogDirsResult(log_dir=broker.data_dir, topics=list(topics.values()))
     if call.version >= _DISK_FROM:
+        result.total_bytes = broker.disk_total_bytes()
         result.usable_bytes = broker.disk_free_bytes()
     return DescribeLogDirsResponse(results=[result])
 

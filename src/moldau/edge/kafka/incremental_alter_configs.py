@@ -4,6 +4,7 @@ from collections import Counter
 
 from moldau.edge.kafka.api import Api, Call
 from moldau.metadata.commands import ConfigChange, ConfigOperation
+from moldau.metadata.config_types import shown
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
@@ -27,7 +28,9 @@ async def handle(
         responses.append(response)
         try:
             if times_named[kind, name] > 1:
-                raise RefusedError(ErrorCode.INVALID_REQUEST, f"Resource '{name}' is named twice")
+                raise RefusedError(
+                    ErrorCode.INVALID_REQUEST, f"Resource {shown(name)} is named twice"
+                )
             await call.broker.configs.alter(
                 kind,
                 name,
@@ -45,7 +48,7 @@ def _change(config: IncrementalConfig) -> ConfigChange:
     if operation is None:
         raise RefusedError(
             ErrorCode.INVALID_REQUEST,
-            f"Operation {config.config_operation} on '{config.name}' is unknown",
+            f"Operation {config.config_operation} on {shown(config.name)} is unknown",
         )
     return ConfigChange(name=config.name, operation=operation, value=config.value)
 

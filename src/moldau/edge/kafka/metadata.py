@@ -3,6 +3,7 @@
 from collections.abc import Coroutine
 from typing import Any
 
+from moldau.edge.kafka import authorized
 from moldau.edge.kafka.api import Api, Call
 from moldau.metadata.image import Topic
 from moldau.model.errors import ErrorCode, RefusedError
@@ -18,6 +19,7 @@ from moldau.wire.messages.metadata import (
 from moldau.wire.registry import ApiKey
 
 _EMPTY_MEANS_NONE_FROM = 1
+_NULL_NAME_FROM = 12
 
 
 def handle(
@@ -25,7 +27,11 @@ def handle(
 ) -> MetadataResponse | Coroutine[Any, Any, MetadataResponse]:
     topics = request.topics
     if topics is None or (not topics and call.version < _EMPTY_MEANS_NONE_FROM):
-        return _respond(call, [describe(call, topic) for topic in call.broker.image.topics.values()])
+        return _respond(
+            call,
+            request,
+            [describe(call, topic) for topic in call.broker.image.topics.values()],
+        )
     if request.allow_auto_topic_creation and call.broker.auto_create_topics:
         missing = [
             topic.name
@@ -33,12 +39,12 @@ def handle(
             if topic.name is not None and call.broker.image.topic(topic.name) is None
         ]
         if missing:
-            return _create_then_respond(call, topics, missing)
-    return _respond(call, [_look_up(call, topic, {}) for topic in topics])
+            return _create_then_respond(call, request, topics, missing)
+    return _respond(call, request, [_look_up(call, topic, {}) for topic in topics])
 
 
 async def _create_then_respond(
-    call: Call, topics: list[MetadataRequestTopic], missing: list[str]
+    call: Call, request: MetadataRequest, topics: list[MetadataRequestTopic], missing: list[str]
 ) -> MetadataResponse:
     refused: dict[str, ErrorCode] = {}
     for name in missing:
@@ -46,7 +52,7 @@ async def _create_then_respond(
             await call.broker.topics.ensure(name)
         except RefusedError as error:
             refused[name] = error.code
-    return _respond(call, [_look_up(call, topic, refused) for topic in topics])
+    return _respond(call, request, [_look_up(call, topic, refused) for topic in topics])
 
 
 def _look_up(
@@ -61,8 +67,11 @@ def _look_up(
         unknown = refused.get(wanted.name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     if topic is not None:
         return describe(call, topic)
+    name = wanted.name
+    if name is None and call.version < _NULL_NAME_FROM:
+        name = ""
     return MetadataResponseTopic(
-        error_code=unknown, name=wanted.name, topic_id=wanted.topic_id, partitions=[]
+        error_code=unknown, name=name, topic_id=wanted.topic_id, partitions=[]
     )
 
 
@@ -90,8 +99,14 @@ def describe(call: Call, topic: Topic) -> MetadataResponseTopic:
     )
 
 
-def _respond(call: Call, topics: list[MetadataResponseTopic]) -> MetadataResponse:
+def _respond(
+    call: Call, request: MetadataRequest, topics: list[MetadataResponseTopic]
+) -> MetadataResponse:
     image = call.broker.image
+    if request.include_topic_authorized_operations:
+        for topic in topics:
+            if not topic.error_code:
+                topic.topic_authorized_operations = authorized.ON_TOPIC
     return MetadataResponse(
         brokers=[
             MetadataBroker(node_id=broker.id, host=broker.host, port=broker.port, rack=broker.rack)
@@ -100,6 +115,9 @@ def _respond(call: Call, topics: list[MetadataResponseTopic]) -> MetadataRespons
         cluster_id=image.cluster_id,
         controller_id=call.broker.broker_id,
         topics=topics,
+        cluster_authorized_operations=authorized.ON_CLUSTER
+        if request.include_cluster_authorized_operations
+        else authorized.NOT_ASKED,
     )
 
 
