@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 _POLL_SECONDS = 0.2
 _DRAIN_MESSAGES_MAX = 1000
+_CONTACT_SECONDS_MAX = 10.0
+"""How long the first answer of the broker may take before --timeout counts."""
 
 
 def _format_options(function: Any) -> Any:
@@ -75,13 +77,14 @@ class Reader:
         self._stop = stop
         self._brokers = brokers
         self._ended: set[tuple[str, int]] = set()
+        self._fetched = False
         self.count = 0
 
     def run(
         self, *, limit: int | None, idle_seconds_max: float | None, exit_at_end: bool, store: bool
     ) -> None:
         """Print messages until `limit`, the idle time, the end or a signal."""
-        last = time.monotonic()
+        started = last = time.monotonic()
         while not self._stop and (limit is None or self.count < limit):
             room = _DRAIN_MESSAGES_MAX if limit is None else limit - self.count
             messages = self.receive(room)
@@ -90,6 +93,9 @@ class Reader:
                 last = time.monotonic()
             elif reader_gone():
                 raise BrokenPipeError
+            elif not self._fetched and time.monotonic() - started < _CONTACT_SECONDS_MAX:
+                # Connecting and joining a group is no silence of the topic.
+                last = time.monotonic()
             elif exit_at_end and self._at_end():
                 break
             elif idle_seconds_max is not None and time.monotonic() - last > idle_seconds_max:
@@ -110,6 +116,7 @@ class Reader:
         from moldau.client.connect import translate
 
         error = message.error()
+        self._fetched = True
         place = (message.topic(), message.partition())
         if error is None:
             self._ended.discard(place)
@@ -141,23 +148,28 @@ class Reader:
 
 
 def open_consumer(
-    brokers: str, properties: Mapping[str, str], *, group: str | None, from_beginning: bool
+    brokers: str, topic: str, properties: Mapping[str, str], *, group: str | None
 ) -> "Consumer":
     """A consumer that says once when it loses the broker, and goes on trying."""
     from confluent_kafka import Consumer, KafkaError, KafkaException
 
     from moldau.client.connect import translate
-    from moldau.client.settings import consumer_settings
+    from moldau.client.settings import REQUEST_SECONDS_MAX, consumer_settings
 
     def lost(error: Any) -> None:
         if error.code() == KafkaError._ALL_BROKERS_DOWN:
             say(f"lost {brokers}; trying again (Ctrl-C stops)")
 
     settings: dict[str, Any] = dict(
-        consumer_settings(brokers, group=group, from_beginning=from_beginning, extra=properties)
+        # A new group starts at the first message: with several partitions, one that is read
+        # only later would otherwise lose what came before.
+        consumer_settings(brokers, group=group, from_beginning=True, extra=properties)
     )
     try:
-        return Consumer({**settings, "error_cb": lost})
+        consumer = Consumer({**settings, "error_cb": lost})
+        # A consumer that knows the topic before it is assigned starts half a second sooner.
+        consumer.list_topics(topic, timeout=REQUEST_SECONDS_MAX)
+        return consumer
     except KafkaException as error:
         raise translate(error, brokers=brokers, doing="consume") from error
 
@@ -185,7 +197,7 @@ def close_consumer(consumer: "Consumer", *, commit: bool) -> None:
     ),
 )
 @topic_argument
-@click.option("-g", "--group", help="Share the topic with this group, and commit offsets.")
+@click.option("-g", "--group", help="Share the topic with this group; goes on where it was.")
 @click.option("--from-beginning", is_flag=True, help="Start at the first message.")
 @click.option(
     "--offset",
@@ -224,7 +236,7 @@ def consume(
     formatter = make_formatter(output, template, print_key, print_headers)
     start = Position.beginning() if from_beginning else position
     found = _partitions(brokers, topic, partitions, properties)
-    consumer = open_consumer(brokers, dict(properties), group=group, from_beginning=from_beginning)
+    consumer = open_consumer(brokers, topic, dict(properties), group=group)
     reader: Reader | None = None
     try:
         with stop_signals() as stop:
@@ -317,7 +329,7 @@ def tail(
     """Print the last messages of a topic, over all partitions, and follow the end."""
     formatter = make_formatter(output, template, print_key, print_headers)
     partitions = _partitions(brokers, topic, (), properties)
-    consumer = open_consumer(brokers, dict(properties), group=None, from_beginning=False)
+    consumer = open_consumer(brokers, topic, dict(properties), group=None)
     try:
         with stop_signals() as stop:
             start = Position.before_end(last) if last else Position.end()

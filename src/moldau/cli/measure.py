@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 
 from moldau.client.connect import translate
 from moldau.client.errors import TimedOutError
-from moldau.client.settings import consumer_settings, producer_settings
+from moldau.client.settings import REQUEST_SECONDS_MAX, consumer_settings, producer_settings
 
 Progress = Callable[[int], None]
 """Told how many messages are done."""
@@ -131,7 +131,10 @@ def _producer(load: Load) -> Producer:
         extra={"message.timeout.ms": "30000", **dict(load.properties)},
     )
     try:
-        return Producer(settings)
+        producer = Producer(settings)
+        # Connected before the watch starts.
+        producer.list_topics(load.topic, timeout=REQUEST_SECONDS_MAX)
+        return producer
     except KafkaException as error:
         raise translate(error, brokers=load.brokers, doing="produce") from error
 
@@ -199,7 +202,9 @@ def run_consume(load: Load, partitions: int, progress: Progress) -> Result:
 def _open_consumer(load: Load) -> Consumer:
     extra = dict(load.properties)
     try:
-        return Consumer(consumer_settings(load.brokers, from_beginning=True, extra=extra))
+        consumer = Consumer(consumer_settings(load.brokers, from_beginning=True, extra=extra))
+        consumer.list_topics(load.topic, timeout=REQUEST_SECONDS_MAX)
+        return consumer
     except KafkaException as error:
         raise translate(error, brokers=load.brokers, doing="consume") from error
 
@@ -224,7 +229,8 @@ class _PacedSender(threading.Thread):
         for number in range(load.messages):
             due = due + interval_ns if interval_ns else time.perf_counter_ns()
             while (wait_ns := due - time.perf_counter_ns()) > 0 and not self.stopping.is_set():
-                self._producer.poll(min(wait_ns / 1e9, 0.1))
+                self._producer.poll(0)
+                time.sleep(min(wait_ns / 1e9, 0.1))
             while not self.stopping.is_set():
                 try:
                     value = _STAMP.pack(due) + payloads[number % _PAYLOADS][_STAMP.size :]

@@ -78,6 +78,6 @@ def consumer_settings(
         "queued.max.messages.kbytes": 128 * 1024,
         "fetch.queue.backoff.ms": 5,
         "fetch.message.max.bytes": 4 * 1024 * 1024,
-        "fetch.wait.max.ms": 500,
+        "fetch.wait.max.ms": 100,
     }
     return settings | dict(extra or {})

@@ -1,0 +1,94 @@
+"""`moldau dev` and `moldau broker start` as processes."""
+
+import re
+import signal
+import socket
+
+import pytest
+
+from moldau.cli.errors import ExitCode
+
+pytestmark = pytest.mark.system
+
+
+def ready(process):
+    line = process.stdout.readline()
+    match = re.fullmatch(
+        r"moldau \S+ ready on (127\.0\.0\.1:\d+) \(broker (\d+), cluster (\S+), data in (.+)\)\n",
+        line,
+    )
+    assert match, line + process.stderr.read()
+    return match
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_dev_is_ready_says_what_to_type_and_stops_cleanly(cli, spawn, tmp_path, number):
+    process = spawn("dev", "--port", "0", "--data-dir", tmp_path / "data")
+    address = ready(process)[1]
+    text = "".join(process.stdout.readline() for _ in range(7))
+    for command in ("topic create greetings", "produce greetings", "consume greetings"):
+        assert f"moldau {command}" in text
+    assert f"-b {address}" in text
+    assert cli("produce", "greetings", "-m", "hello", "-b", address).code == 0
+    outcome = cli("consume", "greetings", "--from-beginning", "-n", "1", "-b", address)
+    assert outcome.out == "hello\n"
+    process.send_signal(number)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 0, err
+    assert "Traceback" not in err
+
+
+def test_what_a_broker_was_sent_is_there_after_a_restart(cli, spawn, tmp_path):
+    for expected in (["one"], ["one", "two"]):
+        process = spawn("dev", "--port", "0", "--data-dir", tmp_path / "data")
+        address = ready(process)[1]
+        cli("produce", "kept", "-m", expected[-1], "-b", address)
+        outcome = cli("consume", "kept", "--from-beginning", "-e", "-b", address)
+        assert outcome.out.split() == expected
+        process.terminate()
+        assert process.wait(30) == 0
+
+
+def test_broker_start_takes_flags_over_the_file(spawn, tmp_path):
+    path = tmp_path / "broker.toml"
+    path.write_text('broker_id = 5\nkafka.addr = "127.0.0.1:0"\n')
+    data = tmp_path / "data"
+    process = spawn("broker", "start", "--config", path, "--id", "7", "--data-dir", data)
+    found = ready(process)
+    assert (found[2], found[4]) == ("7", str(data))
+
+
+def test_a_port_that_is_taken_is_an_error_and_no_trace(spawn, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        process = spawn("dev", "--port", port, "--data-dir", tmp_path / "data")
+        out, err = process.communicate(timeout=30)
+    assert process.returncode == ExitCode.CONFIG
+    assert out == ""
+    assert "Traceback" not in err
+    assert f"127.0.0.1:{port}" in err
+    assert err.splitlines()[0].startswith("error: ")
+
+
+def test_a_data_dir_in_use_is_an_error_and_the_first_broker_goes_on(cli, spawn, tmp_path):
+    data = tmp_path / "data"
+    first = spawn("dev", "--port", "0", "--data-dir", data)
+    address = ready(first)[1]
+    second = spawn("dev", "--port", "0", "--data-dir", data)
+    _, err = second.communicate(timeout=30)
+    assert second.returncode in (ExitCode.CONFIG, ExitCode.STORAGE)
+    assert "Traceback" not in err
+    assert str(data) in err
+    assert cli("topic", "list", "-b", address).code == 0
+    report = cli("doctor", "--set", f"data_dir={data}", "--set", "port=0").out
+    assert f"in use by process {first.pid}" in report
+
+
+def test_a_data_dir_that_is_a_file_is_an_error(spawn, tmp_path):
+    path = tmp_path / "file"
+    path.write_text("")
+    process = spawn("dev", "--port", "0", "--data-dir", path)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode != 0
+    assert "Traceback" not in err
+    assert err.startswith("error: ")
