@@ -10,6 +10,8 @@ from moldau.wire.messages.list_offsets import (
 )
 from moldau.wire.registry import ApiKey
 
+_EPOCHS_FROM = 4
+
 
 def handle(call: Call, request: ListOffsetsRequest) -> ListOffsetsResponse:
     find = call.broker.offsets.list_offset
@@ -28,7 +30,9 @@ def handle(call: Call, request: ListOffsetsRequest) -> ListOffsetsResponse:
             except RefusedError as error:
                 answer.error_code = error.code
             else:
-                answer.offset, answer.timestamp, answer.leader_epoch = found
+                answer.offset, answer.timestamp = found.offset, found.timestamp
+                if call.version >= _EPOCHS_FROM:
+                    answer.leader_epoch = found.epoch
             partitions.append(answer)
         topics.append(ListOffsetsResponseTopic(name=topic.name, partitions=partitions))
     return ListOffsetsResponse(topics=topics)
