@@ -147,3 +147,23 @@ def test_an_administrator_removes_a_static_member_by_its_instance(world):
 
 def test_a_static_member_needs_no_second_join(world):
     assert world.join(instance_id="i", member_id_required=True).error is ErrorCode.NONE
+
+
+def test_a_returned_leader_still_leads_after_a_restart(world):
+    first = world.join(instance_id="i")
+    waiting = world.send_join(instance_id="j")
+    world.send_join(first.member_id, instance_id="i")
+    second = world.reply(waiting).member_id
+    world.send_sync(second, 2, instance_id="j")
+    world.sync(first.member_id, 2, {}, instance_id="i")
+    leader = world.join(instance_id="i", can_skip_assignment=True).member_id
+    for one in (world, world.restarted()):
+        assert one.join(second, instance_id="j").leader == leader
+
+
+def test_a_replaced_newcomer_may_wait_longer_than_its_session(world):
+    world.stable(session_timeout_ms=60_000)
+    world.send_join(instance_id="j", session_timeout_ms=10_000)
+    waiting = world.send_join(instance_id="j", session_timeout_ms=10_000)
+    world.advance(20)
+    assert world.reply(waiting) is None

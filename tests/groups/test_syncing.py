@@ -202,3 +202,27 @@ def test_a_member_that_leaves_while_it_waits_is_answered(world):
     sync = world.send_sync(second, 2)
     world.leave(second)
     assert world.reply(sync).error is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_generation_that_is_overtaken_before_its_turn_is_not_stored(world):
+    world.commit({world.tp("t"): 1})
+    joined = world.join()
+    world.hold_writes = True
+    # An offset's deletion is under way, so the leader's sync waits for its turn.
+    world.delete_topics("t")
+    world.send_sync(joined.member_id, 1, {joined.member_id: b"a"})
+    world.send_join()
+    world.release()
+    assert world.restarted().coordinator.list_groups() == (ErrorCode.NONE, [])
+
+
+def test_an_assignment_stored_late_is_not_taken_for_that_of_the_next_generation(world):
+    joined = world.join()
+    world.hold_writes = True
+    world.send_sync(joined.member_id, 1, {joined.member_id: b"old"})
+    second = world.send_join()
+    world.send_join(joined.member_id)
+    assert world.reply(second).generation == 2
+    world.release()
+    assert world.state() == "CompletingRebalance"
+    assert world.sync(joined.member_id, 2, {joined.member_id: b"new"}).assignment == b"new"

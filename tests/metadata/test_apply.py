@@ -163,3 +163,34 @@ def test_maps_that_a_record_does_not_touch_are_shared() -> None:
     after = apply(image, broker)
     assert after.topics is image.topics
     assert after.topics_by_id is image.topics_by_id
+
+
+def test_a_long_life_read_again_from_anywhere_ends_the_same() -> None:
+    def create(name: str, number: int) -> CreateTopic:
+        topic_id = TopicId(number.to_bytes(16, "big"))
+        return CreateTopic(name=name, topic_id=topic_id, partitions=1, replication_factor=1)
+
+    image, log = run(
+        [
+            RegisterBroker(id=BrokerId(1), host="h", port=1, incarnation="x"),
+            create("a.b", 1),
+            AllocateProducerIds(count=10),
+            CreatePartitions(topic="a.b", count=3),
+            DeleteTopic(name="a.b"),
+            create("a_b", 2),
+            CreatePartitions(topic="a_b", count=2),
+            AllocateProducerIds(count=5),
+            CreatePartitions(topic="a_b", count=4),
+            ReplaceTopicConfigs(topic="a_b", configs={"retention.ms": "1"}),
+            ReplaceTopicConfigs(topic="a_b", configs={"retention.ms": "2"}),
+        ]
+    )
+    assert len(log) == 11
+    for since in range(len(log)):
+        for until in range(since, len(log) + 1):
+            again = apply_all(image, log[since:until])
+            check(again)
+            assert len(again.topics) == 1
+            assert len(again.topics["a_b"].partitions) == 4
+            assert again.next_producer_id == 15
+        assert replace(again, version=0) == replace(image, version=0)

@@ -75,9 +75,11 @@ def _check_timers(runtime: Runtime, group: Group) -> None:
     joining = runtime.timers.deadline(join_key(group)) is not None
     preparing = group.state is GroupState.PREPARING_REBALANCE
     _require(joining == preparing, "a join phase, and nothing else, has a deadline")
-    if group.state is GroupState.COMPLETING_REBALANCE and group.writing is None:
-        syncing = runtime.timers.deadline(sync_key(group)) is not None
-        _require(syncing, "a sync phase ends")
+    syncing = runtime.timers.deadline(sync_key(group)) is not None
+    if group.state is GroupState.COMPLETING_REBALANCE:
+        _require(syncing or group.writing is not None, "a sync phase ends")
+    elif group.state is not GroupState.STABLE:
+        _require(not syncing, "there are syncs to wait for only in a generation")
 
 
 def _require(holds: bool, fact: str) -> None:

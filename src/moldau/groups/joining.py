@@ -182,13 +182,12 @@ class StaticReturn(Write):
     Its new id is stored first, or after a reload the old one would be valid again.
     """
 
-    __slots__ = ("_event", "_generation", "_group", "_joining", "_member_id", "_old_member_id")
+    __slots__ = ("_event", "_group", "_joining", "_member_id", "_old_member_id")
 
     def __init__(self, joining: Joining, group: Group, event: Join) -> None:
         self._joining = joining
         self._group = group
         self._event = event
-        self._generation = -1
         self._old_member_id = ""
         self._member_id = ""
 
@@ -202,18 +201,15 @@ class StaticReturn(Write):
             self._joining.replace_static(now, group, group.members[old_member_id], event)
             self._joining.rebalance.prepare(now, group)
             return []
-        self._generation = group.generation
         self._old_member_id = old_member_id
         self._member_id = self._joining.make_member_id(group, event)
         return [GroupRecord(group_id=group.group_id, value=self._snapshot())]
 
     def committed(self, now: float) -> None:
         group, event = self._group, self._event
-        if (
-            group.state is not GroupState.STABLE
-            or group.generation != self._generation
-            or group.static.get(event.instance_id or "") != self._old_member_id
-        ):
+        # Still stable means still the same generation and members: a new one needs a write, and
+        # would have waited for this one.
+        if group.state is not GroupState.STABLE:
             self._joining.join_group(now, group, event)
             return
         member = group.members[self._old_member_id]
