@@ -77,7 +77,7 @@ class BrokerServer:
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._broker_id = BrokerId(config.broker_id)
-        self._storage = Storage(config, clock)
+        self._storage = Storage.open(config)
         self._flusher = Flusher(
             loop=self._loop,
             clock=clock,
@@ -93,7 +93,6 @@ class BrokerServer:
     async def start(self) -> BrokerInfo:
         """Returns when clients are served. Raises ConfigError, StorageError, CorruptionError."""
         config = self._config
-        self._storage.open()
         defaults = topic_defaults(config)
         self._partitions = Partitions(
             broker=self._broker_id,

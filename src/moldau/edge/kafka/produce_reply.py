@@ -6,6 +6,7 @@ third of its cost. The template is made by the ordinary codec, with marks where 
 
 import struct
 
+from moldau.model.slices import FileSlice
 from moldau.wire.framing import frame_response
 from moldau.wire.messages.produce import (
     ProduceResponse,
@@ -53,10 +54,8 @@ def _make_template(version: int, topic: str, partition: int) -> tuple[bytes, int
         index=partition, base_offset=_MARK, log_append_time_ms=_MARK, log_start_offset=_MARK
     )
     response = ProduceResponse(topics=[ProduceResponseTopic(name=topic, partitions=[answer])])
-    frame = b"".join(
-        bytes(chunk)
-        for chunk in frame_response(ApiKey.PRODUCE, version, 0, response.encode(version))
-    )
+    chunks = frame_response(ApiKey.PRODUCE, version, 0, response.encode(version))
+    frame = b"".join(chunk for chunk in chunks if not isinstance(chunk, FileSlice))
     marks = _MARK.to_bytes(8, "big") * (3 if version >= _LOG_START_FROM else 2)
     # The numbers come last; a topic name that looks like them stands before.
     template = (frame, frame.rindex(marks))

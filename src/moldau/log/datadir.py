@@ -1,0 +1,138 @@
+"""Owns a broker's data directory: the lock, the identity, and where each log lies.
+
+    lock            held while a broker runs; holds its pid
+    broker.json     broker id, cluster id, directory id: made once, never changed
+    votes           the vote journal
+    metadata/       the log of the metadata group
+    topics/<name>/<topic id>/<partition>/   one log each
+    deleted/        logs of deleted topics on their way out
+
+A topic's id is in the path, so a topic that is deleted and made anew never sees its old files.
+"""
+
+import fcntl
+import json
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from moldau.log.port import Files
+from moldau.model.errors import ConfigError, CorruptionError, StorageError
+from moldau.model.ids import BrokerId, PartitionIndex, TopicId
+
+METADATA_PATH: Final = "metadata"
+VOTES_PATH: Final = "votes"
+_TOPICS: Final = "topics"
+_DELETED: Final = "deleted"
+_IDENTITY: Final = "broker.json"
+_LOCK: Final = "lock"
+_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Who a data directory belongs to."""
+
+    broker_id: BrokerId
+    cluster_id: str
+    directory_id: str
+
+
+class DirectoryLock:
+    """Keeps a second broker out. The system lets go of it when the process ends, however it does."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._descriptor: int | None = None
+
+    def acquire(self) -> None:
+        """Raises ConfigError if somebody holds it, or if the directory cannot be used."""
+        try:
+            self._root.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self._root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot use {self._root} as data directory: {error.strerror}"
+            ) from None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+            os.close(descriptor)
+            raise ConfigError(
+                f"the data directory {self._root} is in use by another broker (pid {holder}); "
+                "stop it, or choose another with --data-dir"
+            ) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def load_identity(files: Files, fresh: Identity) -> Identity:
+    """The directory's identity; a new directory takes on `fresh`.
+
+    Raises ConfigError if it is another broker's, CorruptionError if logs lie there without one.
+    """
+    if not files.exists(_IDENTITY):
+        if files.listdir(_TOPICS) or files.listdir(METADATA_PATH):
+            raise CorruptionError(
+                f"{_IDENTITY} is missing although there are logs: restore it from a backup; "
+                "without it this broker cannot know whose they are"
+            )
+        entry = {
+            "broker_id": fresh.broker_id,
+            "cluster_id": fresh.cluster_id,
+            "directory_id": fresh.directory_id,
+        }
+        files.replace(_IDENTITY, json.dumps(entry, indent=2).encode() + b"\n")
+        return fresh
+    try:
+        entry = json.loads(files.read(_IDENTITY))
+        found = Identity(
+            broker_id=BrokerId(int(entry["broker_id"])),
+            cluster_id=str(entry["cluster_id"]),
+            directory_id=str(entry["directory_id"]),
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptionError(f"{_IDENTITY} cannot be read: {error}") from None
+    if found.broker_id != fresh.broker_id:
+        raise ConfigError(
+            f"the data directory belongs to broker {found.broker_id}, not to {fresh.broker_id}; "
+            f"start with --id {found.broker_id}, or choose another directory"
+        )
+    return found
+
+
+def partition_path(name: str, topic_id: TopicId, partition: PartitionIndex) -> str:
+    """Where a partition's log lies. Names that could leave the folder are refused."""
+    if not _NAME.fullmatch(name) or name in (".", ".."):
+        raise StorageError(f"{name!r} cannot be the name of a directory")
+    return f"{_TOPICS}/{name}/{topic_id.hex()}/{int(partition)}"
+
+
+def delete_partition(files: Files, name: str, topic_id: TopicId, partition: PartitionIndex) -> None:
+    """Move a log out of the way, durably, then remove it. A crash in between is finished later."""
+    path = partition_path(name, topic_id, partition)
+    target = f"{_DELETED}/{topic_id.hex()}-{int(partition)}"
+    if files.exists(path):
+        files.makedirs(_DELETED)
+        if files.exists(target):
+            files.remove_tree(target)
+        files.rename(path, target)
+        files.remove_tree(target)
+    for parent in (f"{_TOPICS}/{name}/{topic_id.hex()}", f"{_TOPICS}/{name}"):
+        if files.exists(parent) and not files.listdir(parent):
+            files.remove_tree(parent)
+
+
+def purge_deleted(files: Files) -> None:
+    """Finish deletions that a crash interrupted."""
+    for name in files.listdir(_DELETED):
+        files.remove_tree(f"{_DELETED}/{name}")

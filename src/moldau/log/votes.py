@@ -1,0 +1,137 @@
+"""Owns the vote journal: the durable epoch and vote of every Raft group of a broker, in one file.
+
+A forgotten vote can elect two leaders, so a vote is on the disk before its epoch is used. Groups
+share the file, and one flush covers all votes recorded together: a start with 1,000 partitions
+costs one flush, not 1,000.
+
+The file is a sequence of entries, each numbered, checksummed and written twice in a row. Entries
+are flushed one after another, so a crash can tear only the last; both copies gone means that it was
+never acknowledged. A flipped bit spoils one copy, and the other still counts. A missing number in
+the middle is corruption: the broker must not guess what it voted.
+"""
+
+import struct
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+from crc32c import crc32c
+
+from moldau.log.port import File, Files
+from moldau.model.errors import CorruptionError, StorageError
+from moldau.model.ids import NO_EPOCH, BrokerId, Epoch
+
+NO_VOTE: Final = BrokerId(-1)
+Vote = tuple[Epoch, BrokerId]
+
+_MAGIC: Final = b"MoVt"
+_HEAD: Final = struct.Struct(">4sQII")
+"""Magic, number, size of the payload, CRC32C of number, size and payload."""
+_REWRITE_BYTES_MIN: Final = 256 * 1024
+_decoder: Final = msgspec.msgpack.Decoder(dict[str, tuple[int, int]])
+
+
+def _encode(number: int, votes: Mapping[str, Vote]) -> bytes:
+    payload = msgspec.msgpack.encode(votes)
+    crc = crc32c(struct.pack(">QI", number, len(payload)) + payload)
+    entry = _HEAD.pack(_MAGIC, number, len(payload), crc) + payload
+    return entry + entry
+
+
+def _entries(data: bytes) -> dict[int, dict[str, tuple[int, int]]]:
+    """Every intact entry by its number, wherever in the file it stands."""
+    found: dict[int, dict[str, tuple[int, int]]] = {}
+    position = data.find(_MAGIC)
+    while position >= 0:
+        end = position + 1
+        if position + _HEAD.size <= len(data):
+            _, number, size, crc = _HEAD.unpack_from(data, position)
+            payload_at = position + _HEAD.size
+            payload = data[payload_at : payload_at + size]
+            if len(payload) == size and crc32c(struct.pack(">QI", number, size) + payload) == crc:
+                found[number] = _decoder.decode(payload)
+                end = payload_at + size
+        position = data.find(_MAGIC, end)
+    return found
+
+
+class VoteJournal:
+    """The votes of this broker. Not thread-safe."""
+
+    def __init__(self, files: Files, path: str) -> None:
+        self._files = files
+        self._path = path
+        self._votes: dict[str, Vote] = {}
+        self._number = 0
+        self._position = 0
+        self._rewrite_at = _REWRITE_BYTES_MIN
+        self._file: File | None = None
+
+    @classmethod
+    def open(cls, files: Files, path: str) -> "VoteJournal":
+        """Read the journal, or begin one. Raises CorruptionError if votes are missing."""
+        journal = cls(files, path)
+        if not files.exists(path):
+            files.replace(path, _encode(0, {}))
+        data = files.read(path)
+        entries = _entries(data)
+        if not entries:
+            raise CorruptionError(f"{path}: no intact entry; the votes of this broker are unknown")
+        first, last = min(entries), max(entries)
+        missing = [number for number in range(first, last) if number not in entries]
+        if missing:
+            raise CorruptionError(f"{path}: entry {missing[0]} of {last} is damaged")
+        for number in range(first, last + 1):
+            for group, (epoch, voted_for) in entries[number].items():
+                journal._votes[group] = (Epoch(epoch), BrokerId(voted_for))
+        journal._number = last
+        # Whatever a crash left behind the last intact entry goes, and one copy suffices no more.
+        journal._rewrite()
+        return journal
+
+    def get(self, group: str) -> Vote:
+        """The last epoch in which this broker voted, and for whom."""
+        return self._votes.get(group, (NO_EPOCH, NO_VOTE))
+
+    def record(self, votes: Mapping[str, Vote]) -> None:
+        """Durable when it returns. Raises StorageError."""
+        if not votes:
+            return
+        self._number += 1
+        data = _encode(self._number, votes)
+        self._votes.update(votes)
+        try:
+            if self._position + len(data) > self._rewrite_at:
+                self._rewrite()
+                return
+            file = self._file
+            if file is None:
+                file = self._file = self._files.open(self._path)
+            written = 0
+            while written < len(data):
+                written += file.pwrite(memoryview(data)[written:], self._position + written)
+            file.flush()
+        except OSError as error:
+            raise StorageError(f"{self._path}: the vote was not stored: {error}") from error
+        self._position += len(data)
+
+    def forget(self, groups: frozenset[str]) -> None:
+        """Groups that are deleted; their space goes with the next rewrite."""
+        for group in groups:
+            self._votes.pop(group, None)
+
+    def _rewrite(self) -> None:
+        """Replace the file by one entry that holds every vote."""
+        data = _encode(self._number, self._votes)
+        self._close_file()
+        self._files.replace(self._path, data)
+        self._position = len(data)
+        self._rewrite_at = max(_REWRITE_BYTES_MIN, 4 * len(data))
+
+    def _close_file(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def close(self) -> None:
+        self._close_file()

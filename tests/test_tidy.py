@@ -1,0 +1,58 @@
+"""The house is kept: small modules that say what they own, and a map that tells the truth."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "moldau"
+LINES_MAX = 600
+
+
+def python_files() -> list[Path]:
+    return sorted([*SOURCE.rglob("*.py"), *(ROOT / "tests").rglob("*.py")])
+
+
+def test_no_module_grows_past_the_point_where_it_should_be_split() -> None:
+    long = {
+        str(path.relative_to(ROOT)): lines
+        for path in python_files()
+        if (lines := len(path.read_text().splitlines())) > LINES_MAX
+    }
+    assert long == {}
+
+
+def test_every_module_says_what_it_owns() -> None:
+    silent = [
+        str(path.relative_to(ROOT))
+        for path in sorted(SOURCE.rglob("*.py"))
+        if not path.read_text().lstrip().startswith(('"""', 'r"""'))
+    ]
+    assert silent == []
+
+
+def test_the_map_in_the_architecture_names_every_package() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    block = text.split("src/moldau/\n", 1)[1].split("```", 1)[0]
+    named = set(re.findall(r"^  (\w+)/ ", block, re.MULTILINE))
+    packages = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
+    assert named == packages
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    broken = []
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
+            if not (page.parent / target).exists():
+                broken.append(f"{page.relative_to(ROOT)}: {target}")
+    assert broken == []
+
+
+def test_product_code_has_no_unfinished_business() -> None:
+    marks = re.compile(r"TODO|FIXME|XXX|NotImplementedError|except Exception: *pass")
+    found = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in SOURCE.rglob("*.py")
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if marks.search(line)
+    ]
+    assert found == []
