@@ -70,9 +70,10 @@ class ControlJournal:
             entries.append(entry)
             self._ends.append(end)
             position = end
+        # An entry may end in zeros, so only the search ends where nothing but zeros is left.
         rest = data[position:].rstrip(b"\0")
-        for at in range(1, len(rest)):
-            if _parse(rest, at) is not None:
+        for at in range(position + 1, position + len(rest)):
+            if _parse(data, at) is not None:
                 raise self._damaged(position, "a bad entry is followed by a good one")
         # A torn entry was never counted. It is cut by truncate(), once the rest of the log is
         # proved good, so that nothing of it outlives the next entry.

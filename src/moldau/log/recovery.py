@@ -65,6 +65,8 @@ def recover(files: Files, directory: str, config: LogConfig) -> Recovered:
     segments = _find_segments(files, directory, generation, start, config)
     marks = [segment.read_mark() for segment in segments]
     top = max((mark for mark in marks if mark), key=lambda mark: mark.sequence, default=None)
+    if segments and segments[0].base_offset > start.offset:
+        _drop_headless(files, directory, start, segments, top, config)
     journal = ControlJournal(files, directory, generation)
     controls = _load_controls(journal, start, top)
     batch_epochs = BatchEpochs(files, directory, generation)
@@ -86,7 +88,9 @@ def recover(files: Files, directory: str, config: LogConfig) -> Recovered:
 
     if not epochs_known and top is not None and top.epochs_crc:
         batch_epochs.starts = _epochs_of_headers(segments, tail)
-    batch_epochs.starts = [entry for entry in batch_epochs.starts if entry[1] < end]
+    epochs_found = batch_epochs.starts
+    # Written before its batch, an epoch may be there without it.
+    batch_epochs.starts = [e for e in epochs_found if start.offset <= e[1] < end]
     kept = Controls(controls.base)
     for entry in controls.entries[: count - controls.base]:
         kept.append(entry)
@@ -105,9 +109,8 @@ def recover(files: Files, directory: str, config: LogConfig) -> Recovered:
         was_clean=tail is None,
     )
     _repair(files, directory, state, tail, top, config)
-    if not epochs_known and batch_epochs.starts:
+    if epochs_found != batch_epochs.starts or (epochs_found and not epochs_known):
         batch_epochs.save()
-    batch_epochs.keep(start.offset, end)
     return state
 
 
@@ -140,12 +143,27 @@ def _find_segments(
             segments.append(segment)
     while len(segments) > 1 and segments[1].base_offset <= start.offset:
         segments.pop(0).remove()
-    if segments and segments[0].base_offset > start.offset:
+    return segments
+
+
+def _drop_headless(
+    files: Files,
+    directory: str,
+    start: LogStart,
+    segments: list[Segment],
+    top: FlushMark | None,
+    config: LogConfig,
+) -> None:
+    """The first segment is missing. Its name was lost before any flush, or it was taken away."""
+    strict = top.is_strict if top is not None else config.flush is FlushPolicy.ALWAYS
+    if not strict or (top is not None and top.flushed_offset > start.offset):
         raise CorruptionError(
             f"{directory}: the log starts at offset {start.offset}, but its first segment at "
-            f"{segments[0].base_offset}. Restore the missing segment files."
+            f"{segments[0].base_offset}. Nothing was changed. Restore the missing segment files."
         )
-    return segments
+    while segments:
+        segments.pop().remove()
+        files.sync_dir(directory)
 
 
 def _load_controls(journal: ControlJournal, start: LogStart, top: FlushMark | None) -> Controls:

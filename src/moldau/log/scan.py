@@ -98,7 +98,7 @@ def is_zero(file: File, position: int, end: int) -> bool:
 
 def find_valid_batch(file: File, position: int, end: int, offset: Offset) -> int | None:
     """Position of an intact batch of the log beyond a bad one that begins at `position`."""
-    data = file.pread(min(end - position, _SEARCH_BYTES_MAX), position).rstrip(b"\0")
+    data = file.pread(min(end - position, _SEARCH_BYTES_MAX), position)
     if len(data) > LENGTH_END:
         # A flipped bit in the records leaves the length right: the next batch follows at once.
         _, length = _peek(data)
