@@ -227,6 +227,19 @@ def test_a_hostile_length_is_refused_before_anything_is_allocated(
     assert peak < 100_000
 
 
+def test_a_count_is_compared_with_what_is_left_before_the_first_element() -> None:
+    data = struct.pack(">i", 1_000_000) + bytes(2 * 100_000)  # a tenth of the empty names it says
+    MetadataRequest.decode(memoryview(struct.pack(">i", 1) + bytes(2)), 1)
+    tracemalloc.start()
+    try:
+        with pytest.raises(PeerProtocolError, match="beyond the end"):
+            MetadataRequest.decode(memoryview(data), 1)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 100_000
+
+
 def test_more_elements_than_a_message_may_have_are_refused_early() -> None:
     # Two bytes for each element, so that the frame itself is of a size that is served.
     count = ELEMENTS_MAX + 1

@@ -94,6 +94,11 @@ def test_a_broken_client_id_or_tag_section_is_refused(tail: bytes) -> None:
         read_request_header(memoryview(b"\x00\x03\x00\x09\0\0\0\x01" + tail))
 
 
+def test_a_client_id_of_negative_length_is_refused() -> None:
+    with pytest.raises(PeerProtocolError, match="negative"):
+        read_request_header(memoryview(b"\x00\x03\x00\x00\0\0\0\x01\xff\xfe"))
+
+
 def test_a_response_carries_its_length_and_the_header_of_its_version() -> None:
     assert frame_response(ApiKey.METADATA, 8, 3, [b"body"]) == [b"\0\0\0\x08\0\0\0\x03body"]
     assert frame_response(ApiKey.METADATA, 9, 3, [b"body"]) == [b"\0\0\0\x09\0\0\0\x03\0body"]
