@@ -132,6 +132,13 @@ def test_fetch_returns_the_bytes_of_the_batches(script: Script) -> None:
     assert request.topics[0].partitions[0].partition_max_bytes == 100
 
 
+def test_a_fetch_waits_for_less_than_the_timeout_of_the_client(script: Script) -> None:
+    with KafkaClient(script.broker.bootstrap, timeout=4.0) as client:
+        client.fetch("known", 1, 5, wait_ms_max=1000)
+        client.fetch("known", 1, 5, wait_ms_max=60_000)
+    assert [request.max_wait_ms for request in script.asked(ApiKey.FETCH)] == [1000, 2000]
+
+
 def test_a_topic_without_id_is_asked_for_by_name(script: Script) -> None:
     script.topic_id = bytes(16)
     with KafkaClient(script.broker.bootstrap) as client:

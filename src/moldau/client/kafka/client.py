@@ -231,7 +231,8 @@ class KafkaClient:
                 partition=partition, fetch_offset=offset, partition_max_bytes=bytes_max
             )
             request = FetchRequest(
-                max_wait_ms=wait_ms_max,
+                # The broker must answer well before this side gives up waiting.
+                max_wait_ms=min(wait_ms_max, int(self._timeout_seconds * 500)),
                 min_bytes=bytes_min,
                 max_bytes=bytes_max,
                 isolation_level=int(read_committed),
