@@ -92,3 +92,21 @@ def test_messages_are_found_by_time(cli, brokers, topic):
     assert len(everything.out.split()) == 10
     nothing = cli("consume", topic, "--offset", "@2999-01-01", "-e", "-b", brokers)
     assert (nothing.code, nothing.out) == (0, "")
+
+
+@pytest.mark.system
+def test_a_consumer_says_once_that_the_broker_is_gone_and_goes_on_with_it(
+    cli, spawn, moldau_broker
+):
+    brokers = moldau_broker.bootstrap
+    cli("produce", "t", "-m", "before", "-b", brokers)
+    process = spawn("consume", "t", "--from-beginning", "-b", brokers)
+    assert process.stdout.readline() == "before\n"
+    moldau_broker.stop()
+    assert process.stderr.readline() == f"lost {brokers}; trying again (Ctrl-C stops)\n"
+    moldau_broker.start()
+    assert cli("produce", "t", "-m", "after", "-b", brokers).code == 0
+    assert process.stdout.readline() == "after\n"
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (0, "")

@@ -68,14 +68,32 @@ def make_formatter(output: str, template: str | None, key: bool, headers: bool) 
     return text_formatter(key=key, headers=headers)
 
 
+class Link:
+    """The way to the brokers; says once when it is lost, until something arrives again."""
+
+    def __init__(self, brokers: str) -> None:
+        self.brokers = brokers
+        self._lost = False
+
+    def on_error(self, error: Any) -> None:
+        from confluent_kafka import KafkaError
+
+        if error.code() == KafkaError._ALL_BROKERS_DOWN and not self._lost:
+            self._lost = True
+            say(f"lost {self.brokers}; trying again (Ctrl-C stops)")
+
+    def on_message(self) -> None:
+        self._lost = False
+
+
 class Reader:
     """Reads from an assigned or subscribed consumer and writes to stdout, until told to stop."""
 
-    def __init__(self, consumer: "Consumer", formatter: Formatter, stop: Stop, brokers: str):
+    def __init__(self, consumer: "Consumer", formatter: Formatter, stop: Stop, link: Link) -> None:
         self._consumer = consumer
         self._format = formatter
         self._stop = stop
-        self._brokers = brokers
+        self._link = link
         self._ended: set[tuple[str, int]] = set()
         self._fetched = False
         self.count = 0
@@ -119,14 +137,16 @@ class Reader:
         self._fetched = True
         place = (message.topic(), message.partition())
         if error is None:
+            self._link.on_message()
             self._ended.discard(place)
             return True
         if error.code() == KafkaError._PARTITION_EOF:
+            self._link.on_message()
             self._ended.add(place)
             return False
         if error.retriable() or error.code() in (KafkaError._TRANSPORT, KafkaError._TIMED_OUT):
             return False
-        raise translate(error, brokers=self._brokers, doing="consume")
+        raise translate(error, brokers=self._link.brokers, doing="consume")
 
     def write(self, messages: list[Any], *, store: bool) -> None:
         stdout = sys.stdout.buffer
@@ -148,30 +168,26 @@ class Reader:
 
 
 def open_consumer(
-    brokers: str, topic: str, properties: Mapping[str, str], *, group: str | None
+    link: Link, topic: str, properties: Mapping[str, str], *, group: str | None
 ) -> "Consumer":
-    """A consumer that says once when it loses the broker, and goes on trying."""
-    from confluent_kafka import Consumer, KafkaError, KafkaException
+    """A consumer that goes on trying when it loses the broker."""
+    from confluent_kafka import Consumer, KafkaException
 
     from moldau.client.connect import translate
     from moldau.client.settings import REQUEST_SECONDS_MAX, consumer_settings
 
-    def lost(error: Any) -> None:
-        if error.code() == KafkaError._ALL_BROKERS_DOWN:
-            say(f"lost {brokers}; trying again (Ctrl-C stops)")
-
     settings: dict[str, Any] = dict(
         # A new group starts at the first message: with several partitions, one that is read
         # only later would otherwise lose what came before.
-        consumer_settings(brokers, group=group, from_beginning=True, extra=properties)
+        consumer_settings(link.brokers, group=group, from_beginning=True, extra=properties)
     )
     try:
-        consumer = Consumer({**settings, "error_cb": lost})
+        consumer = Consumer({**settings, "error_cb": link.on_error})
         # A consumer that knows the topic before it is assigned starts half a second sooner.
         consumer.list_topics(topic, timeout=REQUEST_SECONDS_MAX)
         return consumer
     except KafkaException as error:
-        raise translate(error, brokers=brokers, doing="consume") from error
+        raise translate(error, brokers=link.brokers, doing="consume") from error
 
 
 def close_consumer(consumer: "Consumer", *, commit: bool) -> None:
@@ -236,12 +252,13 @@ def consume(
     formatter = make_formatter(output, template, print_key, print_headers)
     start = Position.beginning() if from_beginning else position
     found = _partitions(brokers, topic, partitions, properties)
-    consumer = open_consumer(brokers, topic, dict(properties), group=group)
+    link = Link(brokers)
+    consumer = open_consumer(link, topic, dict(properties), group=group)
     reader: Reader | None = None
     try:
         with stop_signals() as stop:
             _begin(consumer, topic, found, group if not partitions else None, start, position)
-            reader = Reader(consumer, formatter, stop, brokers)
+            reader = Reader(consumer, formatter, stop, link)
             reader.run(
                 limit=limit,
                 idle_seconds_max=timeout,
@@ -329,12 +346,13 @@ def tail(
     """Print the last messages of a topic, over all partitions, and follow the end."""
     formatter = make_formatter(output, template, print_key, print_headers)
     partitions = _partitions(brokers, topic, (), properties)
-    consumer = open_consumer(brokers, topic, dict(properties), group=None)
+    link = Link(brokers)
+    consumer = open_consumer(link, topic, dict(properties), group=None)
     try:
         with stop_signals() as stop:
             start = Position.before_end(last) if last else Position.end()
             consumer.assign(start.resolve(consumer, topic, partitions))
-            reader = Reader(consumer, formatter, stop, brokers)
+            reader = Reader(consumer, formatter, stop, link)
             if last:
                 reader.write(_last_messages(reader, stop, topic, partitions, last), store=False)
             if follow:
