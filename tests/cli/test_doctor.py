@@ -14,8 +14,8 @@ from moldau.cli.doctor import (
     check_port,
     examine,
 )
+from moldau.model.layout import LOCK_FILE
 from moldau.server.config import Address, load_config
-from moldau.server.config.schema import LOCK_FILE
 
 
 def test_a_healthy_place_has_no_trouble(cli, tmp_path, nobody):

@@ -239,7 +239,7 @@ def lock_holder(data_dir: str) -> str:
     """The process that holds the directory's lock, or nothing."""
     import fcntl
 
-    from moldau.server.config.schema import LOCK_FILE
+    from moldau.model.layout import LOCK_FILE
 
     path = os.path.join(data_dir, LOCK_FILE)
     try:

@@ -21,6 +21,7 @@ from typing import Final
 from moldau.log.port import Files
 from moldau.model.errors import ConfigError, CorruptionError, StorageError
 from moldau.model.ids import BrokerId, PartitionIndex, TopicId
+from moldau.model.layout import LOCK_FILE
 
 METADATA_PATH: Final = "metadata"
 VOTES_PATH: Final = "votes"
@@ -51,7 +52,9 @@ class DirectoryLock:
         """Raises ConfigError if somebody holds it, or if the directory cannot be used."""
         try:
             self._root.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self._root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+            descriptor = os.open(
+                self._root / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640
+            )
         except OSError as error:
             raise ConfigError(
                 f"cannot use {self._root} as data directory: {error.strerror}"

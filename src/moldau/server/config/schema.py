@@ -22,9 +22,6 @@ DAY_MS = 24 * HOUR_MS
 
 UNLIMITED = -1
 
-LOCK_FILE = "lock"
-"""In data_dir: locked (flock) by the broker that uses the directory, and holds its process id."""
-
 
 class LogLevel(StrEnum):
     """How much a broker says about itself."""
