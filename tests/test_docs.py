@@ -1,0 +1,92 @@
+"""What the documents say works as pasted: README's quick start, the first steps, the examples."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from moldau.testing.broker import Broker
+
+ROOT = Path(__file__).parent.parent
+EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.py") if path.name[:5] != "test_")
+
+
+def blocks(page: str, language: str, heading: str) -> list[str]:
+    """The code blocks of one language under a heading."""
+    section = re.split(rf"^## {re.escape(heading)}$", (ROOT / page).read_text(), flags=re.M)[1]
+    section = re.split(r"^## ", section, flags=re.M)[0]
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", section, flags=re.M | re.S)
+    return [text for kind, text in found if kind == language]
+
+
+def run(command: list[str], broker: Broker) -> subprocess.CompletedProcess[str]:
+    environment = {
+        **os.environ,
+        "MOLDAU_BROKERS": broker.bootstrap,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    }
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, env=environment, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+def at(text: str, broker: Broker) -> str:
+    """The text with the test's broker in place of the default address."""
+    return text.replace("localhost:9092", broker.bootstrap)
+
+
+def test_the_quick_start_works_as_pasted(moldau_broker: Broker) -> None:
+    (shell,) = blocks("README.md", "bash", "Quick start")
+    (code,) = blocks("README.md", "python", "Quick start")
+    assert ". .venv/bin/activate\n" in shell
+    shell = shell.replace(". .venv/bin/activate\n", "")
+    assert "hello from the Moldau" in run(["bash", "-ec", shell], moldau_broker).stdout
+    assert "Vltava" in run([sys.executable, "-c", at(code, moldau_broker)], moldau_broker).stdout
+
+
+def test_the_first_steps_work_as_pasted(moldau_broker: Broker) -> None:
+    page = "docs/start/first-steps.md"
+    (topics,) = blocks(page, "", "Topics")
+    assert "orders" in run(["bash", "-ec", topics], moldau_broker).stdout
+    (lines,) = blocks(page, "", "Writing and reading on the command line")
+    # tail and a group's consume follow the topic until they are stopped.
+    ending = "\n".join(line for line in lines.splitlines() if "tail" not in line)
+    ending = ending.replace("--group billing", "--group billing -n 2 --timeout 20")
+    assert "a\nb\n" in run(["bash", "-ec", ending], moldau_broker).stdout
+    for code in blocks(page, "python", "Any Kafka client"):
+        run([sys.executable, "-c", at(code, moldau_broker)], moldau_broker)
+
+
+@pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed")
+def test_the_kcat_lines_work_as_pasted(moldau_session_broker: Broker) -> None:
+    (shell,) = blocks("docs/start/first-steps.md", "", "Any Kafka client")
+    done = run(["bash", "-ec", at(shell, moldau_session_broker)], moldau_session_broker)
+    assert "hello" in done.stdout
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_every_example_runs(path: Path, moldau_session_broker: Broker) -> None:
+    run([sys.executable, str(path)], moldau_session_broker)
+
+
+def test_the_example_test_passes() -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [*command, str(ROOT / "examples" / "test_with_a_broker.py")],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=ROOT,
+    )
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_every_example_is_listed() -> None:
+    text = (ROOT / "examples" / "README.md").read_text()
+    assert [p.name for p in (ROOT / "examples").glob("*.py") if f"({p.name})" not in text] == []
