@@ -28,7 +28,6 @@ VOTES_PATH: Final = "votes"
 _TOPICS: Final = "topics"
 _DELETED: Final = "deleted"
 _IDENTITY: Final = "broker.json"
-_LOCK: Final = "lock"
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
@@ -42,7 +41,7 @@ class Identity:
 
 
 class DirectoryLock:
-    """Keeps a second broker out. The system lets go of it when the process ends, however it does."""
+    """Keeps a second broker out. The system lets go of it when the process ends, in any way."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
