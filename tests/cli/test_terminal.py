@@ -1,0 +1,101 @@
+"""What a person at a terminal sees: progress, questions; all of it on stderr, data on stdout."""
+
+import os
+import pty
+import select
+import subprocess
+import time
+
+import pytest
+
+
+class Terminal:
+    """A pseudo-terminal on stdin and stderr of a command; stdout is a pipe."""
+
+    def __init__(self, spawn, *arguments, stdin=None):
+        self._controller, end = pty.openpty()
+        self.process = spawn(
+            *arguments, stdin=end if stdin is None else stdin, stderr=end, env={"TERM": "xterm"}
+        )
+        os.close(end)
+        self.seen = ""
+
+    def read_until(self, text, seconds_max=30.0):
+        deadline = time.monotonic() + seconds_max
+        while text not in self.seen and time.monotonic() < deadline:
+            if not select.select([self._controller], [], [], 0.2)[0]:
+                continue
+            try:
+                data = os.read(self._controller, 65536)
+            except OSError:
+                break
+            self.seen += data.decode(errors="replace")
+        assert text in self.seen
+
+    def type(self, text):
+        os.write(self._controller, text.encode())
+
+    def end(self):
+        """The exit code and stdout; what else was shown is added to `seen`."""
+        out, _ = self.process.communicate(timeout=60)
+        while select.select([self._controller], [], [], 0.1)[0]:
+            try:
+                self.seen += os.read(self._controller, 65536).decode(errors="replace")
+            except OSError:
+                break
+        os.close(self._controller)
+        return self.process.returncode, out
+
+
+@pytest.fixture
+def terminal(spawn):
+    return lambda *arguments, **options: Terminal(spawn, *arguments, **options)
+
+
+def test_bench_shows_a_bar_that_is_gone_in_the_end(terminal, moldau_session_broker):
+    brokers = moldau_session_broker.bootstrap
+    shown = terminal("bench", "e2e", "-n", "800", "--rate", "500", "-b", brokers)
+    shown.read_until("/800")
+    code, out = shown.end()
+    assert code == 0, shown.seen
+    assert out.startswith("e2e: 800 messages")
+    assert "\033" not in out
+
+
+def test_produce_shows_how_far_it_is(terminal, moldau_session_broker):
+    brokers = moldau_session_broker.bootstrap
+    shown = terminal("produce", "shown", "-b", brokers, stdin=subprocess.PIPE)
+    pipe = shown.process.stdin
+    deadline = time.monotonic() + 20
+    while "messages, " not in shown.seen and time.monotonic() < deadline:
+        pipe.write("line\n")
+        pipe.flush()
+        if select.select([shown._controller], [], [], 0.05)[0]:
+            shown.seen += os.read(shown._controller, 65536).decode(errors="replace")
+    assert "messages, " in shown.seen
+    code, out = shown.end()
+    assert (code, out) == (0, "")
+    assert "to shown" in shown.seen
+
+
+def test_produce_invites_to_type_and_ctrl_d_ends(terminal, cli, moldau_session_broker):
+    brokers = moldau_session_broker.bootstrap
+    shown = terminal("produce", "typed", "-b", brokers)
+    shown.read_until("Ctrl-D ends")
+    shown.type("hello\n\x04")
+    shown.read_until("sent 1 message to typed")
+    assert shown.end() == (0, "")
+    assert cli("consume", "typed", "--from-beginning", "-n", "1", "-b", brokers).out == "hello\n"
+
+
+@pytest.mark.parametrize(("answer", "code", "left"), [("y", 0, False), ("n", 130, True)])
+def test_delete_asks_and_obeys(terminal, cli, moldau_session_broker, answer, code, left):
+    brokers = moldau_session_broker.bootstrap
+    name = f"asked-{answer}"
+    cli("topic", "create", name, "-b", brokers)
+    shown = terminal("topic", "delete", name, "-b", brokers)
+    shown.read_until(f"Delete {name} with all messages?")
+    shown.type(f"{answer}\n")
+    assert shown.end() == (code, "")
+    names = cli("topic", "list", "-o", "name", "-b", brokers).out.splitlines()
+    assert (name in names) is left
