@@ -360,6 +360,24 @@ def test_a_commit_comes_back(
     assert fetched.committed_leader_epoch == (3 if version >= 6 else -1)
 
 
+@pytest.mark.parametrize("retention_ms", [-(2**63), -1, 0, 2**63 - 1])
+def test_any_retention_that_an_old_client_asks_for_is_taken(
+    connection: KafkaConnection, group: str, moldau_topic: str, retention_ms: int
+) -> None:
+    partition = OffsetCommitRequestPartition(
+        partition_index=0, committed_offset=8, committed_metadata=None
+    )
+    request = OffsetCommitRequest(
+        group_id=group,
+        member_id="",
+        retention_time_ms=retention_ms,
+        topics=[OffsetCommitRequestTopic(name=moldau_topic, partitions=[partition])],
+    )
+    for _ in range(2):
+        (topic,) = connection.ask(request, OffsetCommitResponse, 2).topics
+        assert topic.partitions[0].error_code == 0
+
+
 def test_a_commit_of_a_stranger_is_refused(
     connection: KafkaConnection, group: str, moldau_topic: str
 ) -> None:

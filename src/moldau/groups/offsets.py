@@ -24,6 +24,8 @@ from moldau.groups.writes import TOO_LARGE, Runtime, Write, client_error
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import TimestampMs, TopicPartition
 
+_TIMESTAMP_MS_MAX = 2**63 - 1
+
 
 class Offsets:
     """Handles CommitOffsets, DeleteOffsets, TopicsDeleted, and looks for offsets that expired."""
@@ -137,7 +139,8 @@ class Commit(Write):
         records: list[GroupsRecord] = []
         if error is ErrorCode.NONE:
             commit_ms = self._offsets.runtime.wall_ms()
-            expire_ms = TimestampMs(commit_ms + event.retention_ms)
+            # The client names any time it likes; what ends after all times is kept for ever.
+            expire_ms = TimestampMs(min(commit_ms + event.retention_ms, _TIMESTAMP_MS_MAX))
             records.extend(
                 OffsetRecord(
                     group_id=self._group.group_id,
