@@ -215,13 +215,11 @@ async def test_reading_pauses_while_too_many_requests_are_unanswered() -> None:
         await eventually(lambda: len(handler.frames) == 4)
         await settled()
         assert len(handler.frames) == 4
-        done = 0
-        while done < 20:
-            await eventually(lambda: len(deferred) > done)
+        for done in range(20):
+            await eventually(lambda done=done: len(deferred) > done)
             deferred[done].complete([framed(b"r%d" % done)])
             assert await read_frame(reader) == b"r%d" % done
-            done += 1
-            assert len(handler.frames) <= done + 4
+            assert len(handler.frames) <= done + 5
         assert handler.frames == [b"%d" % i for i in range(20)]
         writer.close()
 
@@ -269,11 +267,9 @@ async def test_the_budget_of_all_connections_pauses_reading_and_resumes() -> Non
         await eventually(lambda: len(deferred) >= 3)
         await settled()
         assert len(deferred) < 10
-        answered = 0
-        while answered < 20:
-            await eventually(lambda: len(deferred) > answered)
+        for answered in range(20):
+            await eventually(lambda answered=answered: len(deferred) > answered)
             deferred[answered].complete([framed(b"ok")])
-            answered += 1
         for reader, writer in pairs:
             for _ in range(5):
                 assert await read_frame(reader) == b"ok"

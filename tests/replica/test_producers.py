@@ -103,7 +103,7 @@ def test_silent_producers_are_forgotten_and_others_kept() -> None:
 
 def test_a_snapshot_and_the_headers_after_it_give_the_same_table() -> None:
     rng = random.Random(5)
-    headers, sequences = [], {p: 0 for p in range(4)}
+    headers, sequences = [], dict.fromkeys(range(4), 0)
     for offset in range(60):
         producer = rng.randrange(4)
         count = rng.randrange(1, 4)

@@ -77,9 +77,7 @@ class World:
         raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
     def append(self, partition: int, size: int = 100) -> int:
-        data = bytearray(
-            build_batch([Record(Offset(0), TimestampMs(0), None, bytes(size), [])])
-        )
+        data = bytearray(build_batch([Record(Offset(0), TimestampMs(0), None, bytes(size), [])]))
         self.replicas["t", partition].propose(data, [read_header(data)])
         return len(data)
 

@@ -29,7 +29,8 @@ _DEFINITIONS: Final = (
         default="delete",
         choices=("compact", "delete"),
         synonyms=_same("log.cleanup.policy"),
-        documentation="What happens to old segments: delete them, compact them by key, or both.",
+        documentation="What happens to old segments: delete them, compact them by key, or both. "
+        "This version does not compact yet: without delete, everything is kept.",
     ),
     ConfigDefinition(
         name="compression.type",
@@ -45,6 +46,7 @@ _DEFINITIONS: Final = (
         default=str(24 * _HOUR_MS),
         least=0,
         synonyms=_same("log.cleaner.delete.retention.ms"),
+        effective=False,
         documentation="How long tombstones of a compacted topic are kept.",
     ),
     ConfigDefinition(
@@ -61,6 +63,7 @@ _DEFINITIONS: Final = (
         default=_LONG_MAX_TEXT,
         least=1,
         synonyms=_same("log.cleaner.max.compaction.lag.ms"),
+        effective=False,
         documentation="Longest time that a record of a compacted topic waits for compaction.",
     ),
     ConfigDefinition(
@@ -110,6 +113,7 @@ _DEFINITIONS: Final = (
         least=0,
         most=1,
         synonyms=_same("log.cleaner.min.cleanable.ratio"),
+        effective=False,
         documentation="Share of not yet compacted log from which on compaction is worth it.",
     ),
     ConfigDefinition(
@@ -118,6 +122,7 @@ _DEFINITIONS: Final = (
         default="0",
         least=0,
         synonyms=_same("log.cleaner.min.compaction.lag.ms"),
+        effective=False,
         documentation="Shortest time that a record of a compacted topic is kept as written.",
     ),
     ConfigDefinition(

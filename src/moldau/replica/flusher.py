@@ -100,7 +100,7 @@ class Flusher:
         try:
             task.run()
         except OSError as error:
-            self._fail(error)
+            self.report(StorageError(f"flush failed: {error}"))
             return
         self._measure(self._clock.monotonic() - started)
         self._finish(handle, task)
@@ -133,7 +133,7 @@ class Flusher:
         self._running -= 1
         handle.busy = False
         if failure is not None:
-            self._fail(failure)
+            self.report(StorageError(f"flush failed: {failure}"))
             return
         if seconds is not None:
             self._measure(seconds)
@@ -154,10 +154,11 @@ class Flusher:
         else:
             self._small_flush_seconds += _SMOOTHING * (seconds - self._small_flush_seconds)
 
-    def _fail(self, error: OSError) -> None:
+    def report(self, error: StorageError) -> None:
+        """The disk failed, here or in a write: flush nothing any more, and let the process end."""
         if not self.failed:
             self.failed = True
-            self._on_failure(StorageError(f"flush failed: {error}"))
+            self._on_failure(error)
 
     def stop(self) -> None:
         """End the threads; flushes already handed off are finished first, later ones not begun."""

@@ -11,7 +11,13 @@ from typing import NamedTuple, Protocol
 
 from moldau.log.interface import ControlKind, FlushPolicy, LogConfig, LogRead, PartitionLog
 from moldau.model.clock import Clock
-from moldau.model.errors import CorruptionError, ErrorCode, RefusedError
+from moldau.model.errors import (
+    CorruptionError,
+    DiskFullError,
+    ErrorCode,
+    RefusedError,
+    StorageError,
+)
 from moldau.model.ids import (
     NO_TIMESTAMP,
     Epoch,
@@ -159,7 +165,13 @@ class Replica:
         else:
             time = self._clock.wall_ms() if append_time else NO_TIMESTAMP
             stamped, size, end = _stamp_all(data, headers, offset, epoch, time)
-        log.append(data, stamped)
+        try:
+            log.append(data, stamped)
+        except DiskFullError:
+            raise
+        except StorageError as error:
+            self._flusher.report(error)
+            raise
         if first.producer_id >= 0:
             self.producers.appended(stamped[0], self._clock.wall_ms())
         self._bytes_since_snapshot += size

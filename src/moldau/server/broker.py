@@ -34,6 +34,7 @@ from moldau.server.settings import fixed_settings, topic_defaults
 from moldau.server.storage import METADATA_TOPIC, METADATA_TOPIC_ID, Storage
 from moldau.service.broker import Broker
 from moldau.service.configs import ConfigService
+from moldau.service.disk import DiskGuard
 from moldau.service.fetch import FetchService
 from moldau.service.groups import GroupService
 from moldau.service.metadata_store import MetadataStore
@@ -71,20 +72,26 @@ class BrokerServer:
     """One broker process from start to stop."""
 
     def __init__(
-        self, config: ServerConfig, clock: Clock, on_storage_failure: Callable[[StorageError], None]
+        self,
+        config: ServerConfig,
+        clock: Clock,
+        *,
+        on_storage_failure: Callable[[StorageError], None],
+        on_defect: Callable[[BaseException], None],
     ) -> None:
         self._config = config
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._broker_id = BrokerId(config.broker_id)
         self._storage = Storage.open(config)
+        self._disk = DiskGuard()
         self._flusher = Flusher(
             loop=self._loop,
             clock=clock,
             threads=config.log.flush_threads,
             on_failure=on_storage_failure,
         )
-        self._on_storage_failure = on_storage_failure
+        self._on_defect = on_defect
         self._upkeep: asyncio.Task[None] | None = None
         self._listener: Listener | None = None
 
@@ -120,12 +127,13 @@ class BrokerServer:
                 disk_reserve_bytes=config.log.disk_reserve_bytes,
             ),
             partitions=self._partitions,
-            produce=self._broker.produce,
+            disk=self._disk,
             clock=self._clock,
             free_bytes=self._storage.free_bytes,
         )
         upkeep.check_disk()
         self._upkeep = asyncio.create_task(upkeep.run())
+        self._upkeep.add_done_callback(self._upkeep_ended)
         listener.start()
         return BrokerInfo(
             broker_id=self._broker_id,
@@ -162,6 +170,7 @@ class BrokerServer:
         topics = TopicService(
             metadata=self._metadata,
             partitions=self._partitions,
+            disk=self._disk,
             new_topic_id=lambda: TopicId(uuid.uuid4().bytes),
             default_partitions=config.topic.partitions,
             default_replication_factor=config.topic.replication_factor,
@@ -192,7 +201,7 @@ class BrokerServer:
             clock=self._clock,
             metadata=self._metadata,
             partitions=self._partitions,
-            produce=ProduceService(self._partitions, self._clock, self._on_storage_failure),
+            produce=ProduceService(self._partitions, self._disk, self._clock),
             fetch=FetchService(self._loop, self._partitions),
             offsets=OffsetService(self._partitions),
             topics=topics,
@@ -250,6 +259,11 @@ class BrokerServer:
                 incarnation=self._storage.directory_id,
             )
         )
+
+    def _upkeep_ended(self, task: asyncio.Task[None]) -> None:
+        """A broker without retention and disk watch must not go on as if nothing were."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._on_defect(error)
 
     def _on_image(self, image: Image) -> None:
         before = self._partitions.topic_names

@@ -11,12 +11,15 @@ from moldau.server.clock import SystemClock
 from moldau.server.config.schema import ServerConfig
 from moldau.server.logs import set_up_logging
 
-__all__ = ["EXIT_STORAGE", "BrokerInfo", "run_broker"]
+__all__ = ["EXIT_DEFECT", "EXIT_STORAGE", "BrokerInfo", "run_broker"]
 
 log = logging.getLogger(__name__)
 
 EXIT_STORAGE = 74
 """The disk failed. The process ends at once: what the page cache claims is not to be trusted."""
+
+EXIT_DEFECT = 70
+"""Something that must not happen; the log line says what."""
 
 
 def run_broker(config: ServerConfig, *, on_ready: Callable[[BrokerInfo], None]) -> int:
@@ -49,7 +52,11 @@ async def _serve(config: ServerConfig, on_ready: Callable[[BrokerInfo], None]) -
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end, 0)
-    server = BrokerServer(config, SystemClock(), fence)
+    def give_up(error: BaseException) -> None:
+        log.critical("this broker stops because of a defect", exc_info=error)
+        end(EXIT_DEFECT)
+
+    server = BrokerServer(config, SystemClock(), on_storage_failure=fence, on_defect=give_up)
     started = False
     try:
         info = await server.start()

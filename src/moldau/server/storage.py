@@ -1,4 +1,4 @@
-"""Owns what a broker has open in its data directory: lock, identity, votes, and the way to its logs."""
+"""Owns what a broker has open in its data directory: lock, identity, votes, logs."""
 
 import uuid
 from pathlib import Path

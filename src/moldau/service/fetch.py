@@ -8,7 +8,7 @@ from asyncio import AbstractEventLoop, TimerHandle
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from moldau.model.errors import ErrorCode, RefusedError
+from moldau.model.errors import CorruptionError, ErrorCode, RefusedError
 from moldau.model.ids import Offset
 from moldau.model.slices import FileSlice
 from moldau.replica.replica import Replica
@@ -51,7 +51,9 @@ class FetchService:
     def parked_count(self) -> int:
         return len(self._parked)
 
-    def read(self, requests: Sequence[FetchRequest], bytes_max: int) -> tuple[list[FetchResult], int, bool]:
+    def read(
+        self, requests: Sequence[FetchRequest], bytes_max: int
+    ) -> tuple[list[FetchResult], int, bool]:
         """Results in order, their total size, and whether anything went wrong."""
         results: list[FetchResult] = []
         total = 0
@@ -81,6 +83,10 @@ class FetchService:
                     raise RefusedError(ErrorCode.OFFSET_OUT_OF_RANGE)
                 return FetchResult(ErrorCode.NONE, watermark, start, b"", 0)
             read = replica.read(request.offset, min(request.bytes_max, left))
+        except CorruptionError as error:
+            if hosted is not None:
+                self._partitions.take_offline(hosted, error)
+            return FetchResult(ErrorCode.KAFKA_STORAGE_ERROR, -1, -1, None, 0)
         except RefusedError as error:
             if hosted is None:
                 return FetchResult(error.code, -1, -1, None, 0)

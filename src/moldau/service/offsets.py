@@ -2,8 +2,9 @@
 
 from typing import NamedTuple
 
-from moldau.model.errors import ErrorCode, RefusedError
+from moldau.model.errors import CorruptionError, ErrorCode, RefusedError
 from moldau.model.ids import NO_EPOCH, NO_TIMESTAMP, Epoch, Offset, TimestampMs
+from moldau.replica.replica import Replica
 from moldau.service.fetch import check_epoch
 from moldau.service.partitions import Partitions
 
@@ -36,27 +37,12 @@ class OffsetService:
         self, topic: str, partition: int, timestamp: int, leader_epoch: int = _UNSAID
     ) -> FoundOffset:
         """The offset for a time, or for one of the special times above. Raises RefusedError."""
-        replica = self._partitions.find(topic, partition).replica
-        if leader_epoch != _UNSAID:
-            check_epoch(replica, leader_epoch)
-        if not replica.is_ready:
-            raise RefusedError(ErrorCode.OFFSET_NOT_AVAILABLE, "the leader was just elected")
-        log, end = replica.log, replica.high_watermark
-        if timestamp == LATEST:
-            return FoundOffset(end, NO_TIMESTAMP, replica.epoch)
-        if timestamp in (EARLIEST, EARLIEST_LOCAL):
-            start = log.start_offset
-            return FoundOffset(start, NO_TIMESTAMP, log.epoch_at(start))
-        if timestamp == LATEST_TIERED:
-            # Nothing is tiered here.
-            return NOT_FOUND
-        if timestamp == MAX_TIMESTAMP:
-            found = log.find_max_timestamp(end)
-        elif timestamp < 0:
-            raise RefusedError(ErrorCode.INVALID_REQUEST, f"{timestamp} is no time")
-        else:
-            found = log.find_time(TimestampMs(timestamp), end)
-        return NOT_FOUND if found is None else FoundOffset(*found)
+        hosted = self._partitions.find(topic, partition)
+        try:
+            return _find(hosted.replica, timestamp, leader_epoch)
+        except CorruptionError as error:
+            self._partitions.take_offline(hosted, error)
+            raise RefusedError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from None
 
     def epoch_end(
         self, topic: str, partition: int, epoch: int, leader_epoch: int = _UNSAID
@@ -70,3 +56,26 @@ class OffsetService:
         if epoch == replica.epoch:
             return replica.epoch, replica.high_watermark
         return replica.log.epoch_end(Epoch(epoch))
+
+
+def _find(replica: Replica, timestamp: int, leader_epoch: int) -> FoundOffset:
+    if leader_epoch != _UNSAID:
+        check_epoch(replica, leader_epoch)
+    if not replica.is_ready:
+        raise RefusedError(ErrorCode.OFFSET_NOT_AVAILABLE, "the leader was just elected")
+    log, end = replica.log, replica.high_watermark
+    if timestamp == LATEST:
+        return FoundOffset(end, NO_TIMESTAMP, replica.epoch)
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+        start = log.start_offset
+        return FoundOffset(start, NO_TIMESTAMP, log.epoch_at(start))
+    if timestamp == LATEST_TIERED:
+        # Nothing is tiered here.
+        return NOT_FOUND
+    if timestamp == MAX_TIMESTAMP:
+        found = log.find_max_timestamp(end)
+    elif timestamp < 0:
+        raise RefusedError(ErrorCode.INVALID_REQUEST, f"{timestamp} is no time")
+    else:
+        found = log.find_time(TimestampMs(timestamp), end)
+    return NOT_FOUND if found is None else FoundOffset(*found)

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Mapping
 from moldau.log.interface import LogConfig, PartitionLog
 from moldau.metadata.config_types import LONG_MAX
 from moldau.metadata.image import Image, Topic
-from moldau.metadata.topic_configs import TopicConfig, broker_layers
+from moldau.metadata.topic_configs import Layer, TopicConfig, broker_layers
 from moldau.model.clock import Clock
-from moldau.model.errors import CorruptionError, ErrorCode, RefusedError
+from moldau.model.errors import CorruptionError, DiskFullError, ErrorCode, MoldauError, RefusedError
 from moldau.model.flush import FlushPolicy
 from moldau.model.ids import BrokerId, PartitionIndex, RaftIndex, TopicId, TopicPartition
 from moldau.raft.group import RaftGroup
@@ -69,10 +69,7 @@ class Hosted:
             min(config.timestamp_before_max_ms, config.timestamp_after_max_ms) < LONG_MAX
         )
         self.is_plain = not (
-            self.internal
-            or self.is_compacted
-            or self.codec is not None
-            or self.bounds_timestamps
+            self.internal or self.is_compacted or self.codec is not None or self.bounds_timestamps
         )
         """Batches go to the log as they come: the usual case, decided once."""
 
@@ -106,8 +103,9 @@ class Partitions:
         self._clock = clock
         self._defaults = defaults
         self._hosted: dict[tuple[str, int], Hosted] = {}
-        self._offline: dict[tuple[str, int], str] = {}
+        self._offline: dict[tuple[str, int], MoldauError] = {}
         self._topics: dict[TopicId, Topic] = {}
+        self._layers: tuple[Layer, ...] = ()
         self._broker_configs: Mapping[BrokerId, Mapping[str, str]] | None = None
 
     # ---- finding
@@ -140,8 +138,34 @@ class Partitions:
         return frozenset(topic.name for topic in self._topics.values())
 
     @property
-    def offline(self) -> Mapping[tuple[str, int], str]:
+    def offline(self) -> Mapping[tuple[str, int], MoldauError]:
         return self._offline
+
+    def take_offline(self, hosted: Hosted, error: CorruptionError) -> None:
+        """A partition proved to be damaged while it was served: serve it no more, touch nothing.
+
+        Its log is not closed, because a clean close would vouch for what is in it.
+        """
+        partition = hosted.replica.partition
+        key = (partition.topic, partition.partition)
+        if self._hosted.pop(key, None) is not None:
+            self._set_offline(key, error)
+            hosted.replica.fail_waiters(ErrorCode.KAFKA_STORAGE_ERROR)
+
+    def _set_offline(self, key: tuple[str, int], error: MoldauError) -> None:
+        self._offline[key] = error
+        log.error("partition %s-%d is offline: %s", *key, error)
+
+    def retry_offline(self) -> None:
+        """Try again to open what only lacked room on the disk."""
+        opened = []
+        for topic in self._topics.values():
+            for partition in topic.partitions:
+                key = (topic.name, partition.index)
+                if isinstance(self._offline.get(key), DiskFullError):
+                    del self._offline[key]
+                    opened += self._open(topic, partition.index, self._resolve(topic))
+        elect(opened, self._votes)
 
     # ---- following the image
 
@@ -151,25 +175,25 @@ class Partitions:
             if topic.topic_id not in image.topics_by_id:
                 self._drop(topic)
         opened: list[Replica] = []
-        layers = broker_layers(image, self._broker, self._defaults)
+        self._layers = broker_layers(image, self._broker, self._defaults)
         defaults_changed = image.broker_configs is not self._broker_configs
         self._broker_configs = image.broker_configs
         for topic in image.topics.values():
             known = self._topics.get(topic.topic_id)
             if known is topic and not defaults_changed:
                 continue
-            config = TopicConfig.resolve_layers(topic.configs, layers)
+            config = self._resolve(topic)
             first_new = len(known.partitions) if known is not None else 0
             if known is not None and (defaults_changed or known.configs != topic.configs):
                 self._reconfigure(topic, first_new, config)
             for partition in topic.partitions[first_new:]:
                 if self._broker in partition.replicas:
-                    replica = self._open(topic, partition.index, config)
-                    if replica is not None:
-                        opened.append(replica)
+                    opened += self._open(topic, partition.index, config)
             self._topics[topic.topic_id] = topic
-        if opened:
-            elect(opened, self._votes)
+        elect(opened, self._votes)
+
+    def _resolve(self, topic: Topic) -> TopicConfig:
+        return TopicConfig.resolve_layers(topic.configs, self._layers)
 
     def _reconfigure(self, topic: Topic, count: int, config: TopicConfig) -> None:
         for index in range(count):
@@ -178,7 +202,8 @@ class Partitions:
                 hosted.configure(config)
                 hosted.replica.reconfigure(log_config(config, internal=topic.internal))
 
-    def _open(self, topic: Topic, index: PartitionIndex, config: TopicConfig) -> Replica | None:
+    def _open(self, topic: Topic, index: PartitionIndex, config: TopicConfig) -> list[Replica]:
+        """The replica, or nothing if it has to stay offline."""
         key = (topic.name, index)
         try:
             opened = self._open_log(
@@ -198,12 +223,11 @@ class Partitions:
                 flusher=self._flusher,
                 clock=self._clock,
             )
-        except CorruptionError as error:
-            self._offline[key] = str(error)
-            log.error("partition %s-%d stays offline: %s", topic.name, index, error)
-            return None
+        except (CorruptionError, DiskFullError) as error:
+            self._set_offline(key, error)
+            return []
         self._hosted[key] = Hosted(replica, config, topic.internal)
-        return replica
+        return [replica]
 
     def _drop(self, topic: Topic) -> None:
         del self._topics[topic.topic_id]
@@ -214,6 +238,7 @@ class Partitions:
             if hosted is not None:
                 hosted.replica.fail_waiters(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
                 hosted.replica.log.close()
+            if self._broker in partition.replicas:
                 self._drop_log(topic.name, topic.topic_id, partition.index)
 
     def close(self) -> None:

@@ -4,13 +4,12 @@ This is the hot path of the broker. It looks at headers and never at records, ex
 asks for it: a compacted topic (every record needs a key) or one with a compression of its own.
 """
 
-from collections.abc import Callable
-
 from moldau.model.clock import Clock
-from moldau.model.errors import DiskFullError, ErrorCode, RefusedError, StorageError
+from moldau.model.errors import ErrorCode, RefusedError, StorageError
 from moldau.records.batch import BatchFormatError, BatchHeader, check_batches, read_header
 from moldau.records.record import has_null_key, recompress
 from moldau.replica.replica import Proposal, Replica
+from moldau.service.disk import DiskGuard
 from moldau.service.partitions import Hosted, Partitions
 
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
@@ -22,14 +21,12 @@ class ProduceService:
     def __init__(
         self,
         partitions: Partitions,
+        disk: DiskGuard,
         clock: Clock,
-        on_storage_failure: Callable[[StorageError], None],
     ) -> None:
         self._partitions = partitions
+        self._disk = disk
         self._clock = clock
-        self._on_storage_failure = on_storage_failure
-        self.disk_is_full = False
-        """Set while free space is below the reserve; produce is refused, reads go on."""
 
     def append(
         self, topic: str, partition: int, data: memoryview, acks: int
@@ -40,10 +37,8 @@ class ProduceService:
             hosted = self._partitions.find(topic, partition)
         config = hosted.config
         headers = check_batches(data, bytes_max=config.message_bytes_max)
-        if self.disk_is_full:
-            raise RefusedError(
-                ErrorCode.KAFKA_STORAGE_ERROR, "the disk is full; try again when there is room"
-            )
+        if self._disk.is_full:
+            self._disk.check()
         if acks == ACKS_ALL and config.insync_replicas_min > 1:
             raise RefusedError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
@@ -60,10 +55,7 @@ class ProduceService:
             proposal = hosted.replica.propose(
                 writable, headers, append_time=hosted.stamps_append_time
             )
-        except DiskFullError as error:
-            raise RefusedError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from None
         except StorageError as error:
-            self._on_storage_failure(error)
             raise RefusedError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from None
         return hosted.replica, proposal
 

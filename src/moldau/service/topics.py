@@ -6,6 +6,7 @@ from moldau.metadata.commands import CreatePartitions, CreateTopic, DeleteTopic
 from moldau.metadata.image import Image, Topic
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import Offset, TopicId
+from moldau.service.disk import DiskGuard
 from moldau.service.metadata_store import MetadataStore
 from moldau.service.partitions import Partitions
 
@@ -22,12 +23,14 @@ class TopicService:
         *,
         metadata: MetadataStore,
         partitions: Partitions,
+        disk: DiskGuard,
         new_topic_id: Callable[[], TopicId],
         default_partitions: int,
         default_replication_factor: int,
     ) -> None:
         self._metadata = metadata
         self._partitions = partitions
+        self._disk = disk
         self._new_topic_id = new_topic_id
         self._default_partitions = default_partitions
         self._default_replication_factor = default_replication_factor
@@ -65,6 +68,7 @@ class TopicService:
         if validate_only:
             image = self._metadata.preview(command)
         else:
+            self._disk.check()
             await self._metadata.submit(command)
             image = self._metadata.image
         topic = image.topic_by_id(command.topic_id)
@@ -107,6 +111,7 @@ class TopicService:
         if validate_only:
             self._metadata.preview(command)
         else:
+            self._disk.check()
             await self._metadata.submit(command)
 
     def delete_records(self, topic: str, partition: int, before: int) -> Offset:

@@ -1,15 +1,17 @@
 """Owns what a broker does by the clock: retention, interval flushes, watching the disk."""
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from moldau.model.clock import Clock
+from moldau.model.errors import DiskFullError
 from moldau.model.flush import FlushPolicy
 from moldau.model.ids import TimestampMs
+from moldau.service.disk import DiskGuard
 from moldau.service.partitions import Partitions
-from moldau.service.produce import ProduceService
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +31,15 @@ class UpkeepConfig:
     disk_reserve_bytes: int
 
 
+@contextlib.contextmanager
+def _room_needed() -> Iterator[None]:
+    """Work that can wait: on a full disk it is left for the next time."""
+    try:
+        yield
+    except DiskFullError as error:
+        log.warning("upkeep waits for room on the disk: %s", error)
+
+
 class Upkeep:
     """Background work over all partitions."""
 
@@ -37,13 +48,13 @@ class Upkeep:
         *,
         config: UpkeepConfig,
         partitions: Partitions,
-        produce: ProduceService,
+        disk: DiskGuard,
         clock: Clock,
         free_bytes: Callable[[], int],
     ) -> None:
         self._config = config
         self._partitions = partitions
-        self._produce = produce
+        self._disk = disk
         self._clock = clock
         self._free_bytes = free_bytes
 
@@ -65,7 +76,8 @@ class Upkeep:
                     await asyncio.sleep(0)
                 # A topic may be deleted while this sleeps.
                 if hosted.replica.is_open:
-                    hosted.replica.retain(now)
+                    with _room_needed():
+                        hosted.replica.retain(now)
                     hosted.replica.producers.expire(expire_before)
 
     async def _keep_flushing(self) -> None:
@@ -79,7 +91,8 @@ class Upkeep:
         while True:
             await asyncio.sleep(_SNAPSHOT_CHECK_SECONDS)
             for hosted in self._partitions:
-                hosted.replica.snapshot_if_due()
+                with _room_needed():
+                    hosted.replica.snapshot_if_due()
 
     async def _keep_watching_disk(self) -> None:
         while True:
@@ -89,8 +102,8 @@ class Upkeep:
     def check_disk(self) -> None:
         """Refuse produce while there is less room than the reserve; accept again by itself."""
         is_full = self._free_bytes() < self._config.disk_reserve_bytes
-        if is_full != self._produce.disk_is_full:
-            self._produce.disk_is_full = is_full
+        if is_full != self._disk.is_full:
+            self._disk.is_full = is_full
             if is_full:
                 log.error(
                     "less than %d bytes are free on the data disk: produce is refused until "
@@ -99,3 +112,4 @@ class Upkeep:
                 )
             else:
                 log.warning("there is room on the data disk again: produce is accepted")
+                self._partitions.retry_offline()

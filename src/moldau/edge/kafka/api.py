@@ -22,7 +22,15 @@ from moldau.wire.schema import Request, Response
 class Call:
     """One request: who asked, in which version, and how to answer."""
 
-    __slots__ = ("api_key", "broker", "client_id", "connection", "correlation_id", "reply_later", "version")
+    __slots__ = (
+        "api_key",
+        "broker",
+        "client_id",
+        "connection",
+        "correlation_id",
+        "reply_later",
+        "version",
+    )
 
     def __init__(
         self,

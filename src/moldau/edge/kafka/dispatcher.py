@@ -50,9 +50,7 @@ class Dispatcher:
     def on_closed(self, connection: Connection) -> None:
         """Deferred replies are told by the connection itself."""
 
-    def _refuse(
-        self, connection: Connection, key: int, version: int, correlation_id: int
-    ) -> None:
+    def _refuse(self, connection: Connection, key: int, version: int, correlation_id: int) -> None:
         if key == ApiKey.API_VERSIONS:
             # Answered in the oldest form, so that a newer client learns what to ask (KIP-511).
             body = unsupported_version_response().encode(0)
