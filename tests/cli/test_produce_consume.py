@@ -159,6 +159,15 @@ def test_tail_follows_until_it_is_interrupted(produce, spawn, mock_brokers, topi
     assert (process.returncode, out, err) == (0, "", "")
 
 
+def test_a_pipe_closed_in_a_silence_is_noticed(produce, spawn, mock_brokers, topic):
+    produce("-m", "only")
+    process = spawn("consume", topic, "-b", mock_brokers, "--from-beginning")
+    assert process.stdout.readline() == "only\n"
+    process.stdout.close()
+    assert process.wait(30) == 0
+    assert process.stderr.read() == ""
+
+
 def test_a_closed_pipe_ends_consume_silently(produce, spawn, mock_brokers, topic):
     produce("-m", "one", "-m", "two")
     process = spawn("consume", topic, "-b", mock_brokers, "--from-beginning")
