@@ -278,6 +278,38 @@ async def test_the_budget_of_all_connections_pauses_reading_and_resumes() -> Non
         assert budget.used == 0
 
 
+async def test_large_frames_wait_for_room_in_the_budget_and_all_arrive() -> None:
+    budget = ByteBudget(3 << 20)
+    peak = 0
+
+    def answer(connection: Connection, frame: bytes) -> None:
+        connection.reply([framed(b"%d" % len(frame))])
+
+    handler = Recorder(answer)
+    body = bytes(1_500_000)
+    async with listening(handler, request_bytes_max=1 << 21, budget=budget) as (_, port):
+        pairs = [await asyncio.open_connection("127.0.0.1", port) for _ in range(8)]
+
+        async def send(writer: asyncio.StreamWriter) -> None:
+            frame = framed(body)
+            for start in range(0, len(frame), 100_000):
+                writer.write(frame[start : start + 100_000])
+                await writer.drain()
+                await asyncio.sleep(0.005)
+
+        sending = [asyncio.create_task(send(writer)) for _, writer in pairs]
+        while not all(task.done() for task in sending):
+            peak = max(peak, budget.used)
+            await asyncio.sleep(0.001)
+        for reader, writer in pairs:
+            assert await read_frame(reader) == b"1500000"
+            writer.close()
+        await eventually(lambda: handler.closed == 8)
+    # Two frames of 2 MiB each fill the budget; the others keep only what had arrived.
+    assert peak < (3 << 20) + (2 << 20) + 8 * (512 << 10)
+    assert budget.used == 0
+
+
 async def test_file_slices_are_sent_between_other_chunks(tmp_path: Path) -> None:
     content = os.urandom(300_000)
     path = tmp_path / "segment"

@@ -88,7 +88,9 @@ class Connection:
         "_flush_scheduled",
         "_frame_bytes",
         "_handler",
+        "_has_room",
         "_inflight_bytes",
+        "_is_cut",
         "_limits",
         "_loop",
         "_on_close",
@@ -141,6 +143,8 @@ class Connection:
         self._filled = 0
         self._reserved = 0
         self._frame_bytes = 0
+        self._has_room = True
+        self._is_cut = False
         self._replies: deque[Reply] = deque()
         self._inflight_bytes = 0
         self._out: deque[Chunk] = deque()
@@ -233,13 +237,16 @@ class Connection:
         if rest >= _LENGTH_BYTES:
             size = int.from_bytes(view[position : position + _LENGTH_BYTES], "big")
         wanted = max(rest, _LENGTH_BYTES + size)
+        self._is_cut = rest < _LENGTH_BYTES or rest < _LENGTH_BYTES + size
         if old is not None and len(old) - position >= wanted:
             self._position = position
             self._filled = end
             return
-        # The length prefix is a promise only: memory is reserved in the budget first, and a
-        # client that never sends the rest is closed by the listener's reaper.
-        buffer = self._pool.take(wanted)
+        # A length prefix is only a promise. A large frame gets its memory when the budget has
+        # room; until then only what has arrived is kept, and nothing more is read. A client that
+        # never sends the rest gives its memory back when the listener's reaper closes it.
+        self._has_room = wanted <= SCRATCH_BYTES or not self._budget.exhausted
+        buffer = self._pool.take(wanted if self._has_room else rest)
         buffer[:rest] = view[position:end]
         self._drop_partial()
         self._partial = buffer
@@ -247,7 +254,7 @@ class Connection:
         self._filled = rest
         self._reserved = len(buffer)
         self._budget.acquire(self._reserved)
-        if self._budget.exhausted and wanted > SCRATCH_BYTES:
+        if not self._has_room:
             self._pause()
 
     def _drop_partial(self) -> None:
@@ -283,15 +290,23 @@ class Connection:
             or self._out_bytes > limits.outgoing_bytes_max // 2
         ):
             return
-        # A connection with nothing unanswered may always go on: what it waits for could be the
-        # rest of the very frame that holds the budget.
-        if self._budget.exhausted and (self._replies or self._out):
+        if self._budget.exhausted and not self._may_exceed_budget():
             self._pause()
             return
         self._paused = False
         self._loop.add_reader(self._socket, self._on_readable)
         if self._partial is not None and self._filled > self._position:
             self._consume(memoryview(self._partial), self._position, self._filled)
+
+    def _may_exceed_budget(self) -> bool:
+        """Whether going on cannot wait for the budget, because it is what frees it."""
+        if self._partial is not None:
+            if not self._has_room:
+                return False
+            if self._is_cut:
+                return True
+        # One frame at a time is always served, or connections could wait for each other.
+        return self.is_idle
 
     # ---- replying
 
