@@ -170,7 +170,7 @@ def test_a_clean_close_is_opened_without_reading_a_batch(monkeypatch: pytest.Mon
     batches = [append(log, epoch=1 + i // 4) for i in range(12)]
     log.append_control(Epoch(9), ControlKind.NOOP, b"")
     log.close()
-    monkeypatch.setattr("moldau.log.recovery.walk_batches", None)
+    monkeypatch.setattr("moldau.log.recovery.check_run", None)
     monkeypatch.setattr("moldau.log.recovery.walk_headers", None)
     log = open_log(disk)
     assert (log.end_offset, log.end_index, log.last_epoch) == (12, 13, 9)

@@ -105,7 +105,7 @@ class CuttingLog(WritingLog):
         self._synced_offset = self.flushed_offset = self.end_offset
         self._synced_position = position
         self._allocated = position
-        self._is_names_dirty = False
+        self._names_synced = self._names_made
         self._limit = -1
 
     def _write_cut_mark(self, target: Segment, position: int, offset: Offset) -> None:
@@ -251,8 +251,10 @@ class CuttingLog(WritingLog):
         self._pending = []
         active = self._active
         active.file().truncate(active.position)
-        active.flush()
-        self._files.sync_dir(self._directory)
+        if self._is_fresh or self._synced_offset != self.end_offset:
+            active.flush()
+        if self._names_synced < self._names_made:
+            self._files.sync_dir(self._directory)
         self._synced_offset = self.end_offset
         self._synced_position = active.position
         self._save_index(active, active.position)

@@ -69,6 +69,7 @@ class DiskFlush:
         "_files",
         "closed",
         "fill",
+        "names",
         "offset",
         "position",
         "segment",
@@ -80,6 +81,7 @@ class DiskFlush:
         *,
         files: Files,
         directory: str | None,
+        names: int,
         closed: Sequence[Segment],
         segment: Segment,
         fill: Fill | None,
@@ -88,6 +90,7 @@ class DiskFlush:
     ) -> None:
         self._files = files
         self._directory = directory
+        self.names = names
         self.closed = list(closed)
         self._closed_files = [closed_segment.file() for closed_segment in closed]
         self._file = segment.file()

@@ -59,7 +59,9 @@ class BatchEpochs:
     @property
     def crc(self) -> int:
         """For the flush mark: 0 says that the file may be missing."""
-        return crc32c(self._encode()) if self.starts else 0
+        starts = self.starts
+        # Asked for with every flush, and nearly always empty.
+        return crc32c(self._encode()) if starts else 0
 
     def _encode(self) -> bytes:
         return b"".join(_EPOCH.pack(epoch, offset) for epoch, offset in self.starts)

@@ -61,6 +61,11 @@ class Index:
         self.times.append(time_before)
         self.next_position = position + self.interval
 
+    def note(self, offset: Offset, position: int, time_before: TimestampMs) -> int:
+        """As add, for scan.check_run: returns the position from which on the next entry is due."""
+        self.add(offset, position, time_before)
+        return self.next_position
+
     def floor_offset(self, offset: Offset) -> tuple[Offset, int] | None:
         """Last entry at or before `offset`."""
         place = bisect_right(self.offsets, offset) - 1

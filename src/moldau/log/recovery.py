@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from moldau.log.controls import Controls
 from moldau.log.epochs import EpochCache
 from moldau.log.head import BatchEpochs, load_start
+from moldau.log.index import Index
 from moldau.log.interface import FlushPolicy, LogConfig, LogStart
 from moldau.log.journal import ControlJournal
 from moldau.log.mark import FLAG_STRICT, HEADER_BYTES, FlushMark
 from moldau.log.port import Files
-from moldau.log.scan import find_valid_batch, is_zero, walk_batches, walk_headers
+from moldau.log.scan import check_run, find_valid_batch, is_zero, walk_headers
 from moldau.log.segment import Segment, list_segments
 from moldau.log.snapshots import drop_snapshots
 from moldau.model.errors import CorruptionError
@@ -227,22 +228,19 @@ def _walk_tail(segments: list[Segment], marks: list[FlushMark | None]) -> _Tail:
                 break
             tail.position = HEADER_BYTES
         tail.place = place
+        index = Index(tail.position, segment.index.interval)
+        run = check_run(segment.file(), tail.position, tail.offset, epoch, index.note)
+        if run.epochs:
+            epoch = run.epochs[-1][0]
+            tail.epochs += run.epochs
+        tail.position, tail.offset = run.end, run.offset
         known = marks[place]
-        largest = known.max_timestamp if known else segment.max_timestamp
-        earliest = known.first_timestamp if known else segment.first_timestamp
-        file = segment.file()
-        for (at, header), _ in walk_batches(file, tail.position, file.size()):
-            if header.base_offset != tail.offset or header.leader_epoch < epoch:
-                break
-            if header.leader_epoch != epoch:
-                epoch = header.leader_epoch
-                tail.epochs.append((epoch, tail.offset))
-            largest = max(largest, header.max_timestamp)
-            if earliest < 0:
-                earliest = header.max_timestamp
-            tail.offset = header.next_offset
-            tail.position = at + header.size
-        segment.opened(tail.position, tail.offset, earliest, largest)
+        first_time, largest = run.first_timestamp, run.max_timestamp
+        if known is not None:
+            largest = max(largest, known.max_timestamp)
+            if known.first_timestamp >= 0:
+                first_time = known.first_timestamp
+        segment.opened(tail.position, tail.offset, first_time, largest, index)
     return tail
 
 

@@ -4,12 +4,15 @@ A walk ends at the first bytes that do not continue the log. It never judges the
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from crc32c import crc32c
+
 from moldau.log.port import File
-from moldau.model.ids import Offset
+from moldau.model.ids import NO_TIMESTAMP, Epoch, Offset, TimestampMs
 from moldau.records.batch import (
+    CRC_START,
     HEADER_BYTES,
     LENGTH_END,
     MAGIC,
@@ -24,6 +27,7 @@ CHUNK_BYTES = 1024 * 1024
 _SEARCH_BYTES_MAX = 64 * 1024 * 1024
 _MAGIC_BYTE = bytes([MAGIC])
 _peek = struct.Struct(">qi").unpack_from
+_peek_long = struct.Struct(">qiibIhiqq").unpack_from
 
 
 class Placed(NamedTuple):
@@ -81,6 +85,82 @@ def walk_batches(
             return
         yield Placed(position, header), memoryview(chunk)[at : at + size]
         position += size
+
+
+class Run:
+    """What check_run found: batches that continue each other, whole and in order."""
+
+    __slots__ = ("end", "epochs", "first_timestamp", "max_timestamp", "offset")
+
+    def __init__(self, position: int, offset: Offset) -> None:
+        self.end = position
+        """Position after the last batch."""
+        self.offset = offset
+        """Offset after the last batch."""
+        self.epochs: list[tuple[Epoch, Offset]] = []
+        """Epoch and offset of the first batch, and of each that changed the epoch."""
+        self.first_timestamp = NO_TIMESTAMP
+        self.max_timestamp = NO_TIMESTAMP
+
+
+def check_run(
+    file: File,
+    position: int,
+    offset: Offset,
+    epoch: Epoch,
+    note: Callable[[Offset, int, TimestampMs], int],
+) -> Run:
+    """Check every batch from `position` to the first bytes that do not continue the log.
+
+    This decides how long a start after a crash takes, so it is one flat loop without an object
+    per batch. Neither offset nor epoch is covered by a batch's checksum: offsets must follow each
+    other, epochs must not fall. `note` is called for a batch when an index entry is due, and
+    returns the position from which on the next one is.
+    """
+    size = file.size()
+    run = Run(position, offset)
+    chunk = memoryview(b"")
+    chunk_start, chunk_end = position, position
+    largest = NO_TIMESTAMP
+    due = position
+    while position + HEADER_BYTES <= size:
+        if position + HEADER_BYTES > chunk_end:
+            chunk = memoryview(file.pread(CHUNK_BYTES, position))
+            chunk_start, chunk_end = position, position + len(chunk)
+            if len(chunk) < HEADER_BYTES:
+                break
+        at = position - chunk_start
+        base, length, batch_epoch, magic, crc, _, delta, _, time = _peek_long(chunk, at)
+        end = position + length + LENGTH_END
+        if (
+            base != offset
+            or magic != MAGIC
+            or length < HEADER_BYTES - LENGTH_END
+            or end > size
+            or delta < 0
+            or batch_epoch < epoch
+        ):
+            break
+        if end > chunk_end:
+            chunk = memoryview(file.pread(max(CHUNK_BYTES, end - position), position))
+            chunk_start, chunk_end, at = position, position + len(chunk), 0
+            if end > chunk_end:
+                break
+        if crc32c(chunk[at + CRC_START : end - chunk_start]) != crc:
+            break
+        if position >= due:
+            due = note(offset, position, largest)
+        if batch_epoch != epoch:
+            epoch = batch_epoch
+            run.epochs.append((epoch, offset))
+        if time > largest:
+            largest = time
+            if run.first_timestamp < 0:
+                run.first_timestamp = time
+        offset = Offset(base + delta + 1)
+        position = end
+    run.end, run.offset, run.max_timestamp = position, offset, largest
+    return run
 
 
 def is_zero(file: File, position: int, end: int) -> bool:

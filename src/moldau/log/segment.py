@@ -81,14 +81,19 @@ class Segment:
         """Position ranges below old_end that have been checked, ascending and apart."""
 
     def opened(
-        self, position: int, end_offset: Offset, first: TimestampMs, largest: TimestampMs
+        self,
+        position: int,
+        end_offset: Offset,
+        first: TimestampMs,
+        largest: TimestampMs,
+        index: Index | None = None,
     ) -> None:
         """Take over what is known about the file from its mark or from recovery."""
         self.position = self.old_end = position
         self.end_offset = end_offset
         self.first_timestamp = first
         self.max_timestamp = largest
-        self.index = Index(position, self.index.interval)
+        self.index = index or Index(position, self.index.interval)
 
     @property
     def path(self) -> str:

@@ -5,7 +5,7 @@ first write after opening, zeros being filled in where the batch would go) is pu
 comparison with `_limit`, and sorted out in `_prepare`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from moldau.log.flush import DISK_FULL, DiskFlush, Fill
 from moldau.log.interface import (
@@ -17,7 +17,7 @@ from moldau.log.interface import (
     LogStart,
 )
 from moldau.log.mark import FLAG_CLEAN, FLAG_STRICT, HEADER_BYTES, FlushMark
-from moldau.log.port import Files
+from moldau.log.port import Buffer, Files
 from moldau.log.recovery import Recovered
 from moldau.log.segment import Segment
 from moldau.model.errors import DiskFullError, StorageError
@@ -34,6 +34,11 @@ FILL_GROUP_BYTES_MAX = 256 * 1024
 """Flushes larger than this are as quick without zeros, which would double what is written."""
 INDEX_SAVE_BYTES = 16 * 1024 * 1024
 """Data after which new index entries are saved: the most that is walked again after a crash."""
+
+
+def _no_file(data: Buffer, position: int) -> int:
+    """Stands for the active file's pwrite until _prepare has opened it."""
+    raise StorageError("written to before it was prepared")
 
 
 class WritingLog:
@@ -68,7 +73,9 @@ class WritingLog:
         """Nothing was written to the active file since the log was opened."""
         self._was_clean = found.was_clean
         self._is_closed = False
-        self._is_names_dirty = not found.was_clean
+        self._names_made = 0 if found.was_clean else 1
+        """Changes of names in the directory; _names_synced of them are known to be durable."""
+        self._names_synced = 0
         self._are_epochs_stale = False
         self._fill: Fill | None = None
         self._allocated = self._active.position
@@ -76,7 +83,9 @@ class WritingLog:
         self._failures: list[OSError] = []
         self._is_always = config.flush is FlushPolicy.ALWAYS
         self._limit = -1
+        """An append that would end beyond it goes through _prepare; -1: the next one does."""
         self._roll_after = TimestampMs(0)
+        self._write: Callable[[Buffer, int], int] = _no_file
 
     # ---- state
 
@@ -150,7 +159,7 @@ class WritingLog:
             position = segment.position
             end = position + len(data)
         try:
-            if segment.file().pwrite(data, position) != len(data):
+            if self._write(data, position) + position != end:
                 raise OSError(DISK_FULL[0], "short write")
         except OSError as error:
             raise self._undo_append(segment, error) from error
@@ -165,9 +174,11 @@ class WritingLog:
         if last.leader_epoch != self._epochs.last:
             self._note_epochs(headers)
         segment.position = end
-        segment.end_offset = self.end_offset = last.next_offset
+        # Written out instead of last.next_offset: a property is a call.
+        next_offset = Offset(last.base_offset + last.last_offset_delta + 1)
+        segment.end_offset = self.end_offset = next_offset
         if not self._is_always:
-            self.flushed_offset = self.end_offset
+            self.flushed_offset = next_offset
 
     def _note_batches(
         self, segment: Segment, position: int, headers: Sequence[BatchHeader]
@@ -258,6 +269,7 @@ class WritingLog:
         return TimestampMs(self._active.first_timestamp + self._config.segment_ms_max)
 
     def _update_limit(self) -> None:
+        self._write = self._active.file().pwrite
         self._limit = self._roll_position
         if self._fill is not None:
             self._limit = min(self._limit, self._fill.start)
@@ -307,7 +319,7 @@ class WritingLog:
         self._active = new
         self._allocated = HEADER_BYTES + ahead
         self._synced_position = HEADER_BYTES if self._synced_offset == new.base_offset else 0
-        self._is_names_dirty = True
+        self._names_made += 1
         self._is_fresh = False
         self._write_mark(new, self._synced_offset)
         return new
@@ -380,10 +392,10 @@ class WritingLog:
         for segment in self._pending:
             self._write_mark(segment, segment.end_offset)
         self._write_mark(active, self.end_offset)
-        names_dirty, self._is_names_dirty = self._is_names_dirty, False
         return DiskFlush(
             files=self._files,
-            directory=self._directory if names_dirty else None,
+            directory=self._directory if self._names_synced < self._names_made else None,
+            names=self._names_made,
             closed=self._pending,
             segment=active,
             fill=self._plan_fill(),
@@ -437,6 +449,7 @@ class WritingLog:
             # Late: what it covered was cut and may be other bytes by now.
             return
         task.segment.mark_flushed()
+        self._names_synced = task.names
         self._synced_offset = task.offset
         if task.segment is self._active:
             self._synced_position = task.position
