@@ -141,7 +141,7 @@ def _print_stacks(text: str, lines: int) -> None:
     shown = {
         frame: count
         for frame, count in beneath.most_common()
-        if count < 0.99 * total or own[frame] > 0.01 * total
+        if count < 0.95 * total or own[frame] > 0.01 * total
     }
     for frame, count in list(shown.items())[:lines]:
         print(f"{count / total:5.1%} {own[frame] / total:6.1%}  {frame}")
