@@ -41,7 +41,7 @@ def test_a_second_process_is_kept_out_and_told_who_holds_it(tmp_path: Path) -> N
 
 def test_a_directory_that_cannot_be_made_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="cannot use .*file"):
+    with pytest.raises(ConfigError, match=r"cannot use .*file"):
         DirectoryLock(tmp_path / "file" / "below").acquire()
 
 

@@ -1,4 +1,4 @@
-"""Owns the ports for time. Everything below server/ takes a Clock; nothing reads the time itself."""
+"""Owns the ports for time: everything below server/ takes a Clock, nothing reads the time."""
 
 from typing import Protocol
 

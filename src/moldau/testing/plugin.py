@@ -24,7 +24,7 @@ def moldau_session_broker() -> Iterator[Broker]:
         yield broker
 
 
-@pytest.fixture()
+@pytest.fixture
 def moldau_broker() -> Iterator[Broker]:
     """A broker of this test alone: free port, temporary directory, ended afterwards."""
     from moldau.testing.broker import Broker
@@ -33,7 +33,7 @@ def moldau_broker() -> Iterator[Broker]:
         yield broker
 
 
-@pytest.fixture()
+@pytest.fixture
 def moldau_topic(moldau_session_broker: Broker) -> str:
     """The name of a fresh topic with one partition on the session's broker."""
     from moldau.client.kafka.client import KafkaClient
