@@ -457,9 +457,8 @@ def keep_the_clean_mark_while_writing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(DiskLog, "_begin_writing", lambda log: setattr(log, "_is_fresh", False))
 
 
-def always_clean(**fields: int) -> FlushMark:
-    fields["flags"] |= FLAG_CLEAN
-    return FlushMark(**fields)  # type: ignore[arg-type]
+def always_clean(flags: int, *fields: int) -> FlushMark:
+    return FlushMark(flags | FLAG_CLEAN, *fields)  # type: ignore[arg-type]
 
 
 MUTANTS = [

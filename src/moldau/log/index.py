@@ -23,6 +23,8 @@ from moldau.model.ids import Offset, TimestampMs
 _BLOCK = struct.Struct(">4sIqqqI")
 _MAGIC = b"MoIx"
 _ENTRY_BYTES = 20
+INDEX_SAVE_BYTES = 16 * 1024 * 1024
+"""Data after which new index entries are saved: the most that is walked again after a crash."""
 
 
 class Index:

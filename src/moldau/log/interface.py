@@ -81,6 +81,11 @@ class TimestampedOffset(NamedTuple):
 class FlushTask(Protocol):
     """One pending flush: made by begin_flush, run in any thread, handed back to end_flush."""
 
+    @property
+    def is_heavy(self) -> bool:
+        """It also writes ahead, up to a megabyte: better not run on the event loop."""
+        ...
+
     def run(self) -> None:
         """Force the covered bytes to the disk. Raises OSError; the caller never retries."""
         ...
@@ -146,7 +151,12 @@ class PartitionLog(Protocol):
         ...
 
     def begin_flush(self) -> FlushTask | None:
-        """What has to be flushed now, or None. Tasks of one log are run one after another."""
+        """What has to be flushed now, or None. Tasks of one log are run one after another.
+
+        With the policy `interval` this is to be called every interval, with `never` now and then:
+        it then returns a task only after a segment was closed, so that the next start after a
+        crash need not scan everything.
+        """
         ...
 
     def end_flush(self, task: FlushTask) -> None:

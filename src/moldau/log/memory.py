@@ -36,6 +36,10 @@ class MemoryFlush:
         self.offset = offset
         self.truncations = truncations
 
+    @property
+    def is_heavy(self) -> bool:
+        return False
+
     def run(self) -> None:
         pass
 

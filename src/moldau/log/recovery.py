@@ -9,12 +9,13 @@ Every step can be interrupted and repeated: nothing is removed before the reason
 """
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from moldau.log.controls import Controls
 from moldau.log.epochs import EpochCache
 from moldau.log.head import BatchEpochs, load_start
-from moldau.log.index import Index
+from moldau.log.index import INDEX_SAVE_BYTES, Index
 from moldau.log.interface import FlushPolicy, LogConfig, LogStart
 from moldau.log.journal import ControlJournal
 from moldau.log.mark import FLAG_STRICT, HEADER_BYTES, FlushMark
@@ -112,6 +113,12 @@ def recover(files: Files, directory: str, config: LogConfig) -> Recovered:
     _repair(files, directory, state, tail, top, config)
     if epochs_found != batch_epochs.starts or (epochs_found and not epochs_known):
         batch_epochs.save()
+    for segment in segments:
+        if segment.position - segment.index.loaded_from >= INDEX_SAVE_BYTES:
+            # All of it is flushed now: the next start need not walk it again.
+            with suppress(OSError):
+                segment.save_index(segment.position)
+        segment.rest()
     return state
 
 

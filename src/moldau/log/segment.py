@@ -122,6 +122,10 @@ class Segment:
             self._file.truncate(0)
         return self._file
 
+    def rest(self) -> None:
+        """Drop the descriptor: the log is open, but nobody has used it yet."""
+        self._file = None
+
     def release(self) -> None:
         """Drop the descriptor and the index of a closed segment. A slice in flight keeps its own
         reference, so the file is not closed here."""

@@ -8,6 +8,7 @@ comparison with `_limit`, and sorted out in `_prepare`.
 from collections.abc import Callable, Sequence
 
 from moldau.log.flush import DISK_FULL, DiskFlush, Fill
+from moldau.log.index import INDEX_SAVE_BYTES
 from moldau.log.interface import (
     ControlEntry,
     ControlKind,
@@ -32,8 +33,6 @@ FILL_ROOM_MIN = 16 * 1024
 """With less room than this before the zeros, the owner would run into the filling thread."""
 FILL_GROUP_BYTES_MAX = 256 * 1024
 """Flushes larger than this are as quick without zeros, which would double what is written."""
-INDEX_SAVE_BYTES = 16 * 1024 * 1024
-"""Data after which new index entries are saved: the most that is walked again after a crash."""
 
 
 def _no_file(data: Buffer, position: int) -> int:
@@ -340,21 +339,21 @@ class WritingLog:
                 position = segment.position_of(flushed)[1]
         self._sequence += 1
         try:
-            segment.write_mark(
-                FlushMark(
-                    flags=flags,
-                    sequence=self._sequence,
-                    base_offset=segment.base_offset,
-                    flushed_offset=flushed,
-                    flushed_position=position,
-                    covered_offset=covered,
-                    end_position=segment.position,
-                    control_count=self._controls.count,
-                    first_timestamp=segment.first_timestamp,
-                    max_timestamp=segment.max_timestamp,
-                    epochs_crc=self._batch_epochs.crc,
-                )
+            # By position: this runs with every flush.
+            mark = FlushMark(
+                flags,
+                self._sequence,
+                segment.base_offset,
+                flushed,
+                position,
+                covered,
+                segment.position,
+                self._controls.count,
+                segment.first_timestamp,
+                segment.max_timestamp,
+                self._batch_epochs.crc,
             )
+            segment.write_mark(mark)
         except OSError as error:
             raise self._failed(error) from error
 
@@ -406,11 +405,14 @@ class WritingLog:
     def _plan_fill(self) -> Fill | None:
         """Zeros for the flush thread to write ahead, if the room for appends gets short."""
         active = self._active
-        group = active.position - (self._synced_position or HEADER_BYTES)
-        if not self._is_always or self._fill is not None or group > FILL_GROUP_BYTES_MAX:
+        position = active.position
+        if self._allocated - position > FILL_BYTES_MAX // 2 or not self._is_always:
+            return None
+        group = position - (self._synced_position or HEADER_BYTES)
+        if self._fill is not None or group > FILL_GROUP_BYTES_MAX:
             return None
         size = min(FILL_BYTES_MAX, max(FILL_FIRST_BYTES, active.data_bytes))
-        if self._allocated - active.position > size // 2:
+        if self._allocated - position > size // 2:
             return None
         start = max(self._allocated, active.position)
         end = min(start + size, self._roll_position)
