@@ -4,7 +4,7 @@ A `request_id` is the shell's name for a request that waits for a Reply. It is o
 not be reused while its reply is due. Every event with one gets exactly one Reply, perhaps later.
 """
 
-from dataclasses import dataclass, field
+from msgspec import Struct
 
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import NO_EPOCH, Epoch, Offset, TopicPartition
@@ -13,8 +13,7 @@ NO_MEMBER_ID = ""
 NO_GENERATION = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Join:
+class Join(Struct, frozen=True, kw_only=True):
     """JoinGroup. `protocols`: (name, subscription), most wanted first."""
 
     request_id: int
@@ -34,8 +33,7 @@ class Join:
     """True from v9 on."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sync:
+class Sync(Struct, frozen=True, kw_only=True):
     """SyncGroup; the leader brings `assignments` (member id, bytes)."""
 
     request_id: int
@@ -48,8 +46,7 @@ class Sync:
     assignments: tuple[tuple[str, bytes], ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Heartbeat:
+class Heartbeat(Struct, frozen=True, kw_only=True):
     request_id: int
     group_id: str
     member_id: str
@@ -57,16 +54,14 @@ class Heartbeat:
     instance_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeavingMember:
+class LeavingMember(Struct, frozen=True, kw_only=True):
     """An empty member id with an instance id removes whoever holds that instance."""
 
     member_id: str
     instance_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Leave:
+class Leave(Struct, frozen=True, kw_only=True):
     """LeaveGroup; one member before v3, any number after."""
 
     request_id: int
@@ -74,16 +69,14 @@ class Leave:
     members: tuple[LeavingMember, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetToCommit:
+class OffsetToCommit(Struct, frozen=True, kw_only=True):
     partition: TopicPartition
     offset: Offset
     leader_epoch: Epoch = NO_EPOCH
     metadata: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommitOffsets:
+class CommitOffsets(Struct, frozen=True, kw_only=True):
     """OffsetCommit. The shell has checked that the topics exist."""
 
     request_id: int
@@ -96,14 +89,12 @@ class CommitOffsets:
     """Versions 2 to 4 may ask for a retention of their own; -1 is the broker's."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteGroups:
+class DeleteGroups(Struct, frozen=True, kw_only=True):
     request_id: int
     group_ids: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteOffsets:
+class DeleteOffsets(Struct, frozen=True, kw_only=True):
     """OffsetDelete: some partitions of one group."""
 
     request_id: int
@@ -111,27 +102,23 @@ class DeleteOffsets:
     partitions: tuple[TopicPartition, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicsDeleted:
+class TopicsDeleted(Struct, frozen=True, kw_only=True):
     """Topics are gone: their offsets go too. No reply."""
 
-    topics: frozenset[str] = field(default_factory=frozenset)
+    topics: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tick:
+class Tick(Struct, frozen=True, kw_only=True):
     """Time has passed. Due at `next_deadline()`; earlier or later does no harm."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Persisted:
+class Persisted(Struct, frozen=True, kw_only=True):
     """The records of that Persist are committed."""
 
     token: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PersistFailed:
+class PersistFailed(Struct, frozen=True, kw_only=True):
     """The records of that Persist are not in the log and never will be."""
 
     token: int

@@ -1,8 +1,9 @@
 """Owns what the coordinator gives back: effects, and the typed result of each kind of request."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import NO_EPOCH, Epoch, Offset, TimestampMs, TopicPartition
@@ -20,8 +21,7 @@ class GroupState(StrEnum):
     DEAD = "Dead"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinedMember:
+class JoinedMember(Struct, frozen=True, kw_only=True):
     """What the leader learns about each member."""
 
     member_id: str
@@ -29,8 +29,7 @@ class JoinedMember:
     subscription: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinResult:
+class JoinResult(Struct, frozen=True, kw_only=True):
     """`members` is filled for the leader only. With MEMBER_ID_REQUIRED, `member_id` is the new id.
 
     Before v7 `protocol_name` None is sent as an empty string.
@@ -46,50 +45,43 @@ class JoinResult:
     members: tuple[JoinedMember, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SyncResult:
+class SyncResult(Struct, frozen=True, kw_only=True):
     error: ErrorCode
     protocol_type: str | None = None
     protocol_name: str | None = None
     assignment: bytes = b""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeartbeatResult:
+class HeartbeatResult(Struct, frozen=True, kw_only=True):
     error: ErrorCode
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeftMember:
+class LeftMember(Struct, frozen=True, kw_only=True):
     member_id: str
     instance_id: str | None
     error: ErrorCode
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaveResult:
+class LeaveResult(Struct, frozen=True, kw_only=True):
     """Before v3 the answer is `error`, or else the error of the one member."""
 
     error: ErrorCode
     members: tuple[LeftMember, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommitResult:
+class CommitResult(Struct, frozen=True, kw_only=True):
     """An error per partition of the request, in its order."""
 
     errors: tuple[tuple[TopicPartition, ErrorCode], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteGroupsResult:
+class DeleteGroupsResult(Struct, frozen=True, kw_only=True):
     """An error per group of the request, in its order."""
 
     errors: tuple[tuple[str, ErrorCode], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteOffsetsResult:
+class DeleteOffsetsResult(Struct, frozen=True, kw_only=True):
     """`error` is about the group; if there is one, `errors` is empty."""
 
     error: ErrorCode
@@ -107,16 +99,14 @@ Result = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
+class Reply(Struct, frozen=True, kw_only=True):
     """Answer that request."""
 
     request_id: int
     result: Result
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Persist:
+class Persist(Struct, frozen=True, kw_only=True):
     """Append these records to `__consumer_offsets` as one batch; a None value is a tombstone.
 
     When they are committed, hand in Persisted(token); when it is certain that they never will be,
@@ -131,8 +121,7 @@ class Persist:
 Effect = Reply | Persist
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommittedOffset:
+class CommittedOffset(Struct, frozen=True, kw_only=True):
     """What a group has stored for a partition."""
 
     offset: Offset
@@ -142,16 +131,14 @@ class CommittedOffset:
     expire_timestamp: TimestampMs | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchOffsetsResult:
+class FetchOffsetsResult(Struct, frozen=True, kw_only=True):
     """Partitions without an offset are absent: the answer for them is -1, epoch -1, metadata ''."""
 
     error: ErrorCode
     offsets: Mapping[TopicPartition, CommittedOffset]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribedMember:
+class DescribedMember(Struct, frozen=True, kw_only=True):
     member_id: str
     instance_id: str | None
     client_id: str
@@ -160,8 +147,7 @@ class DescribedMember:
     assignment: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribedGroup:
+class DescribedGroup(Struct, frozen=True, kw_only=True):
     """An unknown group is GROUP_ID_NOT_FOUND and Dead; before v6 it is sent as NONE and Dead."""
 
     group_id: str
@@ -172,8 +158,7 @@ class DescribedGroup:
     members: tuple[DescribedMember, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListedGroup:
+class ListedGroup(Struct, frozen=True, kw_only=True):
     group_id: str
     protocol_type: str
     state: GroupState

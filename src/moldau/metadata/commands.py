@@ -1,8 +1,9 @@
 """Owns the commands that change metadata: what someone asks for, not yet checked."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import IntEnum
+
+from msgspec import Struct
 
 from moldau.model.ids import BrokerId, TopicId
 
@@ -16,8 +17,7 @@ class ConfigOperation(IntEnum):
     SUBTRACT = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigChange:
+class ConfigChange(Struct, frozen=True, kw_only=True):
     """One change of one key. `value` is None for DELETE."""
 
     name: str
@@ -25,15 +25,13 @@ class ConfigChange:
     value: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreateCluster:
+class CreateCluster(Struct, frozen=True, kw_only=True):
     """Names the cluster; the first command of every cluster."""
 
     cluster_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegisterBroker:
+class RegisterBroker(Struct, frozen=True, kw_only=True):
     """A broker says where it is reached. The same incarnation may register again and move."""
 
     id: BrokerId
@@ -43,8 +41,7 @@ class RegisterBroker:
     incarnation: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreateTopic:
+class CreateTopic(Struct, frozen=True, kw_only=True):
     """The caller makes the id (chance is not ours) and resolves -1 to its default counts.
 
     With `assignments` (partition -> brokers), `partitions` and `replication_factor` stay -1.
@@ -55,20 +52,18 @@ class CreateTopic:
     partitions: int = -1
     replication_factor: int = -1
     assignments: Mapping[int, Sequence[int]] | None = None
-    configs: Mapping[str, str | None] = field(default_factory=dict)
+    configs: Mapping[str, str | None] = {}
     internal: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteTopic:
+class DeleteTopic(Struct, frozen=True, kw_only=True):
     """By name or by id; with both, both must name the same topic."""
 
     name: str | None = None
     topic_id: TopicId | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreatePartitions:
+class CreatePartitions(Struct, frozen=True, kw_only=True):
     """`count` is the total afterwards; `assignments` has one entry per new partition."""
 
     topic: str
@@ -76,40 +71,35 @@ class CreatePartitions:
     assignments: Sequence[Sequence[int]] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterTopicConfigs:
+class AlterTopicConfigs(Struct, frozen=True, kw_only=True):
     """IncrementalAlterConfigs: only the named keys change."""
 
     topic: str
     changes: Sequence[ConfigChange]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplaceTopicConfigs:
+class ReplaceTopicConfigs(Struct, frozen=True, kw_only=True):
     """AlterConfigs: the given keys are all that is set afterwards."""
 
     topic: str
     configs: Mapping[str, str | None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterBrokerConfigs:
+class AlterBrokerConfigs(Struct, frozen=True, kw_only=True):
     """As AlterTopicConfigs, for one broker or CLUSTER_DEFAULT."""
 
     broker_id: BrokerId
     changes: Sequence[ConfigChange]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplaceBrokerConfigs:
+class ReplaceBrokerConfigs(Struct, frozen=True, kw_only=True):
     """As ReplaceTopicConfigs, for one broker or CLUSTER_DEFAULT."""
 
     broker_id: BrokerId
     configs: Mapping[str, str | None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AllocateProducerIds:
+class AllocateProducerIds(Struct, frozen=True, kw_only=True):
     """A block of ids, so that not every producer costs a write."""
 
     count: int
