@@ -1,7 +1,7 @@
 """Owns Broker: a real broker process for tests, on a free port and a temporary directory.
 
-    with Broker() as broker:
-        producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap})
+with Broker() as broker:
+    producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap})
 """
 
 import os
@@ -109,6 +109,10 @@ class Broker:
     def stop(self) -> int:
         """SIGTERM, and the exit code of the clean stop."""
         return self._end(signal.SIGTERM)
+
+    def interrupt(self) -> int:
+        """SIGINT, as Ctrl-C does, and the exit code."""
+        return self._end(signal.SIGINT)
 
     def kill(self) -> int:
         """SIGKILL, as `kill -9` does."""

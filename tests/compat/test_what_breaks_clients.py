@@ -1,0 +1,634 @@
+"""What is known to break Kafka clients, each with a test. The numbers are those of the list in
+docs/internals/kafka.md; those on transactions and leader changes come with the versions that serve
+them.
+"""
+
+import itertools
+import struct
+import threading
+import time
+from collections.abc import Callable
+
+import confluent_kafka
+import pytest
+from compat_clients import SECONDS_MAX
+
+from moldau.model.errors import ErrorCode
+from moldau.records.batch import read_header
+from moldau.records.compression import Codec
+from moldau.records.record import build_batch, read_records
+from moldau.testing.broker import Broker
+from moldau.wire.framing import frame_request
+from moldau.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from moldau.wire.messages.create_topics import (
+    CreatableTopic,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from moldau.wire.messages.describe_topic_partitions import (
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsTopic,
+)
+from moldau.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from moldau.wire.messages.join_group import (
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    JoinGroupResponse,
+)
+from moldau.wire.messages.metadata import MetadataRequest, MetadataResponse
+from moldau.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from moldau.wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestGroupTopic,
+    OffsetFetchResponse,
+)
+from moldau.wire.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from moldau.wire.messages.sync_group import (
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+    SyncGroupResponse,
+)
+from raw_client import (
+    TIMESTAMP_MS,
+    RawClient,
+    batch,
+    batches,
+    produce_request,
+    record,
+    records,
+)
+
+pytestmark = [pytest.mark.compat, pytest.mark.system]
+
+SEQUENCE_MAX = 2**31 - 1
+
+
+@pytest.fixture
+def topic(raw: RawClient, new_name: Callable[[str], str]) -> str:
+    """A topic with one empty partition."""
+    return raw.create_well(new_name("topic"))
+
+
+def frame(body: bytes) -> list[bytes]:
+    return [struct.pack(">i", len(body)), body]
+
+
+# -- 1 to 5: versions and headers
+
+
+def test_01_api_versions_in_an_unknown_version_gets_the_list_in_version_0(raw: RawClient) -> None:
+    head = struct.pack(">hhih", 18, 99, 7, 4) + b"test" + b"\0"
+    raw.post_raw(frame(head + b"\x02x\x02y\0"))
+    reply = raw.receive_raw()
+    assert bytes(reply[:4]) == struct.pack(">i", 7)
+    answer = ApiVersionsResponse.decode(reply, 0, 4)
+    assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert {api.api_key for api in answer.api_keys} >= {0, 1, 2, 3, 18}
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_02_api_versions_has_the_old_response_header_and_client_ids_are_not_compact(
+    raw: RawClient, version: int
+) -> None:
+    # A client id of 200 bytes: read as a compact string, the request would not add up.
+    raw.client_id = "c" * 200
+    request = ApiVersionsRequest(client_software_name="name", client_software_version="1")
+    raw.post_raw(frame_request(request, version, 41, raw.client_id))
+    reply = raw.receive_raw()
+    answer = ApiVersionsResponse.decode(reply, version, 4)
+    assert bytes(reply[:4]) == struct.pack(">i", 41)
+    assert answer.error_code == ErrorCode.NONE
+    assert len(answer.api_keys) > 20
+
+
+def test_03_unknown_tagged_fields_are_skipped(raw: RawClient) -> None:
+    tagged = b"\x02" + b"\x63\x03abc" + b"\x64\x00"
+    # Metadata v9: header 2 with two unknown tags, no topics, three flags, two unknown tags.
+    head = struct.pack(">hhih", 3, 9, 8, 4) + b"test" + tagged
+    raw.post_raw(frame(head + b"\x01" + b"\0\0\0" + tagged))
+    reply = raw.receive_raw()
+    assert bytes(reply[:5]) == struct.pack(">i", 8) + b"\0"
+
+
+def test_04_produce_is_advertised_from_0_so_that_old_clients_compress(raw: RawClient) -> None:
+    assert raw.served_versions()[0].first == 0
+
+
+def test_05_no_version_range_is_empty(raw: RawClient) -> None:
+    for key, versions in raw.served_versions().items():
+        assert 0 <= versions.first <= versions.last, key
+
+
+# -- 6: null where Java expects empty
+
+
+def test_06_lists_are_empty_and_not_null(raw: RawClient, new_name: Callable[[str], str]) -> None:
+    name = new_name("topic")
+    asked = CreatableTopic(name=name, num_partitions=2, replication_factor=1)
+    created = raw.ask(CreateTopicsRequest(topics=[asked]), CreateTopicsResponse).topics[0]
+    assert created.configs is not None
+    refused = raw.ask(CreateTopicsRequest(topics=[asked]), CreateTopicsResponse).topics[0]
+    assert refused.error_code == ErrorCode.TOPIC_ALREADY_EXISTS
+    assert refused.configs is not None
+    described = raw.ask(
+        DescribeTopicPartitionsRequest(
+            topics=[DescribeTopicPartitionsTopic(name=name)], response_partition_limit=10
+        ),
+        DescribeTopicPartitionsResponse,
+    ).topics[0]
+    for partition in described.partitions:
+        assert partition.eligible_leader_replicas is not None
+        assert partition.last_known_elr is not None
+        assert partition.offline_replicas is not None
+
+
+# -- 7 to 10: fetching
+
+
+@pytest.mark.parametrize("offset", [0, 1, 4])
+def test_07_a_fetch_inside_a_batch_returns_the_whole_batch(
+    raw: RawClient, topic: str, offset: int
+) -> None:
+    raw.produce_well(topic, b"0", b"1", b"2", b"3", b"4")
+    raw.produce_well(topic, b"5")
+    assert [item.offset for item in records(raw.fetch(topic, offset).records)] == list(range(6))
+
+
+def test_08_one_batch_is_always_returned_but_the_total_is_capped(
+    raw: RawClient, new_name: Callable[[str], str]
+) -> None:
+    topic = raw.create_well(new_name("topic"), partitions=3)
+    large = batch([b"x" * 50_000])
+    for partition in range(3):
+        for _ in range(2):
+            assert raw.produce(topic, large, partition=partition).error_code == ErrorCode.NONE
+
+    def sizes(bytes_max: int, partition_bytes_max: int) -> list[int]:
+        answer = raw.fetch_response(
+            topic,
+            0,
+            partitions=[0, 1, 2],
+            bytes_max=bytes_max,
+            partition_bytes_max=partition_bytes_max,
+        )
+        return [len(batches(part.records)) for part in answer.topics[0].partitions]
+
+    assert sizes(1, 1) == [1, 0, 0]
+    assert sizes(1, 1 << 20) == [1, 0, 0]
+    assert sizes(len(large) * 2 + 100, 1 << 20) == [2, 0, 0]
+    assert sum(sizes(len(large) * 4 + 100, 1 << 20)) == 4
+    assert sizes(1 << 20, 1 << 20) == [2, 2, 2]
+
+
+def test_09_no_fetch_session_is_handed_out_and_none_is_known(raw: RawClient, topic: str) -> None:
+    raw.produce_well(topic, b"x")
+    opened = raw.fetch_response(topic, 0, session_id=0, session_epoch=0)
+    assert (opened.error_code, opened.session_id) == (ErrorCode.NONE, 0)
+    assert records(opened.topics[0].partitions[0].records)
+    resumed = raw.fetch_response(topic, 0, session_id=77, session_epoch=1)
+    assert resumed.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+def test_10_a_fetch_without_data_waits_and_is_woken_by_data(
+    broker: Broker, raw: RawClient, topic: str
+) -> None:
+    wait_ms = 400
+    started = time.monotonic()
+    empty = raw.fetch(topic, 0, wait_ms=wait_ms)
+    assert time.monotonic() - started >= wait_ms / 1000 * 0.9
+    assert (empty.error_code, bytes(empty.records)) == (ErrorCode.NONE, b"")
+
+    def produce_later() -> None:
+        time.sleep(0.2)
+        with RawClient(broker.host, broker.port) as other:
+            other.produce_well(topic, b"late")
+
+    thread = threading.Thread(target=produce_later)
+    thread.start()
+    started = time.monotonic()
+    woken = raw.fetch(topic, 0, wait_ms=20_000)
+    waited = time.monotonic() - started
+    thread.join()
+    assert [item.value for item in records(woken.records)] == [b"late"]
+    assert waited < 10
+
+
+# -- 11 to 15: ids, epochs and offsets
+
+
+def test_11_topic_ids_are_stable_and_new_on_recreation(
+    raw: RawClient, new_name: Callable[[str], str]
+) -> None:
+    name = raw.create_well(new_name("topic"))
+    first = raw.metadata(name).topic_id
+    assert first != bytes(16)
+    assert raw.metadata(name).topic_id == first
+    raw.produce_well(name, b"old")
+    assert raw.delete(name) == ErrorCode.NONE
+    raw.create_well(name)
+    second = raw.metadata(name).topic_id
+    assert second not in (first, bytes(16))
+    gone = raw.fetch_response(name, 0, version=13, topic_id=first)
+    assert gone.topics[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
+    there = raw.fetch_response(name, 0, version=13, topic_id=second)
+    assert there.topics[0].partitions[0].error_code == ErrorCode.NONE
+    assert raw.read_all(name) == []
+
+
+def test_12_leader_epochs_agree(raw: RawClient, topic: str, new_name: Callable[[str], str]) -> None:
+    epoch = raw.metadata(topic).partitions[0].leader_epoch
+    assert epoch >= 0
+    raw.produce_well(topic, b"x")
+    fetched = raw.fetch(topic, 0, leader_epoch=epoch)
+    assert fetched.error_code == ErrorCode.NONE
+    assert read_header(bytes(fetched.records)).leader_epoch == epoch
+    assert raw.list_offset(topic, -1).leader_epoch == epoch
+    assert raw.fetch(topic, 0, leader_epoch=epoch + 1).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+    if epoch:
+        older = raw.fetch(topic, 0, leader_epoch=epoch - 1)
+        assert older.error_code == ErrorCode.FENCED_LEADER_EPOCH
+    group = new_name("group")
+    commit(raw, group, topic, 1, leader_epoch=epoch)
+    assert committed(raw, group, topic)[1] == epoch
+
+
+def test_13_epoch_ends_are_known_and_future_ones_are_not(raw: RawClient, topic: str) -> None:
+    raw.produce_well(topic, b"a", b"b", b"c")
+    epoch = raw.metadata(topic).partitions[0].leader_epoch
+    assert epoch_end(raw, topic, epoch) == (ErrorCode.NONE, epoch, 3)
+    assert epoch_end(raw, topic, epoch + 5) == (ErrorCode.NONE, -1, -1)
+
+
+def test_13_a_past_epoch_ends_where_the_next_began(new_name: Callable[[str], str]) -> None:
+    name = new_name("topic")
+    with Broker() as own:
+        with RawClient(own.host, own.port) as raw:
+            raw.create_well(name)
+            raw.produce_well(name, b"a", b"b")
+            first = raw.metadata(name).partitions[0].leader_epoch
+        own.restart()
+        with RawClient(own.host, own.port) as raw:
+            raw.produce_well(name, b"c")
+            second = raw.metadata(name).partitions[0].leader_epoch
+            assert second > first
+            assert epoch_end(raw, name, first) == (ErrorCode.NONE, first, 2)
+            assert epoch_end(raw, name, second) == (ErrorCode.NONE, second, 3)
+            stale = raw.fetch(name, 0, leader_epoch=first)
+            assert stale.error_code == ErrorCode.FENCED_LEADER_EPOCH
+
+
+def epoch_end(raw: RawClient, topic: str, epoch: int) -> tuple[int, int, int]:
+    asked = OffsetForLeaderPartition(partition=0, leader_epoch=epoch)
+    answer = (
+        raw.ask(
+            OffsetForLeaderEpochRequest(
+                topics=[OffsetForLeaderTopic(topic=topic, partitions=[asked])]
+            ),
+            OffsetForLeaderEpochResponse,
+        )
+        .topics[0]
+        .partitions[0]
+    )
+    return answer.error_code, answer.leader_epoch, answer.end_offset
+
+
+def test_15_offsets_by_name_and_by_time(raw: RawClient, topic: str) -> None:
+    # Times go back within the batch and between batches, as clients' clocks do.
+    times = [[100, 300, 200], [150], [400, 400]]
+    for group in times:
+        data = build_batch([record(b"v", timestamp=time) for time in group])
+        assert raw.produce(topic, data).error_code == ErrorCode.NONE
+
+    def found(timestamp: int) -> tuple[int, int]:
+        answer = raw.list_offset(topic, timestamp)
+        assert answer.error_code == ErrorCode.NONE
+        return answer.offset, answer.timestamp
+
+    assert found(-1) == (6, -1)
+    assert found(-2) == (0, -1)
+    assert found(-3) == (4, 400)
+    assert found(-4) == (0, -1)
+    assert found(-5)[0] in (-1, 0)
+    assert found(0) == (0, 100)
+    assert found(100) == (0, 100)
+    assert found(101) == (1, 300)
+    assert found(300) == (1, 300)
+    assert found(301) == (4, 400)
+    assert found(401) == (-1, -1)
+    assert raw.list_offset(topic, -1, isolation=1).offset == 6
+
+
+def test_15_an_offset_outside_the_log_is_out_of_range(raw: RawClient, topic: str) -> None:
+    raw.produce_well(topic, b"x")
+    assert raw.fetch(topic, 1).error_code == ErrorCode.NONE
+    for offset in (2, 100, -1):
+        answer = raw.fetch(topic, offset)
+        assert answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+        assert answer.high_watermark == 1
+
+
+# -- 16 and 17: idempotent producers
+
+
+def test_16_a_repeated_batch_among_the_last_five_gets_its_first_offset(
+    raw: RawClient, topic: str
+) -> None:
+    producer, epoch = raw.new_producer()
+    sent = [
+        batch([b"a", b"b"], producer_id=producer, producer_epoch=epoch, sequence=number * 2)
+        for number in range(7)
+    ]
+    assert [raw.produce(topic, data).base_offset for data in sent] == list(range(0, 14, 2))
+    for number in range(2, 7):
+        again = raw.produce(topic, sent[number])
+        assert (again.error_code, again.base_offset) == (ErrorCode.NONE, number * 2)
+    # Older than the window: known to be a repetition, or out of order; never appended again.
+    forgotten = raw.produce(topic, sent[0]).error_code
+    assert forgotten in (
+        ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    )
+    gap = batch([b"x"], producer_id=producer, producer_epoch=epoch, sequence=100)
+    assert raw.produce(topic, gap).error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert [item.offset for item in raw.read_all(topic)] == list(range(14))
+
+
+def test_16_the_window_survives_a_restart() -> None:
+    with Broker() as own:
+        with RawClient(own.host, own.port) as raw:
+            raw.create_well("topic")
+            producer, epoch = raw.new_producer()
+            sent = [
+                batch([b"v"], producer_id=producer, producer_epoch=epoch, sequence=number)
+                for number in range(3)
+            ]
+            for data in sent:
+                raw.produce("topic", data)
+        own.kill()
+        own.start()
+        with RawClient(own.host, own.port) as raw:
+            assert [raw.produce("topic", data).base_offset for data in sent] == [0, 1, 2]
+            assert len(raw.read_all("topic")) == 3
+            assert raw.new_producer() != (producer, epoch)
+
+
+def test_17_sequence_numbers_wrap_to_0(raw: RawClient, topic: str) -> None:
+    producer, epoch = raw.new_producer()
+
+    def send(sequence: int, count: int) -> tuple[int, int]:
+        data = batch([b"v"] * count, producer_id=producer, producer_epoch=epoch, sequence=sequence)
+        answer = raw.produce(topic, data)
+        return answer.error_code, answer.base_offset
+
+    # A producer that the broker has not seen may start anywhere.
+    assert send(SEQUENCE_MAX - 2, 2) == (ErrorCode.NONE, 0)
+    # This batch crosses the end: its records are numbered max, 0, 1.
+    assert send(SEQUENCE_MAX, 3) == (ErrorCode.NONE, 2)
+    assert send(SEQUENCE_MAX, 3) == (ErrorCode.NONE, 2)
+    assert send(2, 1) == (ErrorCode.NONE, 5)
+    assert send(SEQUENCE_MAX, 1)[0] != ErrorCode.NONE
+
+
+# -- 21 to 23: groups
+
+
+def join(
+    raw: RawClient, group: str, member: str, *, instance: str | None = None, version: int = 5
+) -> JoinGroupResponse:
+    request = JoinGroupRequest(
+        group_id=group,
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=10_000,
+        member_id=member,
+        group_instance_id=instance,
+        protocol_type="consumer",
+        protocols=[JoinGroupRequestProtocol(name="range", metadata=b"subscription")],
+    )
+    return raw.ask(request, JoinGroupResponse, version)
+
+
+def sync(
+    raw: RawClient, group: str, joined: JoinGroupResponse, *, instance: str | None = None
+) -> SyncGroupResponse:
+    assignments = [
+        SyncGroupRequestAssignment(member_id=member.member_id, assignment=b"for-" + member.metadata)
+        for member in joined.members
+    ]
+    request = SyncGroupRequest(
+        group_id=group,
+        generation_id=joined.generation_id,
+        member_id=joined.member_id,
+        group_instance_id=instance,
+        assignments=assignments,
+    )
+    return raw.ask(request, SyncGroupResponse, 3)
+
+
+def test_21_a_new_member_is_given_an_id_before_it_joins(
+    raw: RawClient, new_name: Callable[[str], str]
+) -> None:
+    group = new_name("group")
+    asked = join(raw, group, "")
+    assert asked.error_code == ErrorCode.MEMBER_ID_REQUIRED
+    assert asked.member_id
+    joined = join(raw, group, asked.member_id)
+    assert (joined.error_code, joined.member_id) == (ErrorCode.NONE, asked.member_id)
+    assert sync(raw, group, joined).assignment == b"for-subscription"
+    # Clients before version 4 cannot be asked to come again.
+    assert join(raw, new_name("group"), "", version=3).error_code == ErrorCode.NONE
+
+
+def test_21_consumers_that_join_together_all_get_partitions(
+    broker: Broker, raw: RawClient, new_name: Callable[[str], str]
+) -> None:
+    topic = raw.create_well(new_name("topic"), partitions=6)
+    group = new_name("group")
+    errors: list[object] = []
+    consumers = [
+        confluent_kafka.Consumer(
+            {
+                "bootstrap.servers": broker.bootstrap,
+                "group.id": group,
+                "log_level": 3,
+                "error_cb": errors.append,
+            }
+        )
+        for _ in range(3)
+    ]
+    try:
+        for consumer in consumers:
+            consumer.subscribe([topic])
+        deadline = time.monotonic() + SECONDS_MAX
+        owned: list[list[int]] = []
+        while time.monotonic() < deadline:
+            for consumer in consumers:
+                got = consumer.poll(0.05)
+                assert got is None or got.error() is None, got.error()
+            owned = [[part.partition for part in item.assignment()] for item in consumers]
+            if sorted(map(len, owned)) == [2, 2, 2]:
+                break
+        assert sorted(itertools.chain(*owned)) == list(range(6))
+    finally:
+        for consumer in consumers:
+            consumer.close()
+    assert errors == []
+
+
+def test_22_a_static_member_keeps_its_assignment_and_fences_its_double(
+    raw: RawClient, new_name: Callable[[str], str]
+) -> None:
+    group = new_name("group")
+    first = join(raw, group, "", instance="one")
+    assert first.error_code == ErrorCode.NONE
+    assert sync(raw, group, first, instance="one").error_code == ErrorCode.NONE
+    # The same instance starts again without its member id, as after a crash.
+    second = join(raw, group, "", instance="one")
+    assert second.error_code == ErrorCode.NONE
+    assert second.member_id != first.member_id
+    assert second.generation_id == first.generation_id
+    again = sync(raw, group, second, instance="one")
+    assert (again.error_code, again.assignment) == (ErrorCode.NONE, b"for-subscription")
+    beat = HeartbeatRequest(
+        group_id=group,
+        generation_id=first.generation_id,
+        member_id=first.member_id,
+        group_instance_id="one",
+    )
+    assert raw.ask(beat, HeartbeatResponse).error_code == ErrorCode.FENCED_INSTANCE_ID
+
+
+def commit(
+    raw: RawClient,
+    group: str,
+    topic: str,
+    offset: int,
+    *,
+    leader_epoch: int = -1,
+    metadata: str | None = "",
+) -> int:
+    partition = OffsetCommitRequestPartition(
+        partition_index=0,
+        committed_offset=offset,
+        committed_leader_epoch=leader_epoch,
+        committed_metadata=metadata,
+    )
+    request = OffsetCommitRequest(
+        group_id=group,
+        generation_id_or_member_epoch=-1,
+        member_id="",
+        topics=[OffsetCommitRequestTopic(name=topic, partitions=[partition])],
+    )
+    answer = raw.ask(request, OffsetCommitResponse, 9)
+    return answer.topics[0].partitions[0].error_code
+
+
+def committed(raw: RawClient, group: str, topic: str) -> tuple[int, int, str | None]:
+    request = OffsetFetchRequest(
+        groups=[
+            OffsetFetchRequestGroup(
+                group_id=group,
+                topics=[OffsetFetchRequestGroupTopic(name=topic, partition_indexes=[0])],
+            )
+        ]
+    )
+    answer = raw.ask(request, OffsetFetchResponse, 9).groups[0].topics[0].partitions[0]
+    return answer.committed_offset, answer.committed_leader_epoch, answer.metadata
+
+
+def test_23_a_commit_comes_back_with_its_metadata_and_epoch(
+    raw: RawClient, topic: str, new_name: Callable[[str], str]
+) -> None:
+    group = new_name("group")
+    assert committed(raw, group, topic) == (-1, -1, "")
+    assert commit(raw, group, topic, 7, leader_epoch=3, metadata="Größe 1") == ErrorCode.NONE
+    assert committed(raw, group, topic) == (7, 3, "Größe 1")
+    assert commit(raw, group, topic, 8) == ErrorCode.NONE
+    assert committed(raw, group, topic) == (8, -1, "")
+
+
+# -- 24 and 25: writing
+
+
+def test_24_a_batch_above_the_limit_is_too_large_and_the_topic_goes_on(
+    raw: RawClient, new_name: Callable[[str], str]
+) -> None:
+    topic = raw.create_well(new_name("topic"), max_message_bytes="2000")
+    assert raw.produce(topic, batch([b"x" * 3000])).error_code == ErrorCode.MESSAGE_TOO_LARGE
+    assert raw.produce_well(topic, b"x" * 1000) == 0
+
+
+def test_24_acks_0_gets_no_response_at_all(raw: RawClient, topic: str) -> None:
+    for number in range(5):
+        request = produce_request(topic, batch([b"%d" % number]), acks=0)
+        raw.post(request, 9, reply=False)
+    # The next frame on the connection answers the next request, and nothing before it.
+    last = raw.produce_well(topic, b"5")
+    assert last == 5
+    assert [item.value for item in raw.read_all(topic)] == [b"%d" % n for n in range(6)]
+
+
+def test_24_nobody_is_throttled(raw: RawClient, topic: str) -> None:
+    assert raw.fetch_response(topic, 0).throttle_time_ms == 0
+    assert raw.ask(MetadataRequest(topics=[]), MetadataResponse).throttle_time_ms == 0
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_25_every_codec_is_kept_as_it_was_sent(raw: RawClient, topic: str, codec: Codec) -> None:
+    values = [b"value %d " % number * 20 for number in range(50)]
+    sent = batch(values, codec=codec)
+    assert raw.produce(topic, sent).base_offset == 0
+    (got,) = batches(raw.fetch(topic, 0).records)
+    # All but base offset and leader epoch, which the broker stamps.
+    assert (got[8:12], got[16:]) == (sent[8:12], sent[16:])
+    assert [item.value for item in read_records(got)] == values
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_25_append_time_is_stamped_with_a_valid_checksum(
+    raw: RawClient, new_name: Callable[[str], str], codec: Codec
+) -> None:
+    topic = raw.create_well(new_name("topic"), message_timestamp_type="LogAppendTime")
+    answer = raw.produce(topic, batch([b"a", b"b"], codec=codec))
+    assert answer.error_code == ErrorCode.NONE
+    assert answer.log_append_time_ms > TIMESTAMP_MS
+    # read_records checks the checksum.
+    (got,) = batches(raw.fetch(topic, 0).records)
+    assert read_header(got).is_append_time
+    assert [item.timestamp for item in read_records(got)] == [answer.log_append_time_ms] * 2
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_25_a_record_without_key_is_refused_by_a_compacted_topic(
+    raw: RawClient, new_name: Callable[[str], str], codec: Codec
+) -> None:
+    topic = raw.create_well(new_name("topic"), cleanup_policy="compact")
+    keyless = build_batch([record(b"a"), record(b"b", key=None)], codec=codec)
+    assert raw.produce(topic, keyless).error_code == ErrorCode.INVALID_RECORD
+    assert raw.produce(topic, build_batch([record(b"a")], codec=codec)).base_offset == 0
+
+
+# -- the runners-up
+
+
+def test_metadata_creates_a_topic_only_if_it_may(
+    raw: RawClient, new_name: Callable[[str], str]
+) -> None:
+    name = new_name("topic")
+    assert raw.metadata(name).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    first = raw.metadata(name, creates=True).error_code
+    assert first in (ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE)
+    there = raw.metadata(name)
+    assert (there.error_code, len(there.partitions)) == (ErrorCode.NONE, 3)
+    assert raw.produce_well(name, b"first") == 0
