@@ -326,6 +326,15 @@ def test_old_records_are_let_go_by_size(make: Make) -> None:
     assert log.start_offset > 0
 
 
+def test_records_without_a_time_are_not_let_go_by_time(make: Make) -> None:
+    log = make(LogConfig(segment_bytes_max=200, retention_ms=1))
+    for _ in range(6):
+        append(log, time=-1)
+    flush(log)
+    assert not log.retain(TimestampMs(10**12), log.end_offset)
+    assert log.start_offset == 0
+
+
 def test_without_the_delete_policy_nothing_is_let_go(make: Make) -> None:
     log = make(LogConfig(segment_bytes_max=200, retention_ms=1, delete_expired=False))
     for _ in range(10):

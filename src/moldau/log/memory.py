@@ -291,8 +291,8 @@ class MemoryLog:
         size = self._size
         for header in self._headers:
             too_old = (
-                self._config.retention_ms >= 0
-                and now - header.max_timestamp > self._config.retention_ms
+                0 <= self._config.retention_ms < now - header.max_timestamp
+                and header.max_timestamp >= 0
             )
             too_large = (
                 self._config.retention_bytes >= 0

@@ -19,21 +19,23 @@ def expired_count(
         return 0
     size = active_bytes + sum(segment.data_bytes for segment in closed)
     for count, segment in enumerate(closed):
-        too_old = config.retention_ms >= 0 and now - segment.max_timestamp > config.retention_ms
         size -= segment.data_bytes
         too_large = config.retention_bytes >= 0 and size >= config.retention_bytes
-        if segment.end_offset > end or not (too_old or too_large):
+        if segment.end_offset > end or not (too_large or is_expired(segment, config, now)):
             return count
     return len(closed)
 
 
+def is_expired(segment: Segment, config: LogConfig, now: TimestampMs) -> bool:
+    """Whether all records are older than retention_ms. Records without a time never are."""
+    largest = segment.max_timestamp
+    return 0 <= config.retention_ms < now - largest and largest >= 0
+
+
 def is_roll_due(active: Segment, config: LogConfig, now: TimestampMs) -> bool:
     """Whether a segment that is written to no more should be closed, so that it can expire."""
-    if not active.data_bytes:
+    if not active.data_bytes or active.first_timestamp < 0:
         return False
-    expired = (
-        config.delete_expired
-        and config.retention_ms >= 0
-        and now - active.max_timestamp > config.retention_ms
-    )
-    return expired or now - active.first_timestamp > config.segment_ms_max
+    if config.delete_expired and is_expired(active, config, now):
+        return True
+    return now - active.first_timestamp > config.segment_ms_max
