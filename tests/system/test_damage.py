@@ -4,10 +4,10 @@ import os
 from pathlib import Path
 
 import pytest
-from raw_client import RawClient
 
 from moldau.model.errors import ErrorCode
 from moldau.testing.broker import Broker, BrokerFailedError
+from raw_client import RawClient
 
 pytestmark = pytest.mark.system
 VALUE = bytes(range(250))
