@@ -89,7 +89,8 @@ class Flusher:
                 continue
             small = handle.unflushed_bytes <= _INLINE_BYTES_MAX
             handle.unflushed_bytes = 0
-            if alone and small and self._small_flush_seconds <= _INLINE_SECONDS_MAX:
+            quick = self._small_flush_seconds <= _INLINE_SECONDS_MAX
+            if alone and small and quick and not task.is_heavy:
                 self._run_inline(handle, task)
             else:
                 handle.busy = True

@@ -93,6 +93,8 @@ class Upkeep:
             for hosted in self._partitions:
                 with _room_needed():
                     hosted.replica.snapshot_if_due()
+                # Closed segments are flushed under every policy, to keep a restart short.
+                hosted.replica.flush_soon()
 
     async def _keep_watching_disk(self) -> None:
         while True:
