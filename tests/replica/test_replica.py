@@ -62,6 +62,8 @@ class HeldLog(MemoryLog):
 
 
 class HeldTask:
+    is_heavy = False
+
     def __init__(self, log: HeldLog, inner: FlushTask) -> None:
         self.log = log
         self.inner = inner
