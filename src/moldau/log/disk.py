@@ -206,26 +206,43 @@ class DiskLog(CuttingLog):
 
     def find_max_timestamp(self, end_offset: Offset) -> TimestampedOffset | None:
         best: tuple[TimestampMs, Segment, int, int] | None = None
-        for segment in self._segments:
-            # A segment's own maximum may count batches that were cut: never too small.
-            if best is not None and segment.max_timestamp <= best[0]:
-                continue
-            position = HEADER_BYTES
-            if best is not None:
-                entry = segment.loaded_index().floor_time(TimestampMs(best[0] + 1))
-                position = entry[1] if entry else HEADER_BYTES
-            for at, header in walk_headers(segment.file(), position, segment.position):
-                if header.next_offset > end_offset:
-                    break
-                if header.next_offset <= self.start_offset:
-                    continue
-                if best is None or header.max_timestamp > best[0]:
-                    best = (header.max_timestamp, segment, at, header.size)
+        for segment in sorted(self._segments, key=lambda segment: -segment.max_timestamp):
+            if best is not None and segment.max_timestamp < best[0]:
+                break
+            found = self._largest_in(segment, end_offset)
+            if found is not None and (
+                best is None
+                or found[0] > best[0]
+                or (found[0] == best[0] and segment.base_offset < best[1].base_offset)
+            ):
+                best = (found[0], segment, found[1], found[2])
         if best is None:
             return None
         time, segment, at, size = best
         batch = segment.file().pread(size, at)
         return find_in_batch(batch, time, self.start_offset, end_offset)
+
+    def _largest_in(
+        self, segment: Segment, end_offset: Offset
+    ) -> tuple[TimestampMs, int, int] | None:
+        """Time, position and size of the first batch with the largest time of a segment."""
+        if segment is not self._active:
+            self._keep_loaded(segment)
+        # The batch that reached the segment's maximum lies behind the last entry before it. The
+        # maximum may count a batch that was cut or may not be read: then all of them are looked at.
+        entry = segment.loaded_index().floor_time(segment.max_timestamp)
+        for position in (entry[1] if entry else HEADER_BYTES, HEADER_BYTES):
+            found: tuple[TimestampMs, int, int] | None = None
+            for at, header in walk_headers(segment.file(), position, segment.position):
+                if header.next_offset > end_offset:
+                    break
+                if header.next_offset > self.start_offset and (
+                    found is None or header.max_timestamp > found[0]
+                ):
+                    found = (header.max_timestamp, at, header.size)
+                    if found[0] >= segment.max_timestamp:
+                        return found
+        return found
 
     def epoch_at(self, offset: Offset) -> Epoch:
         return self._epochs.at_offset(offset)

@@ -6,6 +6,7 @@ comparison with `_limit`, and sorted out in `_prepare`.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from moldau.log.flush import DISK_FULL, DiskFlush, Fill
 from moldau.log.index import INDEX_SAVE_BYTES
@@ -120,7 +121,10 @@ class WritingLog:
         if not self._is_always:
             if was_always and self._segments and not self._failures:
                 # From now on bytes are promised that are not flushed: a mark must not deny it.
-                self._write_mark(self._active, self._synced_offset)
+                if self._is_fresh:
+                    self._begin_writing()
+                else:
+                    self._write_mark(self._active, self._synced_offset)
             self.flushed_offset = self.end_offset
 
     # ---- failure
@@ -378,9 +382,9 @@ class WritingLog:
     # ---- flush
 
     def begin_flush(self) -> DiskFlush | None:
-        self._check_usable()
-        if not self._segments:
+        if self._is_closed or not self._segments:
             return None
+        self._check_usable()
         if self._config.flush is FlushPolicy.NEVER and not self._pending:
             return None
         if self._synced_offset == self.end_offset and not self._pending:
@@ -460,6 +464,12 @@ class WritingLog:
             self._synced_position = HEADER_BYTES if is_base else 0
         if task.offset > self.flushed_offset:
             self.flushed_offset = task.offset
+        # The flush counts, whatever becomes of this: a failure here fences the log by itself.
+        with suppress(StorageError):
+            self._settle(task)
+
+    def _settle(self, task: DiskFlush) -> None:
+        """What a flush that has ended makes possible: saved indexes, and a mark without doubt."""
         if task.closed:
             self._settle_closed(task.closed)
         if task.segment is self._active:
