@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from moldau.wire.schema import Message, Struct
 
 
-ELEMENTS_MAX = 1 << 21
+ELEMENTS_MAX = 1 << 18
 """Most elements in all arrays of one message: an element of two bytes becomes an object of eighty,
-so that the size of the frame alone would allow many gigabytes."""
+so that the size of the frame alone would allow many gigabytes, and seconds of work in one go."""
 
 
 def _short() -> NoReturn:

@@ -1,5 +1,6 @@
 """Metadata (3): brokers, topics, partitions and leaders; creates topics on demand if allowed."""
 
+import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
@@ -20,6 +21,7 @@ from moldau.wire.registry import ApiKey
 
 _EMPTY_MEANS_NONE_FROM = 1
 _NULL_NAME_FROM = 12
+_NAMES_PER_TURN = 100
 
 
 def handle(
@@ -33,11 +35,14 @@ def handle(
             [describe(call, topic) for topic in call.broker.image.topics.values()],
         )
     if request.allow_auto_topic_creation and call.broker.auto_create_topics:
-        missing = [
-            topic.name
-            for topic in topics
-            if topic.name is not None and call.broker.image.topic(topic.name) is None
-        ]
+        # Each once, however often it is named.
+        missing = list(
+            dict.fromkeys(
+                topic.name
+                for topic in topics
+                if topic.name is not None and call.broker.image.topic(topic.name) is None
+            )
+        )
         if missing:
             return _create_then_respond(call, request, topics, missing)
     return _respond(call, request, [_look_up(call, topic, {}) for topic in topics])
@@ -47,7 +52,10 @@ async def _create_then_respond(
     call: Call, request: MetadataRequest, topics: list[MetadataRequestTopic], missing: list[str]
 ) -> MetadataResponse:
     refused: dict[str, ErrorCode] = {}
-    for name in missing:
+    for number, name in enumerate(missing, 1):
+        if number % _NAMES_PER_TURN == 0:
+            # A refusal waits for nothing, so without this a long list would hold up everybody.
+            await asyncio.sleep(0)
         try:
             await call.broker.topics.ensure(name)
         except RefusedError as error:
