@@ -49,7 +49,7 @@ class Votes(dict[str, tuple[Epoch, BrokerId]]):
 class World:
     """Two partitions in memory and a fetch service over them."""
 
-    def __init__(self) -> None:
+    def __init__(self, flush: FlushPolicy = FlushPolicy.NEVER) -> None:
         loop = asyncio.get_running_loop()
         flusher = Flusher(loop=loop, clock=Clock(), threads=1, on_failure=lambda _: None)
         self.replicas = {}
@@ -57,7 +57,7 @@ class World:
             replica = Replica(
                 partition=TopicPartition("t", PartitionIndex(index)),
                 topic_id=TopicId(bytes(16)),
-                log=MemoryLog(LogConfig(flush=FlushPolicy.NEVER)),
+                log=MemoryLog(LogConfig(flush=flush)),
                 group=RaftGroup(
                     broker=ME, voters=frozenset({ME}), epoch=Epoch(-1), commit=RaftIndex(0)
                 ),
@@ -171,6 +171,21 @@ async def test_an_error_is_told_at_once_and_does_not_stop_the_others() -> None:
         ErrorCode.NONE,
     ]
     assert answer[2].size == size
+
+
+async def test_an_offset_that_is_appended_and_not_committed_is_waited_for() -> None:
+    world = World(FlushPolicy.ALWAYS)
+    world.append(0)
+    size = world.append(0)
+    replica = world.replicas["t", 0]
+    assert replica.high_watermark == 0
+    assert world.fetch((0, 1)) is not None
+    assert world.fetch((0, 2)) is not None
+    await eventually(lambda: len(world.answers) == 1)
+    assert [(result.error, result.size) for result in world.answers[0]] == [(ErrorCode.NONE, size)]
+    world.fetch((0, 3))
+    assert world.answers[1][0].error is ErrorCode.OFFSET_OUT_OF_RANGE
+    world.service.answer_all()
 
 
 async def test_the_first_batch_may_exceed_the_limit_and_only_the_first() -> None:

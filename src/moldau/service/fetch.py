@@ -78,8 +78,11 @@ class FetchService:
                 check_epoch(replica, request.leader_epoch)
             watermark = replica.high_watermark
             start = replica.log.start_offset
-            if request.offset == watermark or (left <= 0 and not is_first):
-                if request.offset < start or request.offset > watermark:
+            if request.offset >= watermark or (left <= 0 and not is_first):
+                # Appended and not yet committed is not out of range: whoever asks for it waits.
+                # The error would send a consumer that knows the offset of an acks=1 reply back to
+                # the start.
+                if not start <= request.offset <= replica.log.end_offset:
                     raise RefusedError(ErrorCode.OFFSET_OUT_OF_RANGE)
                 return FetchResult(ErrorCode.NONE, watermark, start, b"", 0)
             read = replica.read(request.offset, min(request.bytes_max, left))

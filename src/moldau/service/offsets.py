@@ -54,7 +54,9 @@ class OffsetService:
         if epoch > replica.epoch:
             return NO_EPOCH, Offset(-1)
         if epoch == replica.epoch:
-            return replica.epoch, replica.high_watermark
+            # Its end may be above the watermark: a client that read up to an acks=1 reply must
+            # not take that for a truncation.
+            return replica.epoch, replica.log.end_offset
         return replica.log.epoch_end(Epoch(epoch))
 
 
