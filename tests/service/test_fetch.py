@@ -51,7 +51,7 @@ class World:
 
     def __init__(self, flush: FlushPolicy = FlushPolicy.NEVER) -> None:
         loop = asyncio.get_running_loop()
-        flusher = Flusher(loop=loop, clock=Clock(), threads=1, on_failure=lambda _: None)
+        self.flusher = Flusher(loop=loop, clock=Clock(), threads=1, on_failure=lambda _: None)
         self.replicas = {}
         for index in range(2):
             replica = Replica(
@@ -61,7 +61,7 @@ class World:
                 group=RaftGroup(
                     broker=ME, voters=frozenset({ME}), epoch=Epoch(-1), commit=RaftIndex(0)
                 ),
-                flusher=flusher,
+                flusher=self.flusher,
                 clock=Clock(),
             )
             elect([replica], Votes())
@@ -186,6 +186,7 @@ async def test_an_offset_that_is_appended_and_not_committed_is_waited_for() -> N
     world.fetch((0, 3))
     assert world.answers[1][0].error is ErrorCode.OFFSET_OUT_OF_RANGE
     world.service.answer_all()
+    world.flusher.stop()
 
 
 async def test_the_first_batch_may_exceed_the_limit_and_only_the_first() -> None:

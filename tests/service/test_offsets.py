@@ -41,14 +41,13 @@ class Votes(dict[str, tuple[Epoch, BrokerId]]):
         self.update(votes)
 
 
-def open_replica() -> Replica:
-    loop = asyncio.get_running_loop()
+def open_replica(flusher: Flusher) -> Replica:
     replica = Replica(
         partition=TopicPartition("t", PartitionIndex(0)),
         topic_id=TopicId(bytes(16)),
         log=MemoryLog(LogConfig()),
         group=RaftGroup(broker=ME, voters=frozenset({ME}), epoch=Epoch(-1), commit=RaftIndex(0)),
-        flusher=Flusher(loop=loop, clock=Clock(), threads=1, on_failure=lambda _: None),
+        flusher=flusher,
         clock=Clock(),
     )
     elect([replica], Votes())
@@ -58,7 +57,9 @@ def open_replica() -> Replica:
 async def test_the_current_epoch_ends_where_the_log_does_and_the_latest_offset_is_committed() -> (
     None
 ):
-    replica = open_replica()
+    loop = asyncio.get_running_loop()
+    flusher = Flusher(loop=loop, clock=Clock(), threads=1, on_failure=lambda _: None)
+    replica = open_replica(flusher)
     found = SimpleNamespace(find=lambda topic, partition: SimpleNamespace(replica=replica))
     service = OffsetService(cast(Partitions, found))
     data = bytearray(build_batch([Record(Offset(0), TimestampMs(0), None, b"v", [])]))
@@ -67,3 +68,4 @@ async def test_the_current_epoch_ends_where_the_log_does_and_the_latest_offset_i
     assert service.epoch_end("t", 0, 0) == (0, 1)
     assert service.list_offset("t", 0, LATEST).offset == 0
     assert service.epoch_end("t", 0, 1) == (-1, -1)
+    flusher.stop()
