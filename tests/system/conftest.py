@@ -35,8 +35,8 @@ _numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="session")
-def broker() -> Iterator[Broker]:
-    with Broker() as started:
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with Broker(data_dir=tmp_path_factory.mktemp("broker") / "data") as started:
         yield started
 
 
