@@ -61,6 +61,7 @@ async def listening(
     outgoing_bytes_max: int = 1 << 20,
     connections_max: int = 10,
     connections_per_address_max: int = 10,
+    idle_seconds_max: float = 60,
     budget: ByteBudget | None = None,
 ) -> AsyncIterator[tuple[Listener, int]]:
     listener = Listener(
@@ -69,7 +70,7 @@ async def listening(
         limits=ListenerLimits(
             connections_max=connections_max,
             connections_per_address_max=connections_per_address_max,
-            idle_seconds_max=60,
+            idle_seconds_max=idle_seconds_max,
         ),
         connection_limits=ConnectionLimits(
             request_bytes_max=request_bytes_max,
@@ -251,6 +252,114 @@ async def test_a_client_that_does_not_read_stops_being_read() -> None:
         sock.close()
 
 
+async def test_a_client_that_asks_without_end_leaves_turns_to_others() -> None:
+    order: list[bytes] = []
+
+    def answer(connection: Connection, frame: bytes) -> None:
+        order.append(frame)
+        if frame == b"many":
+            time.sleep(0.001)
+        connection.reply([framed(b"ok")])
+
+    async with listening(Recorder(answer)) as (_, port):
+        greedy = socket.create_connection(("127.0.0.1", port))
+        greedy.sendall(framed(b"many") * 400)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for _ in range(2):
+            writer.write(framed(b"ping"))
+            assert await read_frame(reader) == b"ok"
+        assert order.count(b"ping") == 2
+        assert order.count(b"many") < 400
+        await eventually(lambda: order.count(b"many") == 400)
+        greedy.close()
+        writer.close()
+
+
+async def test_replies_that_wait_for_an_earlier_one_count_as_in_flight() -> None:
+    first: list[Reply] = []
+    budget = ByteBudget(1 << 24)
+
+    def answer(connection: Connection, frame: bytes) -> None:
+        if frame == b"later":
+            first.append(connection.defer())
+        else:
+            connection.reply([framed(bytes(10_000))])
+
+    handler = Recorder(answer)
+    async with listening(handler, inflight_bytes_max=100_000, budget=budget) as (_, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(framed(b"later") + framed(b"now") * 50)
+        await eventually(lambda: len(handler.frames) > 5)
+        await settled()
+        assert len(handler.frames) <= 11
+        assert budget.used >= 100_000
+        first[0].complete([framed(b"done")])
+        assert await read_frame(reader) == b"done"
+        for _ in range(50):
+            assert await read_frame(reader) == bytes(10_000)
+        assert budget.used == 0
+        writer.close()
+
+
+async def test_file_slices_that_are_not_read_stop_the_reading(tmp_path: Path) -> None:
+    path = tmp_path / "segment"
+    path.write_bytes(bytes(1 << 20))
+    with path.open("rb") as file:
+
+        def answer(connection: Connection, frame: bytes) -> None:
+            connection.reply([FileSlice(file, 0, 1 << 20)])
+
+        handler = Recorder(answer)
+        async with listening(handler, outgoing_bytes_max=1 << 20) as (_, port):
+            sock = socket.create_connection(("127.0.0.1", port))
+            sock.sendall(framed(b"give") * 500)
+            await settled()
+            assert len(handler.frames) < 100
+            sock.setblocking(False)
+            received = 0
+            while received < 500 << 20:
+                chunk = await asyncio.get_running_loop().sock_recv(sock, 1 << 20)
+                assert chunk
+                received += len(chunk)
+            assert len(handler.frames) == 500
+            sock.close()
+
+
+@pytest.mark.parametrize("asks", [0, 2000])
+async def test_a_client_that_neither_asks_nor_reads_is_closed_after_a_while(
+    monkeypatch: pytest.MonkeyPatch, asks: int
+) -> None:
+    monkeypatch.setattr("moldau.net.listener._REAP_SECONDS", 0.02)
+    budget = ByteBudget(1 << 24)
+
+    def answer(connection: Connection, frame: bytes) -> None:
+        connection.reply([bytes(64 * 1024)])
+
+    handler = Recorder(answer)
+    async with listening(handler, idle_seconds_max=0.3, budget=budget) as (_, port):
+        sock = socket.create_connection(("127.0.0.1", port))
+        sock.sendall(framed(b"give") * asks)
+        await eventually(lambda: handler.closed == 1)
+        assert budget.used == 0
+        sock.close()
+
+
+async def test_a_client_that_waits_for_its_reply_is_not_idle(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("moldau.net.listener._REAP_SECONDS", 0.01)
+    waiting: list[Reply] = []
+    handler = Recorder(lambda connection, frame: waiting.append(connection.defer()))
+    async with listening(handler, idle_seconds_max=0.05) as (_, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(framed(b"later"))
+        await asyncio.sleep(0.3)
+        waiting[0].complete([framed(b"done")])
+        assert await read_frame(reader) == b"done"
+        await eventually(lambda: handler.closed == 1)
+        writer.close()
+
+
 async def test_the_budget_of_all_connections_pauses_reading_and_resumes() -> None:
     deferred: list[Reply] = []
     budget = ByteBudget(10_000)
@@ -335,18 +444,21 @@ async def test_file_slices_are_sent_between_other_chunks(tmp_path: Path) -> None
             writer.close()
 
 
-async def test_a_file_that_is_shorter_than_its_slice_closes_the_connection(tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", [5_000, 50_000])
+async def test_a_file_that_is_shorter_than_its_slice_closes_the_connection(
+    tmp_path: Path, size: int
+) -> None:
     path = tmp_path / "short"
-    path.write_bytes(bytes(20_000))
+    path.write_bytes(bytes(size // 2))
     with path.open("rb") as file:
 
         def answer(connection: Connection, frame: bytes) -> None:
-            connection.reply([struct.pack(">i", 50_000), FileSlice(file, 0, 50_000)])
+            connection.reply([struct.pack(">i", size), FileSlice(file, 0, size)])
 
         async with listening(Recorder(answer)) as (_, port):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(framed(b"a"))
-            assert len(await asyncio.wait_for(reader.read(), 10)) <= 20_004
+            assert len(await asyncio.wait_for(reader.read(), 10)) <= size // 2 + 4
             writer.close()
 
 

@@ -8,7 +8,8 @@ The connection owns its socket instead of using a transport, for two reasons tha
 - Replies leave in the order of their requests, whatever order they are ready in. A handler calls
   exactly one of `reply`, `no_reply` or `defer` per frame.
 - Reading stops while too much is unanswered or unsent (per connection, and over all connections
-  by ByteBudget) and starts again by itself. So a slow client slows only itself.
+  by ByteBudget) and starts again by itself. So a slow client slows only itself; and one that
+  sends requests without end gets a few milliseconds, then it is the others' turn.
 """
 
 import errno
@@ -32,6 +33,8 @@ _LENGTH_BYTES = 4
 _IOV_MAX = 512
 _SENDFILE_BYTES_MIN = 8 * 1024
 """Below it a pread that joins its neighbours in one send is cheaper than a sendfile of its own."""
+_TURN_SECONDS_MAX = 0.005
+"""Frames of one connection are handled for so long; those left wait for its next turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,13 +56,14 @@ class FrameHandler(Protocol):
 
 
 class Reply:
-    """A reply that will be ready later; it keeps its place in the order."""
+    """A reply that will be ready later, or has to wait for others; it keeps its place."""
 
-    __slots__ = ("_connection", "chunks", "on_abandoned", "request_bytes")
+    __slots__ = ("_connection", "chunks", "held_bytes", "on_abandoned")
 
-    def __init__(self, connection: "Connection", request_bytes: int) -> None:
+    def __init__(self, connection: "Connection", held_bytes: int) -> None:
         self._connection = connection
-        self.request_bytes = request_bytes
+        self.held_bytes = held_bytes
+        """Counted as in flight until it leaves: the request's size, or that of a reply ready."""
         self.chunks: Sequence[Chunk] | None = None
         self.on_abandoned: Callable[[], None] | None = None
         """Called instead of a reply when the connection closes first."""
@@ -204,6 +208,8 @@ class Connection:
     def _handle_frames(self, view: memoryview, position: int, end: int) -> int:
         request_bytes_max = self._limits.request_bytes_max
         on_frame = self._handler.on_frame
+        monotonic = self._clock.monotonic
+        turn_ends = monotonic() + _TURN_SECONDS_MAX
         while end - position >= _LENGTH_BYTES:
             size = int.from_bytes(view[position : position + _LENGTH_BYTES], "big", signed=True)
             if not 0 < size <= request_bytes_max:
@@ -221,6 +227,7 @@ class Connection:
                 or self._inflight_bytes >= self._limits.inflight_bytes_max
                 or self._out_bytes >= self._limits.outgoing_bytes_max
                 or self._budget.used >= self._budget.bytes_max
+                or (position < end and monotonic() >= turn_ends)
             ):
                 self._pause()
         return position
@@ -313,9 +320,10 @@ class Connection:
     def reply(self, chunks: Sequence[Chunk]) -> None:
         """Answer the frame at hand now."""
         if self._replies:
-            later = Reply(self, 0)
+            later = self._hold(
+                sum(len(chunk) for chunk in chunks if not isinstance(chunk, FileSlice))
+            )
             later.chunks = chunks
-            self._replies.append(later)
         else:
             self._enqueue(chunks)
 
@@ -324,7 +332,10 @@ class Connection:
 
     def defer(self) -> Reply:
         """The frame at hand is answered later."""
-        size = self._frame_bytes
+        return self._hold(self._frame_bytes)
+
+    def _hold(self, size: int) -> Reply:
+        """A place in the order of replies that counts as `size` bytes in flight."""
         reply = Reply(self, size)
         self._replies.append(reply)
         self._inflight_bytes += size
@@ -339,9 +350,8 @@ class Connection:
         while replies and (chunks := replies[0].chunks) is not None:
             reply = replies.popleft()
             self._enqueue(chunks)
-            if reply.request_bytes:
-                self._inflight_bytes -= reply.request_bytes
-                self._budget.release(reply.request_bytes)
+            self._inflight_bytes -= reply.held_bytes
+            self._budget.release(reply.held_bytes)
         if not self._parsing and not self._flush_scheduled:
             # Many replies become ready in one turn of the loop; they leave in one send.
             self._flush_scheduled = True
@@ -350,8 +360,7 @@ class Connection:
     def _enqueue(self, chunks: Sequence[Chunk]) -> None:
         for chunk in chunks:
             self._out.append(chunk)
-            if type(chunk) is not FileSlice:
-                self._out_bytes += len(chunk)
+            self._out_bytes += len(chunk)
 
     def _flush_scheduled_now(self) -> None:
         self._flush_scheduled = False
@@ -366,6 +375,7 @@ class Connection:
         self._after_write()
 
     def _on_writable(self) -> None:
+        self.active_at = self._clock.monotonic()
         self._write()
         self._after_write()
 
@@ -392,11 +402,10 @@ class Connection:
         except (BlockingIOError, InterruptedError):
             pass
         except OSError as error:
-            if error.errno == errno.EAGAIN:
-                pass
-            else:
-                self.close(f"send failed: {error.strerror}")
-                return
+            # EIO is no error of a socket: the segment's file could not be read.
+            level = logging.ERROR if error.errno == errno.EIO else logging.DEBUG
+            self.close(f"send failed: {error.strerror}", level=level)
+            return
         if out:
             if not self._writing:
                 self._writing = True
@@ -425,7 +434,8 @@ class Connection:
                     flags = socket.MSG_MORE
                     break
                 data = os.pread(chunk.file.fileno(), chunk.size, chunk.position)
-                self._out_bytes += len(data)
+                if len(data) != chunk.size:
+                    raise _ended_early()
                 out[index] = data
                 run.append(data)
             else:
@@ -446,8 +456,8 @@ class Connection:
     def _send_file(self, head: FileSlice) -> bool:
         sent = os.sendfile(self._socket.fileno(), head.file.fileno(), head.position, head.size)
         if sent == 0:
-            # The file is shorter than the index says; the length already sent cannot be kept.
-            raise OSError(errno.EIO, "segment ended early")
+            raise _ended_early()
+        self._out_bytes -= sent
         if sent == head.size:
             self._out.popleft()
             return True
@@ -460,6 +470,11 @@ class Connection:
     def is_idle(self) -> bool:
         """Nothing unanswered and nothing unsent."""
         return not self._replies and not self._out
+
+    @property
+    def awaits_client(self) -> bool:
+        """It is the client's turn: to ask for something, or to read what it asked for."""
+        return not self._replies or bool(self._out)
 
     @property
     def is_mid_frame(self) -> bool:
@@ -490,9 +505,13 @@ class Connection:
         self._drop_partial()
         replies, self._replies = self._replies, deque()
         for reply in replies:
-            if reply.request_bytes:
-                self._budget.release(reply.request_bytes)
+            self._budget.release(reply.held_bytes)
             if reply.on_abandoned is not None:
                 reply.on_abandoned()
         self._handler.on_closed(self)
         self._on_close(self)
+
+
+def _ended_early() -> OSError:
+    """A file is shorter than the log says: the length already sent cannot be kept."""
+    return OSError(errno.EIO, "a segment ended early")

@@ -161,7 +161,8 @@ class Listener:
             silent = now - connection.active_at
             if connection.is_mid_frame and silent > _MID_FRAME_SECONDS_MAX:
                 connection.close("a frame was begun and not finished", level=logging.WARNING)
-            elif connection.is_idle and silent > self._limits.idle_seconds_max:
+            elif connection.awaits_client and silent > self._limits.idle_seconds_max:
+                # Also one that does not read its replies: it would hold their memory for ever.
                 connection.close("idle")
         self._timer = self._loop.call_later(_REAP_SECONDS, self._reap)
 
