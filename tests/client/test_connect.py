@@ -1,11 +1,12 @@
 """First contact, and the translation of librdkafka's errors."""
 
+import logging
 import socket
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
-from moldau.client.connect import probe, split_brokers, translate
+from moldau.client.connect import connect_producer, probe, split_brokers, translate
 from moldau.client.errors import ClientError, NotFoundError, TimedOutError, UnreachableError
 from moldau.client.settings import admin_settings, consumer_settings, producer_settings
 
@@ -67,3 +68,22 @@ def test_librdkafka_knows_every_setting():
 def test_what_the_user_sets_wins():
     assert producer_settings("b", extra={"acks": "1"})["acks"] == "1"
     assert consumer_settings("b", extra={"group.id": "x"})["group.id"] == "x"
+
+
+def test_a_producer_has_asked_for_its_id_when_it_is_connected(moldau_session_broker, moldau_topic):
+    """Else its first message waits for half a second: librdkafka's time before it asks again."""
+    lines: list[str] = []
+
+    class Lines(logging.Handler):
+        def emit(self, record):
+            lines.append(record.getMessage())
+
+    logger = logging.getLogger("test-connect-producer")
+    logger.setLevel(logging.DEBUG)
+    logger.addHandler(Lines())
+    extra = {"debug": "eos", "log_level": "7"}
+    settings = producer_settings(moldau_session_broker.bootstrap, extra=extra)
+    producer, topic = connect_producer({**settings, "logger": logger}, moldau_topic)
+    producer.poll(0.1)
+    assert any("Acquiring ProducerId" in line for line in lines), lines
+    assert list(topic.partitions) == [0]

@@ -268,7 +268,7 @@ def consume(
     finally:
         close_consumer(consumer, commit=group is not None and reader is not None)
     if limit is not None and reader.count < limit and not stop and not exit_at_end:
-        raise CommandError(f"{reader.count} of {limit} messages came within {timeout:g} s")
+        raise CommandError(f"{reader.count} of {limit} messages came, then none for {timeout:g} s")
 
 
 def _partitions(

@@ -14,7 +14,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from moldau.client.connect import translate
+from moldau.client.connect import connect_producer, translate
 from moldau.client.errors import TimedOutError
 from moldau.client.settings import REQUEST_SECONDS_MAX, consumer_settings, producer_settings
 
@@ -130,13 +130,8 @@ def _producer(load: Load) -> Producer:
         batch_bytes=load.batch_bytes,
         extra={"message.timeout.ms": "30000", **dict(load.properties)},
     )
-    try:
-        producer = Producer(settings)
-        # Connected before the watch starts.
-        producer.list_topics(load.topic, timeout=REQUEST_SECONDS_MAX)
-        return producer
-    except KafkaException as error:
-        raise translate(error, brokers=load.brokers, doing="produce") from error
+    # Connected, and with its producer id, before the watch starts.
+    return connect_producer(settings, load.topic)[0]
 
 
 def _finish(producer: Producer, acknowledged: _Acknowledged, load: Load) -> None:

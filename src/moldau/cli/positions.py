@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import click
 
+from moldau.cli.output import say
+
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, TopicPartition
 
@@ -51,13 +53,32 @@ class Position:
 
         from moldau.client.connect import translate
 
-        if self.time_ms is None:
-            return [TopicPartition(topic, number, self.offset) for number in partitions]
-        wanted = [TopicPartition(topic, number, self.time_ms) for number in partitions]
         try:
-            return consumer.offsets_for_times(wanted, timeout=_RESOLVE_SECONDS_MAX)
+            if self.time_ms is not None:
+                wanted = [TopicPartition(topic, number, self.time_ms) for number in partitions]
+                return consumer.offsets_for_times(wanted, timeout=_RESOLVE_SECONDS_MAX)
+            parts = [TopicPartition(topic, number, self.offset) for number in partitions]
+            return [_within(consumer, part) for part in parts] if self.offset >= 0 else parts
         except KafkaException as error:
-            raise translate(error, doing=f"find the offsets of topic {topic} by time") from error
+            raise translate(error, doing=f"find the offsets of topic {topic}") from error
+
+
+def _within(consumer: "Consumer", part: "TopicPartition") -> "TopicPartition":
+    """An offset that the partition does not reach is its end, one that is gone its start.
+
+    librdkafka would begin at the start in both cases, and print all that the user did not ask for.
+    """
+    first, end = consumer.get_watermark_offsets(part, timeout=_RESOLVE_SECONDS_MAX)
+    wanted = part.offset
+    part.offset = min(max(wanted, first), end)
+    if part.offset != wanted:
+        place = f"{part.topic}-{part.partition}"
+        say(
+            f"{place} holds offsets {first} to {end - 1}: starting at {part.offset}"
+            if end > first
+            else f"{place} is empty: starting at {part.offset}"
+        )
+    return part
 
 
 class PositionParam(_PositionBase):

@@ -103,10 +103,14 @@ class Sender:
         self._progress()
 
     def finish(self, seconds_max: float) -> None:
-        """Wait for every acknowledgement, or for the first error."""
+        """Wait for every acknowledgement; after an error only for what is on its way already."""
         deadline = time.monotonic() + seconds_max
-        while self._producer.flush(0.1) and self.error is None and time.monotonic() < deadline:
+        purged = False
+        while self._producer.flush(0.1) and time.monotonic() < deadline:
             self._progress()
+            if self.error is not None and not purged:
+                self._producer.purge(in_flight=False)
+                purged = True
         if self._shown and self._next_progress:
             sys.stderr.write("\r\033[K")
 
@@ -176,7 +180,7 @@ def produce(
     """Send messages to a topic: from -m, from a file, or each line of stdin."""
     if messages and file is not None:
         raise CommandError("--file and -m exclude each other", code=ExitCode.USAGE)
-    producer = _open(brokers, topic, acks, compression, timeout, properties)
+    producer = _open(brokers, topic, partition, acks, compression, timeout, properties)
     lines = _source(messages, file, quiet)
     sender = Sender(producer, topic, quiet=quiet)
     interrupted = False
@@ -202,30 +206,35 @@ def _kafka_errors() -> type[Exception]:
 
 
 def _open(
-    brokers: str, topic: str, acks: str, compression: str, timeout: float, properties: Properties
+    brokers: str,
+    topic: str,
+    partition: int | None,
+    acks: str,
+    compression: str,
+    timeout: float,
+    properties: Properties,
 ) -> "Producer":
-    from confluent_kafka import KafkaException, Producer
-
-    from moldau.client.connect import probe, translate
-    from moldau.client.settings import REQUEST_SECONDS_MAX, producer_settings
+    from moldau.client.connect import connect_producer, probe
+    from moldau.client.errors import NotFoundError
+    from moldau.client.settings import producer_settings
 
     probe(brokers)
     own = {
-        "message.timeout.ms": str(max(1, int(timeout * 1000))),
+        # Below its linger time librdkafka refuses it.
+        "message.timeout.ms": str(max(10, int(timeout * 1000))),
         # A topic that is not there, and not created on demand, should be said soon.
         "topic.metadata.propagation.max.ms": "5000",
     }
     settings = producer_settings(
         brokers, acks=acks, compression=compression, extra={**own, **dict(properties)}
     )
-    try:
-        producer = Producer(settings)
-        # Knowing the topic first saves the producer half a second of waiting; it is created on
-        # demand by this, where the broker does so.
-        producer.list_topics(topic, timeout=REQUEST_SECONDS_MAX)
-        return producer
-    except KafkaException as error:
-        raise translate(error, brokers=brokers, doing="produce") from error
+    producer, found = connect_producer(settings, topic)
+    if partition is not None and found.partitions and partition not in found.partitions:
+        raise NotFoundError(
+            f"topic {topic} has no partition {partition}",
+            hint=f"it has 0 to {max(found.partitions)}",
+        )
+    return producer
 
 
 def _source(messages: tuple[str, ...], file: Any, quiet: bool) -> Iterable[bytes]:
@@ -239,16 +248,30 @@ def _source(messages: tuple[str, ...], file: Any, quiet: bool) -> Iterable[bytes
 
 def _report(sender: Sender, topic: str, brokers: str, unsent: int, quiet: bool) -> None:
     from moldau.client.connect import translate
-    from moldau.client.errors import NotFoundError, TimedOutError
+    from moldau.client.errors import TimedOutError
 
     if sender.error is not None:
-        hint = f"{sender.sent} messages were sent" if sender.sent else ""
-        error = translate(sender.error, brokers=brokers, doing=f"produce to {topic}", hint=hint)
-        if isinstance(error, NotFoundError) and not hint:
-            error.hint = f"create it: moldau topic create {topic}"
-        raise error
+        sent = f"{_messages(sender.sent)} got through" if sender.sent else ""
+        hint = " · ".join(part for part in (sent, _next_step(sender, topic)) if part)
+        raise translate(sender.error, brokers=brokers, doing=f"produce to {topic}", hint=hint)
     if unsent:
-        raise TimedOutError(f"{unsent} messages to {topic} were not acknowledged in time")
+        raise TimedOutError(f"{_messages(unsent)} to {topic} not acknowledged in time")
     if not quiet:
-        plural = "" if sender.sent == 1 else "s"
-        say(f"sent {sender.sent} message{plural} to {topic}")
+        say(f"sent {_messages(sender.sent)} to {topic}")
+
+
+def _messages(count: int) -> str:
+    return "1 message" if count == 1 else f"{count} messages"
+
+
+def _next_step(sender: Sender, topic: str) -> str:
+    """What helps against an error, where that is known."""
+    from confluent_kafka import KafkaError, KafkaException
+
+    error = sender.error
+    code = (error.args[0] if isinstance(error, KafkaException) else error).code()
+    if code in (KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART):
+        return f"create it: moldau topic create {topic}"
+    if code == KafkaError.MSG_SIZE_TOO_LARGE:
+        return f"let it take larger ones: moldau topic alter {topic} --config max.message.bytes=N"
+    return ""

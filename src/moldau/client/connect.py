@@ -6,8 +6,9 @@ plain connection before it tells at once what is wrong: refused, no such host, n
 
 import socket
 from collections.abc import Mapping
+from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from moldau.client.addresses import split_brokers
@@ -18,7 +19,7 @@ from moldau.client.errors import (
     TimedOutError,
     UnreachableError,
 )
-from moldau.client.settings import REQUEST_SECONDS_MAX, admin_settings
+from moldau.client.settings import REQUEST_SECONDS_MAX, Settings, admin_settings
 
 _PROBE_SECONDS_MAX = 3.0
 
@@ -68,6 +69,26 @@ def connect_admin(brokers: str, extra: Mapping[str, str] | None = None) -> Admin
         raise translate(error, brokers=brokers) from error
 
 
+def connect_producer(settings: Settings, topic: str) -> tuple[Producer, Any]:
+    """A producer that can send at once, and librdkafka's metadata of the topic."""
+    doing = f"produce to {topic}"
+    brokers = str(settings["bootstrap.servers"])
+    try:
+        producer = Producer(settings)
+        # Ask twice. The first answer comes over the bootstrap connection, names the brokers, and
+        # creates the topic where that is done on demand. librdkafka then hangs up to connect anew,
+        # finds itself without a broker to get its producer id from, and looks again only after
+        # 500 ms; or after an answer over the new connection, which is the second one here.
+        producer.list_topics(topic, timeout=REQUEST_SECONDS_MAX)
+        found = producer.list_topics(topic, timeout=REQUEST_SECONDS_MAX).topics[topic]
+    except KafkaException as error:
+        raise translate(error, brokers=brokers, doing=doing) from error
+    # Others pass: a topic that is being created, a leader that is being elected.
+    if found.error is not None and not found.error.retriable():
+        raise translate(found.error, brokers=brokers, doing=doing)
+    return producer, found
+
+
 def translate(
     error: KafkaException | KafkaError, *, brokers: str = "", doing: str = "", hint: str = ""
 ) -> ClientError:
@@ -92,11 +113,18 @@ def translate(
 
 
 def _reason(cause: KafkaError) -> str:
-    """The error's text without librdkafka's "Local:" and "Broker:" before it."""
+    """The error's text without what librdkafka puts before it."""
     text = str(cause.str())
-    for prefix in ("Broker: ", "Local: "):
+    for prefix in ("Unable to produce message: ", "Broker: ", "Local: "):
         text = text.removeprefix(prefix)
     return text or str(cause.name())
 
 
-__all__ = ["REQUEST_SECONDS_MAX", "connect_admin", "probe", "split_brokers", "translate"]
+__all__ = [
+    "REQUEST_SECONDS_MAX",
+    "connect_admin",
+    "connect_producer",
+    "probe",
+    "split_brokers",
+    "translate",
+]

@@ -11,6 +11,9 @@ Settings = dict[str, str | int | float | bool]
 REQUEST_SECONDS_MAX = 5.0
 """How long a single administrative request may take before we say that it failed."""
 
+MESSAGE_BYTES_MAX = 100_000_000
+"""Just below the largest request that a broker reads by default."""
+
 
 def common_settings(brokers: str, extra: Mapping[str, str] | None = None) -> Settings:
     """What every client needs. `extra` are librdkafka properties of the user; they win."""
@@ -53,6 +56,8 @@ def producer_settings(
         "batch.num.messages": 1_000_000,
         "queue.buffering.max.messages": 1_000_000,
         "queue.buffering.max.kbytes": 256 * 1024,
+        # How large a message may be is for the topic to say.
+        "message.max.bytes": MESSAGE_BYTES_MAX,
     }
     return settings | dict(extra or {})
 
