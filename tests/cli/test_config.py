@@ -106,3 +106,9 @@ def test_joining_is_refused_clearly(cli, tmp_path):
     assert outcome.code == ExitCode.CONFIG
     assert "cannot join localhost:8080" in outcome.err
     assert not (tmp_path / "d").exists()
+
+
+def test_nothing_changed_is_said(cli):
+    outcome = cli("config", "show", "--changed")
+    assert (outcome.code, outcome.out) == (0, "")
+    assert outcome.err == "everything is at its default\n"

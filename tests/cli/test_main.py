@@ -102,6 +102,47 @@ def test_wrong_usage_points_to_the_help(cli):
     assert "hint:  see: moldau topic create --help" in outcome.err
 
 
+def test_wrong_usage_is_one_line_even_where_there_are_choices(cli):
+    outcome = cli("completion")
+    assert outcome.err.count("error:") == 1
+    assert "bash, zsh, fish" in outcome.err
+
+
+def test_no_summary_in_a_list_of_commands_is_cut(cli):
+    for group in ("broker", "topic", "group", "config", "bench"):
+        assert "..." not in cli(group, "-h").out.split("Commands:")[1]
+
+
+@pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1, 2)], ids=str)
+def test_a_closed_standard_stream_is_the_null_device(moldau_session_broker, closed):
+    arguments = ["produce", "closed-streams", "-b", moldau_session_broker.bootstrap]
+    redirects = " ".join(f"{number}{'<' if number == 0 else '>'}&-" for number in closed)
+    for command in (arguments, ["topic", "list", *arguments[2:]]):
+        line = f'"$0" -m moldau "$@" {redirects}'
+        done = subprocess.run(
+            ["sh", "-c", line, sys.executable, *command],
+            input="",
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0
+        assert "Traceback" not in done.stderr
+
+
+def test_no_file_of_ours_gets_the_number_of_a_closed_standard_stream(tmp_path):
+    code = (
+        "import os\n"
+        "from moldau.cli.main import open_standard_streams\n"
+        "open_standard_streams()\n"
+        f"number = os.open({str(tmp_path / 'log')!r}, os.O_CREAT | os.O_WRONLY)\n"
+        "os._exit(0 if number > 2 else 1)\n"
+    )
+    line = '"$0" -c "$1" 0<&- 1>&- 2>&-'
+    assert subprocess.run(["sh", "-c", line, sys.executable, code], check=False).returncode == 0
+
+
 def test_no_command_prints_the_help_as_an_error(cli):
     outcome = cli()
     assert outcome.code == ExitCode.USAGE
@@ -144,7 +185,7 @@ def test_a_host_that_does_not_exist_and_an_address_that_is_none(cli):
     assert "(no such host)" in cli("topic", "list", "-b", "no-such-host.invalid:9092").err
     outcome = cli("topic", "list", "-b", "localhost:http")
     assert "'localhost:http' is no broker address" in outcome.err
-    assert outcome.code == ExitCode.FAILED
+    assert outcome.code == ExitCode.USAGE
 
 
 def test_something_that_is_no_kafka_broker_is_said_to_be_so(cli):

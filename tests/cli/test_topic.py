@@ -129,3 +129,20 @@ def test_internal_topics_are_listed_on_request_only(call, cli, name, moldau_sess
     cli("consume", name, "-g", name, "-n", "1", "--timeout", "20s", "-b", brokers)
     assert "__consumer_offsets" not in call("list").out
     assert "__consumer_offsets" in call("list", "--all").out
+
+
+def test_a_config_that_does_not_exist_cannot_be_taken_back(call, name):
+    call("create", name)
+    outcome = call("alter", name, "-d", "retention.mss")
+    assert outcome.code == ExitCode.USAGE
+    assert outcome.err == (
+        "error: there is no topic config retention.mss\nhint:  did you mean retention.ms?\n"
+    )
+
+
+def test_all_configs_are_a_table_of_their_own(call, name):
+    call("create", name)
+    lines = call("describe", name, "--all-configs").out.splitlines()
+    assert lines[0].startswith(f"{name}: 1 partition, ")
+    assert any(line.split() == ["cleanup.policy", "delete"] for line in lines)
+    assert max(map(len, lines)) < 100

@@ -93,10 +93,14 @@ def _serve(resolved: "ResolvedConfig", on_ready: Any) -> int:
 )
 @click.option("--id", "--broker-id", "broker_id", metavar="N", help="Number of this broker.")
 @click.option("--kafka-addr", metavar="HOST:PORT", help="Listener for Kafka clients.")
-@click.option("--raft-addr", metavar="HOST:PORT", help="Listener for other brokers.")
-@click.option("--grpc-addr", metavar="HOST:PORT", help="Listener of the queue API.")
-@click.option("--http-addr", metavar="HOST:PORT", help="Listener of HTTP and the console.")
-@click.option("--join-addr", metavar="HOST:PORT", help="A member of the cluster to join.")
+@click.option(
+    "--raft-addr", metavar="HOST:PORT", help="Listener for other brokers; not served yet."
+)
+@click.option("--grpc-addr", metavar="HOST:PORT", help="Listener of the queue API; not served yet.")
+@click.option("--http-addr", metavar="HOST:PORT", help="HTTP and the console; not served yet.")
+@click.option(
+    "--join-addr", metavar="HOST:PORT", help="A member of the cluster to join; refused yet."
+)
 @click.option("--data-dir", metavar="DIR", help="Where everything is kept.")
 @_CONFIG
 @_SET

@@ -116,6 +116,8 @@ def show(config_file: str | None, settings: Settings, changed: bool, output: str
         (emit_json if output == "json" else emit_yaml)(document)
         return
     emit_rows(rows, output, name="key")
+    if output == "table" and not rows:
+        say("everything is at its default")
     file = config_file or os.environ.get("MOLDAU_CONFIG")
     if output == "table" and not file and not changed:
         say("no file was read; write one: moldau config init")

@@ -13,6 +13,9 @@ import click
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+# A summary is a sentence: it is wrapped where the terminal is narrow, never cut.
+_SUMMARY_CHARACTERS_MAX = 200
+
 
 class Lazy(NamedTuple):
     """A command that is not imported yet."""
@@ -96,7 +99,7 @@ class LazyGroup(ExamplesMixin, click.Group):
         for name in super().list_commands(ctx):
             command = super().get_command(ctx, name)
             if command is not None:
-                rows.append((name, command.get_short_help_str()))
+                rows.append((name, command.get_short_help_str(_SUMMARY_CHARACTERS_MAX)))
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 

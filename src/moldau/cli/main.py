@@ -94,7 +94,8 @@ def _report_usage(error: click.ClickException) -> None:
     hint = getattr(error, "hint", "")
     if not hint and isinstance(error, click.UsageError) and error.ctx is not None:
         hint = f"see: {error.ctx.command_path} --help"
-    message = error.format_message()
+    # On one line: click lists choices below each other.
+    message = " ".join(error.format_message().split())
     report(message[:1].lower() + message[1:].rstrip("."), hint)
 
 
@@ -106,8 +107,25 @@ def _broken_pipe() -> int:
     return ExitCode.OK
 
 
+def open_standard_streams() -> None:
+    """Give a process that was started without stdin, stdout or stderr the null device for them.
+
+    Not only for our own printing: the next file or socket to be opened would get the free number,
+    and whatever writes to file 2 would then write into a log of the broker.
+    """
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(number, True)
+    os.close(number)
+    # Python has None where there was nothing at its start.
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            mode = "w" if number else "r"
+            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
+
+
 def main() -> NoReturn:
     """The `moldau` command."""
+    open_standard_streams()
     code = run()
     try:
         sys.stdout.flush()

@@ -15,8 +15,9 @@ Properties = tuple[tuple[str, str], ...]
 if TYPE_CHECKING:
     _FloatParam = click.ParamType[float]
     _PairParam = click.ParamType[tuple[str, str]]
+    _TextParam = click.ParamType[str]
 else:
-    _FloatParam = _PairParam = click.ParamType
+    _FloatParam = _PairParam = _TextParam = click.ParamType
 
 DEFAULT_BROKERS = "localhost:9092"
 
@@ -55,6 +56,22 @@ class KeyValue(_PairParam):
         if not equals or not key:
             self.fail(f"{value!r} is not KEY=VALUE", param, ctx)
         return key, text
+
+
+class Brokers(_TextParam):
+    """HOST:PORT[,HOST:PORT…], checked before anything is tried with it."""
+
+    name = "brokers"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from moldau.client.addresses import split_brokers
+        from moldau.client.errors import ClientError
+
+        try:
+            split_brokers(str(value))
+        except ClientError as error:
+            self.fail(f"{error}; {error.hint}", param, ctx)
+        return str(value)
 
 
 def complete_topics(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
@@ -120,6 +137,7 @@ def brokers_option(function: _F) -> _F:
     return click.option(
         "-b",
         "--brokers",
+        type=Brokers(),
         envvar="MOLDAU_BROKERS",
         default=DEFAULT_BROKERS,
         show_default=True,

@@ -152,15 +152,29 @@ def describe(
     }
     if emit_document(document, output, name="name"):
         return
-    total = sum(row["messages"] or 0 for row in rows)
-    click.echo(
-        f"{info.name}: {len(rows)} partitions, replication factor {info.replication_factor}, "
-        f"about {total} messages"
-    )
-    if config:
+    click.echo(_headline(info, rows))
+    if config and not all_configs:
         click.echo("config: " + ", ".join(f"{key}={cell_text(config[key])}" for key in config))
     click.echo()
     emit_table(rows)
+    if all_configs:
+        click.echo()
+        emit_table([{"config": key, "value": value} for key, value in config.items()])
+
+
+def _headline(info: "TopicInfo", rows: list[dict[str, Any]]) -> str:
+    """The topic in a line; what is not known is not counted as nothing."""
+    known = [row["messages"] for row in rows if row["messages"] is not None]
+    text = (
+        f"{info.name}: {_counted(len(rows), 'partition')}, "
+        f"replication factor {info.replication_factor}, about {_counted(sum(known), 'message')}"
+    )
+    unknown = len(rows) - len(known)
+    return f"{text} ({_counted(unknown, 'partition')} offline)" if unknown else text
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def partition_rows(info: "TopicInfo") -> list[dict[str, Any]]:
@@ -228,11 +242,30 @@ def alter(
         )
     admin = _admin(brokers, properties)
     admin.topic(topic)
+    if removals:
+        # The broker takes them: a config that is not set is at its default, whatever its name.
+        known = [entry.name for entry in admin.topic_config(topic)]
+        _check_names(removals, known)
     if config or removals:
         admin.alter_topic_config(topic, dict(config), removals)
     if partitions is not None:
         admin.add_partitions(topic, partitions)
     say(f"changed topic {topic}")
+
+
+def _check_names(names: tuple[str, ...], known: list[str]) -> None:
+    for name in names:
+        if name not in known:
+            import difflib
+
+            close = difflib.get_close_matches(name, known, n=1)
+            raise CommandError(
+                f"there is no topic config {name}",
+                hint=f"did you mean {close[0]}?"
+                if close
+                else "list them: moldau topic describe TOPIC --all-configs",
+                code=ExitCode.USAGE,
+            )
 
 
 @topic.command(
@@ -254,6 +287,8 @@ def delete(
     topics: tuple[str, ...], if_exists: bool, yes: bool, brokers: str, properties: Properties
 ) -> None:
     """Delete topics with everything in them."""
+    from moldau.client.errors import NotFoundError
+
     admin = _admin(brokers, properties)
     existing = {info.name for info in admin.topics()}
     present = []
@@ -264,7 +299,10 @@ def delete(
             say(f"topic {name} does not exist")
         else:
             # Before anything is deleted, so that a typo leaves all as it was.
-            admin.topic(name)
+            raise NotFoundError(
+                f"topic {name} does not exist; nothing was deleted",
+                hint="list them: moldau topic list · be content: --if-exists",
+            )
     if not present:
         return
     confirm(f"Delete {', '.join(present)} with all messages?", yes=yes)
