@@ -7,6 +7,7 @@ import socket
 import pytest
 
 from moldau.cli.errors import ExitCode
+from moldau.testing.broker import Broker
 
 pytestmark = pytest.mark.system
 
@@ -68,6 +69,7 @@ def test_a_port_that_is_taken_is_an_error_and_no_trace(spawn, tmp_path):
     assert "Traceback" not in err
     assert f"127.0.0.1:{port}" in err
     assert err.splitlines()[0].startswith("error: ")
+    assert "another port: --set kafka.addr=127.0.0.1:PORT" in err
 
 
 def test_a_data_dir_in_use_is_an_error_and_the_first_broker_goes_on(cli, spawn, tmp_path):
@@ -82,6 +84,17 @@ def test_a_data_dir_in_use_is_an_error_and_the_first_broker_goes_on(cli, spawn, 
     assert cli("topic", "list", "-b", address).code == 0
     report = cli("doctor", "--set", f"data_dir={data}", "--set", "port=0").out
     assert f"in use by process {first.pid}" in report
+
+
+def test_settings_that_one_broker_cannot_meet_are_warned_of_at_the_start(cli, tmp_path):
+    settings = {"TOPIC__REPLICATION_FACTOR": "3", "LOGGING__LEVEL": "warning"}
+    with Broker(data_dir=tmp_path / "data", settings=settings) as broker:
+        assert "WARNING" in broker.output
+        assert "topic.replication_factor is 3, but this is the only broker" in broker.output
+        assert "set topic.replication_factor to 1" in broker.output
+        # What is warned of is so.
+        assert cli("topic", "create", "t", "-b", broker.bootstrap).code == ExitCode.FAILED
+        assert cli("topic", "create", "t", "-r", "1", "-b", broker.bootstrap).code == 0
 
 
 def test_a_data_dir_that_is_a_file_is_an_error(spawn, tmp_path):

@@ -163,6 +163,15 @@ def test_a_partition_or_topic_that_cannot_be_is_said_before_anything_is_sent(
     assert outcome.err == "error: cannot produce to no name: Invalid topic\n"
 
 
+def test_a_message_that_the_broker_does_not_take_is_said_to_be_that(cli, moldau_session_broker):
+    brokers = ("-b", moldau_session_broker.bootstrap)
+    cli("topic", "create", "strict", "-c", "min.insync.replicas=2", *brokers)
+    outcome = cli("produce", "strict", "-m", "x", "--timeout", "500ms", *brokers)
+    assert outcome.code == ExitCode.FAILED
+    assert "not acknowledged by" in outcome.err
+    assert "min.insync.replicas" in outcome.err
+
+
 def test_an_offset_outside_of_a_partition_is_its_nearest_end(cli, moldau_session_broker):
     brokers = ("-b", moldau_session_broker.bootstrap)
     cli("produce", "few", "-m", "a", "-m", "b", *brokers)

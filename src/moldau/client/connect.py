@@ -23,11 +23,14 @@ from moldau.client.settings import REQUEST_SECONDS_MAX, Settings, admin_settings
 
 _PROBE_SECONDS_MAX = 3.0
 
+_NOT_TAKEN_HINT = (
+    "disk full, or fewer replicas than min.insync.replicas? see the broker's log and: moldau doctor"
+)
+
 _UNREACHABLE = frozenset({KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE})
 _TIMED_OUT = frozenset(
     {
         KafkaError._TIMED_OUT,
-        KafkaError._MSG_TIMED_OUT,
         KafkaError._TIMED_OUT_QUEUE,
         KafkaError.REQUEST_TIMED_OUT,
     }
@@ -104,6 +107,10 @@ def translate(
             f"cannot reach {where} ({reason})",
             hint=hint or "does a Kafka listener answer there? check it: moldau doctor",
         )
+    if code == KafkaError._MSG_TIMED_OUT:
+        # The broker may have answered each time that it cannot take it just now.
+        message = f"{tried}: not acknowledged by {brokers or 'the broker'} in time"
+        return TimedOutError(message, hint=hint or _NOT_TAKEN_HINT)
     if code in _TIMED_OUT:
         message = f"{tried}: no answer from {brokers or 'the broker'} in time"
         return TimedOutError(message, hint=hint or "look for trouble: moldau doctor")

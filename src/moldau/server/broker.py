@@ -6,6 +6,7 @@ fetches, let connections finish, close the logs cleanly, unlock the directory.
 """
 
 import asyncio
+import errno
 import logging
 import uuid
 from collections.abc import Callable
@@ -241,9 +242,14 @@ class BrokerServer:
         try:
             host, port = listener.bind(addr.host, addr.port)
         except OSError as error:
-            raise ConfigError(
+            failure = ConfigError(
                 f"cannot listen on {addr} (kafka.addr): {error.strerror or error}"
-            ) from None
+            )
+            if error.errno == errno.EADDRINUSE:
+                failure.hint = (
+                    f"who is there? moldau doctor · another port: --set kafka.addr={addr.host}:PORT"
+                )
+            raise failure from None
         return Address(addr.host if addr.host != "0.0.0.0" else host, port)
 
     async def _register(self, bound: Address) -> None:

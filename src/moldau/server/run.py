@@ -10,6 +10,7 @@ from moldau.server.broker import BrokerInfo, BrokerServer
 from moldau.server.clock import SystemClock
 from moldau.server.config.schema import ServerConfig
 from moldau.server.logs import set_up_logging
+from moldau.server.settings import doubtful_settings
 
 __all__ = ["EXIT_DEFECT", "EXIT_STORAGE", "BrokerInfo", "run_broker"]
 
@@ -52,6 +53,7 @@ async def _serve(config: ServerConfig, on_ready: Callable[[BrokerInfo], None]) -
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end, 0)
+
     def give_up(error: BaseException) -> None:
         log.critical("this broker stops because of a defect", exc_info=error)
         end(EXIT_DEFECT)
@@ -61,6 +63,8 @@ async def _serve(config: ServerConfig, on_ready: Callable[[BrokerInfo], None]) -
     try:
         info = await server.start()
         started = True
+        for doubt in doubtful_settings(config):
+            log.warning(doubt)
         for partition in info.offline_partitions:
             log.error("partition %s is offline; see above", partition)
         on_ready(info)

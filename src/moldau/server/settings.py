@@ -38,3 +38,22 @@ def fixed_settings(config: ServerConfig) -> dict[str, str]:
         "connections.max.idle.ms": str(kafka.idle_ms_max),
         "socket.request.max.bytes": str(kafka.request_bytes_max),
     }
+
+
+def doubtful_settings(config: ServerConfig) -> list[str]:
+    """What is allowed, since a cluster may grow, but cannot be met while there is one broker."""
+    found = []
+    factor, in_sync = config.topic.replication_factor, config.topic.min_insync_replicas
+    if factor > 1:
+        found.append(
+            f"topic.replication_factor is {factor}, but this is the only broker: topics that are "
+            "created without a replication factor of their own will be refused; "
+            "set topic.replication_factor to 1"
+        )
+    if in_sync > 1:
+        found.append(
+            f"topic.min_insync_replicas is {in_sync}, but this is the only broker: acks=all will "
+            "be refused for topics without a min.insync.replicas of their own; "
+            "set topic.min_insync_replicas to 1"
+        )
+    return found

@@ -67,7 +67,7 @@ def _top(path: str, value: object) -> dict[object, object]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise ConfigError(f"{path} must hold keys and values, not a {type(value).__name__}")
+        raise ConfigError(f"{path} must hold keys and values at the top")
     return value
 
 
@@ -105,7 +105,7 @@ def _read_yaml(path: str, text: str) -> list[FileEntry]:
         if root is None:
             return []
         if not isinstance(root, yaml.MappingNode):
-            raise ConfigError(f"{path} must hold keys and values, not a {root.tag[18:]}")
+            raise ConfigError(f"{path} must hold keys and values at the top")
         return list(entries("", root))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark

@@ -1,0 +1,20 @@
+"""The broker's configuration under Kafka's names, and what is doubtful in it."""
+
+from dataclasses import replace
+
+import pytest
+
+from moldau.server.config.schema import ServerConfig, TopicConfig
+from moldau.server.settings import doubtful_settings
+
+
+def test_the_defaults_are_not_doubtful():
+    assert doubtful_settings(ServerConfig()) == []
+
+
+@pytest.mark.parametrize("key", ["replication_factor", "min_insync_replicas"])
+def test_more_replicas_than_there_are_brokers_are_doubtful(key):
+    config = replace(ServerConfig(), topic=replace(TopicConfig(), **{key: 2}))
+    (text,) = doubtful_settings(config)
+    assert text.startswith(f"topic.{key} is 2, but this is the only broker")
+    assert text.endswith(f"set topic.{key} to 1")
