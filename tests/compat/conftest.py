@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -50,3 +51,9 @@ def new_name() -> Callable[[str], str]:
 def raw(broker: Broker) -> Iterator[KafkaConnection]:
     with RawClient(broker.host, broker.port, client_id="compat") as opened:
         yield opened
+
+
+@pytest.fixture
+def topic(raw: Any, new_name: Callable[[str], str]) -> str:
+    """A topic with one empty partition."""
+    return raw.create_well(new_name("topic"))

@@ -1,17 +1,15 @@
-"""What is known to break Kafka clients, each with a test. The numbers are those of the list in
-docs/internals/kafka.md; those on transactions and leader changes come with the versions that serve
-them.
+"""What is known to break Kafka clients, each with a test, numbered as the project numbers them.
+
+Those on groups are in test_what_breaks_groups.py; those on transactions and on changes of leaders
+come with the versions that serve them.
 """
 
-import itertools
 import struct
 import threading
 import time
 from collections.abc import Callable
 
-import confluent_kafka
 import pytest
-from compat_clients import SECONDS_MAX
 
 from moldau.model.errors import ErrorCode
 from moldau.records.batch import read_header
@@ -30,35 +28,12 @@ from moldau.wire.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponse,
     DescribeTopicPartitionsTopic,
 )
-from moldau.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from moldau.wire.messages.join_group import (
-    JoinGroupRequest,
-    JoinGroupRequestProtocol,
-    JoinGroupResponse,
-)
 from moldau.wire.messages.metadata import MetadataRequest, MetadataResponse
-from moldau.wire.messages.offset_commit import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-    OffsetCommitResponse,
-)
-from moldau.wire.messages.offset_fetch import (
-    OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-    OffsetFetchRequestGroupTopic,
-    OffsetFetchResponse,
-)
 from moldau.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
-)
-from moldau.wire.messages.sync_group import (
-    SyncGroupRequest,
-    SyncGroupRequestAssignment,
-    SyncGroupResponse,
 )
 from raw_client import (
     TIMESTAMP_MS,
@@ -73,12 +48,6 @@ from raw_client import (
 pytestmark = [pytest.mark.compat, pytest.mark.system]
 
 SEQUENCE_MAX = 2**31 - 1
-
-
-@pytest.fixture
-def topic(raw: RawClient, new_name: Callable[[str], str]) -> str:
-    """A topic with one empty partition."""
-    return raw.create_well(new_name("topic"))
 
 
 def frame(body: bytes) -> list[bytes]:
@@ -247,7 +216,7 @@ def test_11_topic_ids_are_stable_and_new_on_recreation(
     assert raw.read_all(name) == []
 
 
-def test_12_leader_epochs_agree(raw: RawClient, topic: str, new_name: Callable[[str], str]) -> None:
+def test_12_leader_epochs_agree(raw: RawClient, topic: str) -> None:
     epoch = raw.metadata(topic).partitions[0].leader_epoch
     assert epoch >= 0
     raw.produce_well(topic, b"x")
@@ -259,9 +228,6 @@ def test_12_leader_epochs_agree(raw: RawClient, topic: str, new_name: Callable[[
     if epoch:
         older = raw.fetch(topic, 0, leader_epoch=epoch - 1)
         assert older.error_code == ErrorCode.FENCED_LEADER_EPOCH
-    group = new_name("group")
-    commit(raw, group, topic, 1, leader_epoch=epoch)
-    assert committed(raw, group, topic)[1] == epoch
 
 
 def test_13_epoch_ends_are_known_and_future_ones_are_not(raw: RawClient, topic: str) -> None:
@@ -399,163 +365,6 @@ def test_17_sequence_numbers_wrap_to_0(raw: RawClient, topic: str) -> None:
     assert send(SEQUENCE_MAX, 3) == (ErrorCode.NONE, 2)
     assert send(2, 1) == (ErrorCode.NONE, 5)
     assert send(SEQUENCE_MAX, 1)[0] != ErrorCode.NONE
-
-
-# -- 21 to 23: groups
-
-
-def join(
-    raw: RawClient, group: str, member: str, *, instance: str | None = None, version: int = 5
-) -> JoinGroupResponse:
-    request = JoinGroupRequest(
-        group_id=group,
-        session_timeout_ms=10_000,
-        rebalance_timeout_ms=10_000,
-        member_id=member,
-        group_instance_id=instance,
-        protocol_type="consumer",
-        protocols=[JoinGroupRequestProtocol(name="range", metadata=b"subscription")],
-    )
-    return raw.ask(request, JoinGroupResponse, version)
-
-
-def sync(
-    raw: RawClient, group: str, joined: JoinGroupResponse, *, instance: str | None = None
-) -> SyncGroupResponse:
-    assignments = [
-        SyncGroupRequestAssignment(member_id=member.member_id, assignment=b"for-" + member.metadata)
-        for member in joined.members
-    ]
-    request = SyncGroupRequest(
-        group_id=group,
-        generation_id=joined.generation_id,
-        member_id=joined.member_id,
-        group_instance_id=instance,
-        assignments=assignments,
-    )
-    return raw.ask(request, SyncGroupResponse, 3)
-
-
-def test_21_a_new_member_is_given_an_id_before_it_joins(
-    raw: RawClient, new_name: Callable[[str], str]
-) -> None:
-    group = new_name("group")
-    asked = join(raw, group, "")
-    assert asked.error_code == ErrorCode.MEMBER_ID_REQUIRED
-    assert asked.member_id
-    joined = join(raw, group, asked.member_id)
-    assert (joined.error_code, joined.member_id) == (ErrorCode.NONE, asked.member_id)
-    assert sync(raw, group, joined).assignment == b"for-subscription"
-    # Clients before version 4 cannot be asked to come again.
-    assert join(raw, new_name("group"), "", version=3).error_code == ErrorCode.NONE
-
-
-def test_21_consumers_that_join_together_all_get_partitions(
-    broker: Broker, raw: RawClient, new_name: Callable[[str], str]
-) -> None:
-    topic = raw.create_well(new_name("topic"), partitions=6)
-    group = new_name("group")
-    errors: list[object] = []
-    consumers = [
-        confluent_kafka.Consumer(
-            {
-                "bootstrap.servers": broker.bootstrap,
-                "group.id": group,
-                "log_level": 3,
-                "error_cb": errors.append,
-            }
-        )
-        for _ in range(3)
-    ]
-    try:
-        for consumer in consumers:
-            consumer.subscribe([topic])
-        deadline = time.monotonic() + SECONDS_MAX
-        owned: list[list[int]] = []
-        while time.monotonic() < deadline:
-            for consumer in consumers:
-                got = consumer.poll(0.05)
-                assert got is None or got.error() is None, got.error()
-            owned = [[part.partition for part in item.assignment()] for item in consumers]
-            if sorted(map(len, owned)) == [2, 2, 2]:
-                break
-        assert sorted(itertools.chain(*owned)) == list(range(6))
-    finally:
-        for consumer in consumers:
-            consumer.close()
-    assert errors == []
-
-
-def test_22_a_static_member_keeps_its_assignment_and_fences_its_double(
-    raw: RawClient, new_name: Callable[[str], str]
-) -> None:
-    group = new_name("group")
-    first = join(raw, group, "", instance="one")
-    assert first.error_code == ErrorCode.NONE
-    assert sync(raw, group, first, instance="one").error_code == ErrorCode.NONE
-    # The same instance starts again without its member id, as after a crash.
-    second = join(raw, group, "", instance="one")
-    assert second.error_code == ErrorCode.NONE
-    assert second.member_id != first.member_id
-    assert second.generation_id == first.generation_id
-    again = sync(raw, group, second, instance="one")
-    assert (again.error_code, again.assignment) == (ErrorCode.NONE, b"for-subscription")
-    beat = HeartbeatRequest(
-        group_id=group,
-        generation_id=first.generation_id,
-        member_id=first.member_id,
-        group_instance_id="one",
-    )
-    assert raw.ask(beat, HeartbeatResponse).error_code == ErrorCode.FENCED_INSTANCE_ID
-
-
-def commit(
-    raw: RawClient,
-    group: str,
-    topic: str,
-    offset: int,
-    *,
-    leader_epoch: int = -1,
-    metadata: str | None = "",
-) -> int:
-    partition = OffsetCommitRequestPartition(
-        partition_index=0,
-        committed_offset=offset,
-        committed_leader_epoch=leader_epoch,
-        committed_metadata=metadata,
-    )
-    request = OffsetCommitRequest(
-        group_id=group,
-        generation_id_or_member_epoch=-1,
-        member_id="",
-        topics=[OffsetCommitRequestTopic(name=topic, partitions=[partition])],
-    )
-    answer = raw.ask(request, OffsetCommitResponse, 9)
-    return answer.topics[0].partitions[0].error_code
-
-
-def committed(raw: RawClient, group: str, topic: str) -> tuple[int, int, str | None]:
-    request = OffsetFetchRequest(
-        groups=[
-            OffsetFetchRequestGroup(
-                group_id=group,
-                topics=[OffsetFetchRequestGroupTopic(name=topic, partition_indexes=[0])],
-            )
-        ]
-    )
-    answer = raw.ask(request, OffsetFetchResponse, 9).groups[0].topics[0].partitions[0]
-    return answer.committed_offset, answer.committed_leader_epoch, answer.metadata
-
-
-def test_23_a_commit_comes_back_with_its_metadata_and_epoch(
-    raw: RawClient, topic: str, new_name: Callable[[str], str]
-) -> None:
-    group = new_name("group")
-    assert committed(raw, group, topic) == (-1, -1, "")
-    assert commit(raw, group, topic, 7, leader_epoch=3, metadata="Größe 1") == ErrorCode.NONE
-    assert committed(raw, group, topic) == (7, 3, "Größe 1")
-    assert commit(raw, group, topic, 8) == ErrorCode.NONE
-    assert committed(raw, group, topic) == (8, -1, "")
 
 
 # -- 24 and 25: writing
