@@ -199,3 +199,28 @@ def test_a_stop_under_load_is_clean_and_clients_go_on_after_it(
         assert found == history.sent
         assert stop(broker) == 0
         assert "Traceback" not in broker.output
+
+
+def bytes_read(broker: Broker) -> int:
+    """What the process has read so far, from files and pipes."""
+    counters = Path(f"/proc/{broker.pid}/io").read_text()
+    return int(counters.split("rchar: ")[1].split()[0])
+
+
+def test_a_restart_after_a_clean_stop_scans_nothing(tmp_path: Path) -> None:
+    with Broker(data_dir=tmp_path / "data", settings={"LOG__SEGMENT_BYTES": "20000000"}) as broker:
+        with RawClient(broker.host, broker.port) as raw:
+            raw.create_well("topic")
+        broker.restart()
+        before = bytes_read(broker)
+        written = 0
+        with RawClient(broker.host, broker.port) as raw:
+            for number in range(50):
+                assert raw.produce_well("topic", b"x" * 1_000_000) == number
+                written += 1_000_000
+        broker.restart()
+        # Indexes and marks are read, batches are not.
+        assert bytes_read(broker) - before < written / 20
+        with RawClient(broker.host, broker.port) as raw:
+            assert raw.list_offset("topic", -1).offset == 50
+            assert raw.produce_well("topic", b"next") == 50
