@@ -134,6 +134,17 @@ def test_flushed_offsets_advance_only_when_a_flush_has_ended(make: Make) -> None
     assert log.begin_flush() is None
 
 
+def test_a_flush_that_ends_after_the_log_was_discarded_counts_for_nothing(make: Make) -> None:
+    log = make()
+    append(log)
+    task = log.begin_flush()
+    assert task is not None
+    log.discard()
+    task.run()
+    log.end_flush(task)
+    assert log.flushed_offset == 0
+
+
 def test_a_flush_that_ends_after_a_truncation_counts_for_nothing(make: Make) -> None:
     log = make()
     append(log)

@@ -1,5 +1,6 @@
 """The data directory: one broker at a time, an identity for good, and names that stay inside."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -91,6 +92,20 @@ def test_a_deleted_partition_leaves_no_folder_and_others_stay(tmp_path: Path) ->
     delete_partition(files, "t", TOPIC_ID, PartitionIndex(1))
     assert files.listdir("topics") == []
     assert files.listdir("deleted") == []
+
+
+def test_a_partition_is_deleted_even_if_there_is_no_room_to_move_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = OsFiles(tmp_path)
+    files.makedirs(partition_path("t", TOPIC_ID, ZERO))
+
+    def no_room(self: OsFiles, source: str, target: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(OsFiles, "rename", no_room)
+    delete_partition(files, "t", TOPIC_ID, ZERO)
+    assert files.listdir("topics") == []
 
 
 def test_a_deletion_that_a_crash_interrupted_is_finished(tmp_path: Path) -> None:

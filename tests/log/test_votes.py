@@ -6,7 +6,7 @@ import pytest
 
 from moldau.log.port import Files
 from moldau.log.votes import NO_VOTE, Vote, VoteJournal
-from moldau.model.errors import CorruptionError, StorageError
+from moldau.model.errors import CorruptionError, DiskFullError, StorageError
 from moldau.model.ids import NO_EPOCH, BrokerId, Epoch
 from moldau.testing.simdisk import SimCrash, SimDisk
 
@@ -105,6 +105,22 @@ def test_a_failed_flush_is_told() -> None:
     disk.fail_next_flush()
     with pytest.raises(StorageError):
         journal.record({"g": vote(1)})
+
+
+@pytest.mark.parametrize("room", range(0, 120, 7))
+def test_a_vote_that_found_no_room_is_forgotten_and_the_next_one_is_kept(room: int) -> None:
+    disk = SimDisk()
+    journal = VoteJournal.open(disk, PATH)
+    journal.record({"g": vote(1)})
+    disk.capacity_bytes = disk.total_bytes() - disk.free_bytes() + room
+    with pytest.raises(DiskFullError):
+        journal.record({"g": vote(2), "a group with a long name" * 10: vote(1)})
+    assert journal.get("g") == vote(1)
+    disk.capacity_bytes = 1 << 30
+    journal.record({"g": vote(3)})
+    again = VoteJournal.open(disk, PATH)
+    assert again.get("g") == vote(3)
+    assert again.get("a group with a long name" * 10) == (NO_EPOCH, NO_VOTE)
 
 
 def test_forgotten_groups_are_gone_after_the_next_rewrite() -> None:

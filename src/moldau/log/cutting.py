@@ -236,6 +236,14 @@ class CuttingLog(WritingLog):
             except OSError as error:
                 raise self._failed(error) from error
         self.flushed_offset = self.end_offset
+        self._let_go()
+
+    def discard(self) -> None:
+        self._cancel_fill()
+        self._forget_places()
+        self._let_go()
+
+    def _let_go(self) -> None:
         self._is_closed = True
         self._limit = -1
         for segment in self._segments:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from moldau.log.flush import DISK_FULL
 from moldau.log.port import Files
 from moldau.model.errors import ConfigError, CorruptionError, StorageError
 from moldau.model.ids import BrokerId, PartitionIndex, TopicId
@@ -124,10 +125,16 @@ def delete_partition(files: Files, name: str, topic_id: TopicId, partition: Part
     path = partition_path(name, topic_id, partition)
     target = f"{_DELETED}/{topic_id.hex()}-{int(partition)}"
     if files.exists(path):
-        files.makedirs(_DELETED)
-        if files.exists(target):
-            files.remove_tree(target)
-        files.rename(path, target)
+        try:
+            files.makedirs(_DELETED)
+            if files.exists(target):
+                files.remove_tree(target)
+            files.rename(path, target)
+        except OSError as error:
+            if error.errno not in DISK_FULL:
+                raise
+            # A topic is deleted to make room: without any, its log is removed where it is.
+            target = path
         files.remove_tree(target)
     for parent in (f"{_TOPICS}/{name}/{topic_id.hex()}", f"{_TOPICS}/{name}"):
         if files.exists(parent) and not files.listdir(parent):

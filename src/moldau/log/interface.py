@@ -250,3 +250,9 @@ class PartitionLog(Protocol):
     def close(self) -> None:
         """Flush, trim and mark the log clean, so that the next open scans nothing."""
         ...
+
+    def discard(self) -> None:
+        """Let go of the files, flushing and vouching for nothing: the log is about to be deleted.
+
+        A flush that is under way may end later; it counts for nothing."""
+        ...

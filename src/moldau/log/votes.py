@@ -17,8 +17,9 @@ from typing import Final
 import msgspec
 from crc32c import crc32c
 
+from moldau.log.flush import DISK_FULL
 from moldau.log.port import File, Files
-from moldau.model.errors import CorruptionError, StorageError
+from moldau.model.errors import CorruptionError, DiskFullError, StorageError
 from moldau.model.ids import NO_EPOCH, BrokerId, Epoch
 
 NO_VOTE: Final = BrokerId(-1)
@@ -94,12 +95,30 @@ class VoteJournal:
         return self._votes.get(group, (NO_EPOCH, NO_VOTE))
 
     def record(self, votes: Mapping[str, Vote]) -> None:
-        """Durable when it returns. Raises StorageError."""
+        """Durable when it returns. Raises StorageError.
+
+        A full disk (DiskFullError) leaves all as it was, the number too: the next entry takes the
+        place of the torn one, and a number that is missing would look like a lost vote.
+        """
         if not votes:
             return
+        before = {group: self._votes.get(group) for group in votes}
         self._number += 1
-        data = _encode(self._number, votes)
         self._votes.update(votes)
+        try:
+            self._store(_encode(self._number, votes))
+        except DiskFullError:
+            self._number -= 1
+            for group, vote in before.items():
+                if vote is None:
+                    del self._votes[group]
+                else:
+                    self._votes[group] = vote
+            raise
+
+    def _store(self, data: bytes) -> None:
+        """Write the last entry, or all votes if the file has grown too large."""
+        is_written = False
         try:
             if self._position + len(data) > self._rewrite_at:
                 self._rewrite()
@@ -110,9 +129,11 @@ class VoteJournal:
             written = 0
             while written < len(data):
                 written += file.pwrite(memoryview(data)[written:], self._position + written)
+            is_written = True
             file.flush()
         except OSError as error:
-            raise StorageError(f"{self._path}: the vote was not stored: {error}") from error
+            kind = DiskFullError if error.errno in DISK_FULL and not is_written else StorageError
+            raise kind(f"{self._path}: the vote was not stored: {error}") from error
         self._position += len(data)
 
     def forget(self, groups: frozenset[str]) -> None:

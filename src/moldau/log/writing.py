@@ -296,7 +296,12 @@ class WritingLog:
         that it is known which slot is durable, then take back the clean mark, if it was one. Not
         flushed by itself: without a later flush, nothing more than the clean mark says is promised.
         """
-        self._active.flush()
+        try:
+            self._active.flush()
+        except OSError as error:
+            # Of a flush even ENOSPC is a failure: what could not be written is gone.
+            self._failures.append(error)
+            raise StorageError(f"{self._directory}: {error}") from error
         self._write_mark(self._active, self._synced_offset)
         self._is_fresh = False
 
