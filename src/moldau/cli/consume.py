@@ -6,7 +6,7 @@ group that is interrupted goes on where the output ended.
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -89,12 +89,20 @@ class Link:
 class Reader:
     """Reads from an assigned or subscribed consumer and writes to stdout, until told to stop."""
 
-    def __init__(self, consumer: "Consumer", formatter: Formatter, stop: Stop, link: Link) -> None:
+    def __init__(
+        self,
+        consumer: "Consumer",
+        formatter: Formatter,
+        stop: Stop,
+        link: Link,
+        offline: Iterable[tuple[str, int]] = (),
+    ) -> None:
         self._consumer = consumer
         self._format = formatter
         self._stop = stop
         self._link = link
-        self._ended: set[tuple[str, int]] = set()
+        # An offline partition has nothing to wait for; if it comes back, it is read.
+        self._ended = set(offline)
         self._fetched = False
         self.count = 0
 
@@ -251,14 +259,14 @@ def consume(
         raise CommandError("--offset and --from-beginning exclude each other", code=ExitCode.USAGE)
     formatter = make_formatter(output, template, print_key, print_headers)
     start = Position.beginning() if from_beginning else position
-    found = _partitions(brokers, topic, partitions, properties)
+    found, offline = _partitions(brokers, topic, partitions, properties)
     link = Link(brokers)
     consumer = open_consumer(link, topic, dict(properties), group=group)
     reader: Reader | None = None
     try:
         with stop_signals() as stop:
             _begin(consumer, topic, found, group if not partitions else None, start, position)
-            reader = Reader(consumer, formatter, stop, link)
+            reader = Reader(consumer, formatter, stop, link, offline)
             reader.run(
                 limit=limit,
                 idle_seconds_max=timeout,
@@ -273,18 +281,27 @@ def consume(
 
 def _partitions(
     brokers: str, topic: str, wanted: tuple[int, ...], properties: Properties
-) -> list[int]:
+) -> tuple[list[int], list[tuple[str, int]]]:
+    """The partitions that can be read of those that are wanted, and those that are offline."""
     from moldau.client.admin import Admin
-    from moldau.client.errors import NotFoundError
+    from moldau.client.errors import ClientError, NotFoundError
 
     info = Admin(brokers, dict(properties)).topic(topic)
-    known = [part.partition for part in info.partitions]
+    leaders = {part.partition: part.leader for part in info.partitions}
     for partition in wanted:
-        if partition not in known:
+        if partition not in leaders:
             raise NotFoundError(
-                f"topic {topic} has no partition {partition}", hint=f"it has 0 to {known[-1]}"
+                f"topic {topic} has no partition {partition}", hint=f"it has 0 to {max(leaders)}"
             )
-    return list(wanted) or known
+    chosen = wanted or tuple(leaders)
+    online = [partition for partition in chosen if leaders[partition] >= 0]
+    offline = [(topic, partition) for partition in chosen if leaders[partition] < 0]
+    names = ", ".join(f"{topic}-{partition}" for _, partition in offline)
+    if not online:
+        raise ClientError(f"cannot read {names}: offline", hint="the broker's log says why")
+    if offline:
+        say(f"offline, left out: {names} (the broker's log says why)")
+    return online, offline
 
 
 def _begin(
@@ -345,7 +362,7 @@ def tail(
 ) -> None:
     """Print the last messages of a topic, over all partitions, and follow the end."""
     formatter = make_formatter(output, template, print_key, print_headers)
-    partitions = _partitions(brokers, topic, (), properties)
+    partitions, _ = _partitions(brokers, topic, (), properties)
     link = Link(brokers)
     consumer = open_consumer(link, topic, dict(properties), group=None)
     try:

@@ -157,6 +157,9 @@ def describe(
         click.echo("config: " + ", ".join(f"{key}={cell_text(config[key])}" for key in config))
     click.echo()
     emit_table(rows)
+    offline = [f"{info.name}-{row['partition']}" for row in rows if row["leader"] is None]
+    if offline:
+        say(f"offline: {', '.join(offline)} (the broker's log says why)")
     if all_configs:
         click.echo()
         emit_table([{"config": key, "value": value} for key, value in config.items()])
