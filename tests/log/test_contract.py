@@ -171,6 +171,17 @@ def test_without_flush_always_appended_counts_as_flushed(make: Make, policy: Flu
     assert log.flushed_offset == 3
 
 
+def test_a_laxer_policy_counts_at_once_what_was_appended(make: Make) -> None:
+    log = make()
+    append(log)
+    assert log.flushed_offset == 0
+    log.reconfigure(LogConfig(flush=FlushPolicy.NEVER))
+    assert log.flushed_offset == 1
+    log.reconfigure(LogConfig(flush=FlushPolicy.ALWAYS))
+    append(log)
+    assert log.flushed_offset == 1
+
+
 def test_control_entries_take_up_indexes_but_no_offsets(make: Make) -> None:
     log = make()
     log.append_control(Epoch(1), ControlKind.NOOP, b"")

@@ -110,12 +110,20 @@ def test_a_snapshot_and_the_headers_after_it_give_the_same_table() -> None:
         headers.append(batch(sequences[producer], count, offset=offset * 5, producer=producer))
         sequences[producer] += count
     whole = ProducerTable()
-    whole.replay(headers)
+    whole.replay(headers, NOW)
     half = ProducerTable()
-    half.replay(headers[:31])
+    half.replay(headers[:31], NOW)
     restored = ProducerTable.decode(half.encode())
-    restored.replay(headers[31:])
+    restored.replay(headers[31:], NOW)
     assert restored.encode() == whole.encode()
+
+
+@pytest.mark.parametrize("time", [0, 1 << 60])
+def test_the_time_in_a_batch_does_not_decide_when_its_producer_is_forgotten(time: int) -> None:
+    table = ProducerTable()
+    table.replay([batch(0)._replace(max_timestamp=TimestampMs(time))], NOW)
+    assert table.expire(NOW) == 0
+    assert table.expire(TimestampMs(NOW + 1)) == 1
 
 
 @pytest.mark.parametrize("payload", [b"", b"nonsense", b"\x92\x02\x90", b"\x92\x01\x91\x91\x01"])

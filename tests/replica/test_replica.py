@@ -1,12 +1,13 @@
 """A replica commits what is flushed, in order, and tells whoever waits. On the in-memory log."""
 
 import asyncio
+import threading
 
 import pytest
 
 from moldau.log.interface import FlushTask, LogConfig
 from moldau.log.memory import MemoryLog
-from moldau.model.errors import ErrorCode, RefusedError, StorageError
+from moldau.model.errors import DiskFullError, ErrorCode, RefusedError, StorageError
 from moldau.model.flush import FlushPolicy
 from moldau.model.ids import (
     BrokerId,
@@ -51,6 +52,8 @@ class HeldLog(MemoryLog):
         super().__init__(config)
         self.runs = 0
         self.failure: OSError | None = None
+        self.gate: threading.Event | None = None
+        """A flush waits for it; then it runs in a thread, as a slow disk's does."""
 
     def begin_flush(self) -> FlushTask | None:
         task = super().begin_flush()
@@ -62,7 +65,9 @@ class HeldLog(MemoryLog):
 
 
 class HeldTask:
-    is_heavy = False
+    @property
+    def is_heavy(self) -> bool:
+        return self.log.gate is not None
 
     def __init__(self, log: HeldLog, inner: FlushTask) -> None:
         self.log = log
@@ -70,6 +75,8 @@ class HeldTask:
 
     def run(self) -> None:
         self.log.runs += 1
+        if self.log.gate is not None:
+            assert self.log.gate.wait(10)
         if self.log.failure is not None:
             raise self.log.failure
         self.inner.run()
@@ -176,6 +183,27 @@ async def test_what_is_appended_in_one_turn_shares_one_flush() -> None:
     world.flusher.stop()
 
 
+async def test_what_is_appended_during_a_flush_is_committed_by_the_next_one() -> None:
+    world = World()
+    gate = world.log.gate = threading.Event()
+    told: list[str] = []
+    first = propose(world.replica, batch(b"a"))
+    world.replica.when_committed(first.end_offset, lambda _: told.append("first"))
+    while not world.log.runs:
+        await asyncio.sleep(0.002)
+    second = propose(world.replica, batch(b"b"))
+    world.replica.when_committed(second.end_offset, lambda _: told.append("second"))
+    later = world.log.gate = threading.Event()
+    gate.set()
+    while world.log.runs < 2:
+        await asyncio.sleep(0.002)
+    assert (told, world.replica.high_watermark) == (["first"], 1)
+    later.set()
+    await turns()
+    assert (told, world.replica.high_watermark) == (["first", "second"], 2)
+    world.flusher.stop()
+
+
 @pytest.mark.parametrize("policy", [FlushPolicy.NEVER, FlushPolicy.INTERVAL])
 async def test_with_a_laxer_policy_appended_counts_as_committed(policy: FlushPolicy) -> None:
     world = World(policy)
@@ -278,4 +306,80 @@ async def test_whoever_waits_is_told_when_the_replica_goes() -> None:
     world.replica.when_committed(proposal.end_offset, told.append)
     world.replica.fail_waiters(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     assert told == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    world.flusher.stop()
+
+
+async def test_a_laxer_policy_commits_at_once_what_waited_for_a_flush() -> None:
+    world = World()
+    told: list[ErrorCode] = []
+    proposal = propose(world.replica, batch(b"a"))
+    world.replica.when_committed(proposal.end_offset, told.append)
+    world.replica.reconfigure(LogConfig(flush=FlushPolicy.NEVER))
+    assert told == [ErrorCode.NONE]
+    assert world.replica.high_watermark == 1
+    await turns()
+    world.flusher.stop()
+
+
+async def test_a_stricter_policy_takes_nothing_back_and_waits_from_then_on() -> None:
+    world = World(FlushPolicy.NEVER)
+    propose(world.replica, batch(b"a"))
+    world.replica.reconfigure(LogConfig(flush=FlushPolicy.ALWAYS))
+    assert world.replica.high_watermark == 1
+    told: list[ErrorCode] = []
+    proposal = propose(world.replica, batch(b"b"))
+    world.replica.when_committed(proposal.end_offset, told.append)
+    assert (world.replica.high_watermark, told) == (1, [])
+    await turns()
+    assert (world.replica.high_watermark, told) == (2, [ErrorCode.NONE])
+    world.flusher.stop()
+
+
+async def test_what_was_appended_without_a_flush_makes_the_next_one_large() -> None:
+    world = World(FlushPolicy.NEVER)
+    propose(world.replica, batch(bytes(100_000)))
+    assert world.replica._flush_handle.unflushed_bytes > 100_000
+    world.flusher.stop()
+
+
+@pytest.mark.parametrize("work", ["delete_before", "retain", "save_snapshot", "reconfigure"])
+async def test_a_disk_that_fails_in_any_work_is_reported(work: str) -> None:
+    world = World()
+
+    def fail(*arguments: object) -> None:
+        raise StorageError("the disk is gone")
+
+    setattr(world.log, work, fail)
+    calls = {
+        "delete_before": lambda: world.replica.delete_before(Offset(0)),
+        "retain": lambda: world.replica.retain(TimestampMs(0)),
+        "save_snapshot": world.replica.close,
+        "reconfigure": lambda: world.replica.reconfigure(LogConfig()),
+    }
+    with pytest.raises(StorageError):
+        calls[work]()
+    assert [str(error) for error in world.failures] == ["the disk is gone"]
+    world.flusher.stop()
+
+
+async def test_without_room_for_a_snapshot_the_log_is_closed_all_the_same() -> None:
+    world = World()
+    closed: list[bool] = []
+
+    def full(*arguments: object) -> None:
+        raise DiskFullError("no room")
+
+    world.log.save_snapshot = full
+    world.log.close = lambda: closed.append(True)
+    world.replica.close()
+    assert (closed, world.failures) == ([True], [])
+    world.flusher.stop()
+
+
+async def test_a_retry_to_a_topic_with_append_time_is_told_the_time_of_the_original() -> None:
+    world = World()
+    first = propose(world.replica, batch(b"a", producer=4, sequence=0), append_time=True)
+    again = propose(world.replica, batch(b"a", producer=4, sequence=0), append_time=True)
+    assert first.append_time > 0
+    assert again == first
     world.flusher.stop()

@@ -197,6 +197,14 @@ async def test_the_first_batch_may_exceed_the_limit_and_only_the_first() -> None
     assert world.sizes == [[size, 0]]
 
 
+async def test_a_batch_that_does_not_fit_in_what_is_left_waits_for_the_next_fetch() -> None:
+    world = World()
+    first = world.append(0)
+    world.append(1, 5000)
+    world.fetch((0, 0), (1, 0), bytes_max=first + 100)
+    assert world.sizes == [[first, 0]]
+
+
 async def test_a_second_partition_fills_what_is_left_and_no_more() -> None:
     world = World()
     first = world.append(0)

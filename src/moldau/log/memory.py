@@ -101,6 +101,7 @@ class MemoryLog:
 
     def reconfigure(self, config: LogConfig) -> None:
         self._config = config
+        self._count_unflushed()
 
     # ---- writing
 

@@ -12,12 +12,8 @@ driver in `replica` already runs effects in the right order:
 from dataclasses import dataclass
 from typing import assert_never
 
-from moldau.model.errors import MoldauError
 from moldau.model.ids import BrokerId, Epoch, RaftIndex
-
-
-class RaftError(MoldauError):
-    """An event that cannot happen in the group's state: a defect of the driver."""
+from moldau.raft.errors import RaftError as RaftError
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +93,12 @@ class RaftGroup:
         self.epoch = epoch
         self.is_leader = True
         return [AppendNoop(epoch)]
+
+    @property
+    def has_committed_in_epoch(self) -> bool:
+        """Whether the leader's own no-op is committed: all before it is then, too."""
+        start = self._epoch_start
+        return self.is_leader and start is not None and start < self.commit
 
     def flushed(self, index: RaftIndex) -> RaftIndex:
         """Entries below `index` are durable here; returns the commit index.

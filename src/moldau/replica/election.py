@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
+from moldau.model.errors import DiskFullError
 from moldau.model.ids import BrokerId, Epoch, PartitionIndex, TopicId
 from moldau.raft.group import PersistVote, VotePersisted
 from moldau.replica.replica import Replica
@@ -21,17 +22,29 @@ def group_key(topic_id: TopicId, partition: PartitionIndex) -> str:
     return f"{topic_id.hex()}-{partition}"
 
 
-def elect(replicas: Iterable[Replica], votes: Votes) -> None:
-    """Make this broker the leader of groups in which it is the only voter."""
+def elect(replicas: Iterable[Replica], votes: Votes) -> dict[Replica, DiskFullError]:
+    """Make this broker the leader of groups in which it is the only voter.
+
+    Returns those that got no leader because the disk is full; they are to be closed, and opened
+    again when there is room. Raises StorageError if the disk failed.
+    """
     asked: dict[str, tuple[Replica, PersistVote]] = {}
     for replica in replicas:
         name = group_key(replica.topic_id, replica.partition.partition)
         for effect in replica.group.campaign(replica.log.last_epoch):
             if isinstance(effect, PersistVote):
                 asked[name] = (replica, effect)
-    votes.record({name: (vote.epoch, vote.voted_for) for name, (_, vote) in asked.items()})
+    failed: dict[Replica, DiskFullError] = {}
+    try:
+        votes.record({name: (vote.epoch, vote.voted_for) for name, (_, vote) in asked.items()})
+    except DiskFullError as error:
+        return {replica: error for replica, _ in asked.values()}
     for replica, vote in asked.values():
-        replica.run(replica.group.step(VotePersisted(vote.epoch)), _no_second_vote)
+        try:
+            replica.run(replica.group.step(VotePersisted(vote.epoch)), _no_second_vote)
+        except DiskFullError as error:
+            failed[replica] = error
+    return failed
 
 
 def _no_second_vote(vote: PersistVote) -> None:

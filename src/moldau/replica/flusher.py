@@ -6,20 +6,23 @@ thread costs about as much as the flush of a few kilobytes on a good disk, so a 
 single log runs at once on the loop, as long as such flushes have proved to be quick.
 
 A failed flush is never retried: after an error the page cache may claim that lost bytes are clean.
+A flush that could not begin because the disk is full has lost nothing, and is tried again.
 """
 
 import threading
 from asyncio import AbstractEventLoop
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from queue import SimpleQueue
 
 from moldau.log.interface import FlushTask, PartitionLog
 from moldau.model.clock import Clock
-from moldau.model.errors import StorageError
+from moldau.model.errors import DiskFullError, StorageError
 
 _INLINE_BYTES_MAX = 64 * 1024
 _INLINE_SECONDS_MAX = 0.000_25
 _SMOOTHING = 0.2
+_DISK_FULL_RETRY_SECONDS = 0.5
 
 
 class FlushHandle:
@@ -79,22 +82,40 @@ class Flusher:
         self._scheduled = False
         dirty, self._dirty = self._dirty, []
         alone = len(dirty) == 1 and not self._running
-        for handle in dirty:
-            handle.queued = False
-            if self.failed or self._stopped:
-                continue
+        begun = 0
+        try:
+            for handle in dirty:
+                begun += 1
+                handle.queued = False
+                self._begin(handle, alone)
+        finally:
+            # A defect in whoever is told of a commit must not cost other logs their flush.
+            for handle in dirty[begun:]:
+                handle.queued = False
+                self.request(handle, 0)
+
+    def _begin(self, handle: FlushHandle, alone: bool) -> None:
+        if self.failed or self._stopped:
+            return
+        try:
             task = handle.log.begin_flush()
-            if task is None:
-                handle.on_flushed()
-                continue
-            small = handle.unflushed_bytes <= _INLINE_BYTES_MAX
-            handle.unflushed_bytes = 0
-            quick = self._small_flush_seconds <= _INLINE_SECONDS_MAX
-            if alone and small and quick and not task.is_heavy:
-                self._run_inline(handle, task)
-            else:
-                handle.busy = True
-                self._hand_off(handle, task, small)
+        except DiskFullError:
+            self._loop.call_later(_DISK_FULL_RETRY_SECONDS, self.request, handle, 0)
+            return
+        except StorageError as error:
+            self.report(error)
+            return
+        if task is None:
+            handle.on_flushed()
+            return
+        small = handle.unflushed_bytes <= _INLINE_BYTES_MAX
+        handle.unflushed_bytes = 0
+        quick = self._small_flush_seconds <= _INLINE_SECONDS_MAX
+        if alone and small and quick and not task.is_heavy:
+            self._run_inline(handle, task)
+        else:
+            handle.busy = True
+            self._hand_off(handle, task, small)
 
     def _run_inline(self, handle: FlushHandle, task: FlushTask) -> None:
         started = self._clock.monotonic()
@@ -118,15 +139,18 @@ class Flusher:
         while (item := self._tasks.get()) is not None:
             handle, task, small = item
             started = self._clock.monotonic()
-            failure: OSError | None = None
+            failure: OSError | None = OSError("a defect ended the thread")
             try:
                 task.run()
+                failure = None
             except OSError as error:
                 failure = error
-            seconds = self._clock.monotonic() - started
-            self._loop.call_soon_threadsafe(
-                self._handed_back, handle, task, failure, seconds if small else None
-            )
+            finally:
+                # Whatever happened: a broker that ends is better than a log that waits for ever.
+                seconds = self._clock.monotonic() - started
+                self._loop.call_soon_threadsafe(
+                    self._handed_back, handle, task, failure, seconds if small else None
+                )
 
     def _handed_back(
         self, handle: FlushHandle, task: FlushTask, failure: OSError | None, seconds: float | None
@@ -145,7 +169,14 @@ class Flusher:
 
     def _finish(self, handle: FlushHandle, task: FlushTask) -> None:
         self.flushes_total += 1
-        handle.log.end_flush(task)
+        try:
+            handle.log.end_flush(task)
+        except DiskFullError:
+            # The flush counts; there was no room for the note that says so.
+            pass
+        except StorageError as error:
+            self.report(error)
+            return
         handle.on_flushed()
 
     def _measure(self, seconds: float) -> None:
@@ -154,6 +185,17 @@ class Flusher:
             self._small_flush_seconds = seconds
         else:
             self._small_flush_seconds += _SMOOTHING * (seconds - self._small_flush_seconds)
+
+    @contextmanager
+    def fencing(self) -> Iterator[None]:
+        """Around whatever else writes: a disk that failed ends the process, a full one does not."""
+        try:
+            yield
+        except DiskFullError:
+            raise
+        except StorageError as error:
+            self.report(error)
+            raise
 
     def report(self, error: StorageError) -> None:
         """The disk failed, here or in a write: flush nothing any more, and let the process end."""

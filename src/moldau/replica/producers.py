@@ -112,11 +112,15 @@ class ProducerTable:
         if len(batches) > REMEMBERED_BATCHES:
             del batches[0]
 
-    def replay(self, headers: Iterable[BatchHeader]) -> None:
-        """Follow batches of the log after a restart. Their own time is the best guess of `now`."""
+    def replay(self, headers: Iterable[BatchHeader], now: TimestampMs) -> None:
+        """Follow batches of the log after a restart.
+
+        They count as seen now: clients choose the time in a batch, and a producer that copies old
+        records would be forgotten, and its retries doubled, while it is at work.
+        """
         for header in headers:
             if header.producer_id >= 0:
-                self.appended(header, header.max_timestamp)
+                self.appended(header, now)
 
     def expire(self, before: TimestampMs) -> int:
         """Forget producers that were silent since `before`."""

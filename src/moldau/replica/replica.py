@@ -7,6 +7,7 @@ awaiting, because this is the path of every record.
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 from moldau.log.interface import ControlKind, FlushPolicy, LogConfig, LogRead, PartitionLog
@@ -113,7 +114,8 @@ class Replica:
             except CorruptionError:
                 # A snapshot is only a shortcut: the log's headers say the same, more slowly.
                 table, offset = ProducerTable(), self.log.start_offset
-        table.replay(self.log.headers(max(offset, self.log.start_offset)))
+        headers = self.log.headers(max(offset, self.log.start_offset))
+        table.replay(headers, self._clock.wall_ms())
         return table
 
     # ---- leadership
@@ -125,14 +127,15 @@ class Replica:
     @property
     def is_ready(self) -> bool:
         """Leads, and its own epoch's no-op is committed: offsets that it tells are true."""
-        return self.group.is_leader and self.group.commit >= self.log.flushed_index
+        return self.group.has_committed_in_epoch
 
     def run(self, effects: list[Effect], persist_vote: Callable[[PersistVote], None]) -> None:
         """Carry out what the group asks for."""
         for effect in effects:
             if isinstance(effect, AppendNoop):
                 index = self.log.end_index
-                self.log.append_control(effect.epoch, ControlKind.NOOP, b"")
+                with self._flusher.fencing():
+                    self.log.append_control(effect.epoch, ControlKind.NOOP, b"")
                 self.run(self.group.step(NoopAppended(index)), persist_vote)
             else:
                 persist_vote(effect)
@@ -152,7 +155,7 @@ class Replica:
         offset = log.end_offset
         first = headers[0]
         if first.producer_id >= 0:
-            original = self._check_sequence(headers)
+            original = self._check_sequence(headers, append_time)
             if original is not None:
                 return original
         if len(headers) == 1 and not append_time:
@@ -178,10 +181,12 @@ class Replica:
         if self._flush_always:
             self._flusher.request(self._flush_handle, size)
         else:
+            # Counted all the same: the flusher must know a large flush when it comes.
+            self._flush_handle.unflushed_bytes += size
             self._advance()
         return _new_header(Proposal, (offset, end, time))
 
-    def _check_sequence(self, headers: list[BatchHeader]) -> Proposal | None:
+    def _check_sequence(self, headers: list[BatchHeader], append_time: bool) -> Proposal | None:
         if len(headers) > 1:
             raise RefusedError(
                 ErrorCode.INVALID_RECORD, "an idempotent producer sends one batch per partition"
@@ -189,7 +194,7 @@ class Replica:
         original = self.producers.check(headers[0])
         if original is None:
             return None
-        time = original.timestamp if headers[0].is_append_time else TimestampMs(-1)
+        time = original.timestamp if append_time else NO_TIMESTAMP
         return Proposal(original.base_offset, Offset(original.last_offset + 1), time)
 
     def when_committed(self, offset: Offset, callback: Callable[[ErrorCode], None]) -> None:
@@ -235,9 +240,12 @@ class Replica:
     # ---- upkeep
 
     def reconfigure(self, config: LogConfig) -> None:
-        self.log.reconfigure(config)
+        with self._flusher.fencing():
+            self.log.reconfigure(config)
         self._flush_always = config.flush is FlushPolicy.ALWAYS
-        # What was appended under a laxer policy is flushed now, or it would never commit.
+        # A laxer policy commits at once what waits for a flush; a stricter one flushes what was
+        # appended without.
+        self._advance()
         self._flusher.request(self._flush_handle, 0)
 
     def flush_soon(self) -> None:
@@ -245,10 +253,12 @@ class Replica:
         self._flusher.request(self._flush_handle, 0)
 
     def delete_before(self, offset: Offset) -> None:
-        self.log.delete_before(offset)
+        with self._flusher.fencing():
+            self.log.delete_before(offset)
 
     def retain(self, now: TimestampMs) -> bool:
-        return self.log.retain(now, self.high_watermark)
+        with self._flusher.fencing():
+            return self.log.retain(now, self.high_watermark)
 
     def snapshot_if_due(self) -> None:
         """Renew the producer snapshot if much was appended since the last."""
@@ -257,7 +267,8 @@ class Replica:
 
     def _save_snapshot(self) -> None:
         self._bytes_since_snapshot = 0
-        self.log.save_snapshot(self.log.end_offset, self.producers.encode())
+        with self._flusher.fencing():
+            self.log.save_snapshot(self.log.end_offset, self.producers.encode())
 
     def fail_waiters(self, code: ErrorCode) -> None:
         """The replica goes away: answer everybody who still waits."""
@@ -272,5 +283,13 @@ class Replica:
     def close(self) -> None:
         """Flush, snapshot and close; the next start replays nothing."""
         self.fail_waiters(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        self._save_snapshot()
-        self.log.close()
+        # Without room for the snapshot the next start reads some headers more.
+        with suppress(DiskFullError):
+            self._save_snapshot()
+        with self._flusher.fencing():
+            self.log.close()
+
+    def drop(self) -> None:
+        """The topic was deleted: answer everybody, and let go of a log that is about to go."""
+        self.fail_waiters(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        self.log.discard()

@@ -88,6 +88,14 @@ class GroupService:
         self._run(self._coordinator.finish_loading(self._now()))
         log.debug("groups loaded: %d records", count)
 
+    def answer_waiting(self) -> None:
+        """The broker stops: refuse joins and syncs, which would wait for members that never come.
+
+        Called until nothing is left: what is being written is answered when it is committed.
+        """
+        if not self._coordinator.is_writing:
+            self._run(self._coordinator.close(self._now()))
+
     def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()

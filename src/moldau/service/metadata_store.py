@@ -14,7 +14,7 @@ from moldau.metadata.decide import decide
 from moldau.metadata.image import EMPTY_IMAGE, Image
 from moldau.metadata.records import MetadataRecord, decode_record, encode_record
 from moldau.model.clock import Clock
-from moldau.model.errors import DiskFullError, ErrorCode, RefusedError
+from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import Offset
 from moldau.records.record import Record, build_batch, read_records
 from moldau.replica.replica import Replica
@@ -58,10 +58,7 @@ class MetadataStore:
             batch = build_batch(
                 [Record(Offset(0), now, None, encode_record(record), []) for record in records]
             )
-            try:
-                error = await commit_batch(self._replica, batch)
-            except DiskFullError as full:
-                raise RefusedError(ErrorCode.KAFKA_STORAGE_ERROR, str(full)) from None
+            error = await commit_batch(self._replica, batch)
             if error is not ErrorCode.NONE:
                 raise RefusedError(error, "the metadata log did not take the change")
             image = self.image

@@ -11,7 +11,13 @@ from moldau.metadata.config_types import LONG_MAX
 from moldau.metadata.image import Image, Topic
 from moldau.metadata.topic_configs import Layer, TopicConfig, broker_layers
 from moldau.model.clock import Clock
-from moldau.model.errors import CorruptionError, DiskFullError, ErrorCode, MoldauError, RefusedError
+from moldau.model.errors import (
+    CorruptionError,
+    DiskFullError,
+    ErrorCode,
+    MoldauError,
+    RefusedError,
+)
 from moldau.model.flush import FlushPolicy
 from moldau.model.ids import BrokerId, PartitionIndex, RaftIndex, TopicId, TopicPartition
 from moldau.raft.group import RaftGroup
@@ -152,25 +158,53 @@ class Partitions:
             self._set_offline(key, error)
             hosted.replica.fail_waiters(ErrorCode.KAFKA_STORAGE_ERROR)
 
+    def _give_up(self, replica: Replica, error: DiskFullError) -> None:
+        """There was no room for something that had to be written: offline until there is."""
+        key = (replica.partition.topic, replica.partition.partition)
+        if self._hosted.pop(key, None) is not None:
+            self._set_offline(key, error)
+            replica.fail_waiters(ErrorCode.KAFKA_STORAGE_ERROR)
+            replica.log.discard()
+
     def _set_offline(self, key: tuple[str, int], error: MoldauError) -> None:
+        before = self._offline.get(key)
         self._offline[key] = error
-        log.error("partition %s-%d is offline: %s", *key, error)
+        if str(before) != str(error):
+            # Once, not with every try.
+            log.error("partition %s-%d is offline: %s", *key, error)
 
     def retry_offline(self) -> None:
         """Try again to open what only lacked room on the disk."""
+        if not any(isinstance(error, DiskFullError) for error in self._offline.values()):
+            return
         opened = []
-        for topic in self._topics.values():
-            for partition in topic.partitions:
-                key = (topic.name, partition.index)
-                if isinstance(self._offline.get(key), DiskFullError):
-                    del self._offline[key]
-                    opened += self._open(topic, partition.index, self._resolve(topic))
-        elect(opened, self._votes)
+        with self._flusher.fencing():
+            for topic in self._topics.values():
+                for partition in topic.partitions:
+                    if isinstance(self._offline.get((topic.name, partition.index)), DiskFullError):
+                        opened += self._open(topic, partition.index, self._resolve(topic))
+            self._elect(opened)
+        for replica in opened:
+            if replica.is_ready:
+                log.warning("partition %s-%d is online again", *replica.partition)
+
+    def _elect(self, opened: list[Replica]) -> None:
+        """Lead what was opened; what finds no room on the disk waits offline until there is."""
+        for replica, error in elect(opened, self._votes).items():
+            self._give_up(replica, error)
 
     # ---- following the image
 
     def reconcile(self, image: Image) -> None:
-        """Open what is new, close and drop what is gone, reconfigure what changed."""
+        """Open what is new, close and drop what is gone, reconfigure what changed.
+
+        The image is committed, so there is no way back: a disk that fails here ends the process,
+        and the next start does the rest.
+        """
+        with self._flusher.fencing():
+            self._follow(image)
+
+    def _follow(self, image: Image) -> None:
         for topic in list(self._topics.values()):
             if topic.topic_id not in image.topics_by_id:
                 self._drop(topic)
@@ -190,7 +224,7 @@ class Partitions:
                 if self._broker in partition.replicas:
                     opened += self._open(topic, partition.index, config)
             self._topics[topic.topic_id] = topic
-        elect(opened, self._votes)
+        self._elect(opened)
 
     def _resolve(self, topic: Topic) -> TopicConfig:
         return TopicConfig.resolve_layers(topic.configs, self._layers)
@@ -200,7 +234,10 @@ class Partitions:
             hosted = self._hosted.get((topic.name, index))
             if hosted is not None:
                 hosted.configure(config)
-                hosted.replica.reconfigure(log_config(config, internal=topic.internal))
+                try:
+                    hosted.replica.reconfigure(log_config(config, internal=topic.internal))
+                except DiskFullError as error:
+                    self._give_up(hosted.replica, error)
 
     def _open(self, topic: Topic, index: PartitionIndex, config: TopicConfig) -> list[Replica]:
         """The replica, or nothing if it has to stay offline."""
@@ -226,6 +263,7 @@ class Partitions:
         except (CorruptionError, DiskFullError) as error:
             self._set_offline(key, error)
             return []
+        self._offline.pop(key, None)
         self._hosted[key] = Hosted(replica, config, topic.internal)
         return [replica]
 
@@ -236,13 +274,15 @@ class Partitions:
             self._offline.pop(key, None)
             hosted = self._hosted.pop(key, None)
             if hosted is not None:
-                hosted.replica.fail_waiters(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-                hosted.replica.log.close()
+                hosted.replica.drop()
             if self._broker in partition.replicas:
                 self._drop_log(topic.name, topic.topic_id, partition.index)
 
     def close(self) -> None:
         """Close every log cleanly."""
         for hosted in self._hosted.values():
-            hosted.replica.close()
+            try:
+                hosted.replica.close()
+            except DiskFullError as error:
+                log.warning("the next start has to check a log: %s", error)
         self._hosted.clear()

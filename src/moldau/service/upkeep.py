@@ -76,8 +76,12 @@ class Upkeep:
                     await asyncio.sleep(0)
                 # A topic may be deleted while this sleeps.
                 if hosted.replica.is_open:
+                    has_deleted = False
                     with _room_needed():
-                        hosted.replica.retain(now)
+                        has_deleted = hosted.replica.retain(now)
+                    if has_deleted:
+                        # Unlinking gigabytes takes its time: then it is the clients' turn.
+                        await asyncio.sleep(0)
                     hosted.replica.producers.expire(expire_before)
 
     async def _keep_flushing(self) -> None:
@@ -114,4 +118,5 @@ class Upkeep:
                 )
             else:
                 log.warning("there is room on the data disk again: produce is accepted")
-                self._partitions.retry_offline()
+        if not is_full:
+            self._partitions.retry_offline()

@@ -1,0 +1,155 @@
+"""The flusher: what it does when a log refuses, a callback fails, the disk is full."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from moldau.log.interface import FlushTask, LogConfig
+from moldau.log.memory import MemoryLog
+from moldau.model.errors import DiskFullError, StorageError
+from moldau.model.ids import TimestampMs
+from moldau.replica.flusher import Flusher, FlushHandle
+from moldau.testing.logs import append
+
+
+class Clock:
+    def wall_ms(self) -> TimestampMs:
+        return TimestampMs(0)
+
+    def monotonic(self) -> float:
+        return 0.0
+
+
+class Task:
+    is_heavy = False
+
+    def __init__(self, inner: FlushTask, run: Callable[[], None]) -> None:
+        self.inner = inner
+        self._run = run
+
+    def run(self) -> None:
+        self._run()
+        self.inner.run()
+
+
+class TroubledLog(MemoryLog):
+    """Raises what the test puts in, at each step of a flush."""
+
+    def __init__(self) -> None:
+        super().__init__(LogConfig())
+        self.at_begin: list[StorageError] = []
+        self.at_end: list[StorageError] = []
+        self.at_run: list[BaseException] = []
+        self.ran_in: list[threading.Thread] = []
+
+    def begin_flush(self) -> FlushTask | None:
+        if self.at_begin:
+            raise self.at_begin.pop()
+        task = super().begin_flush()
+        return None if task is None else Task(task, self._run)
+
+    def _run(self) -> None:
+        self.ran_in.append(threading.current_thread())
+        if self.at_run:
+            raise self.at_run.pop()
+
+    def end_flush(self, task: FlushTask) -> None:
+        assert isinstance(task, Task)
+        super().end_flush(task.inner)
+        if self.at_end:
+            raise self.at_end.pop()
+
+
+class World:
+    def __init__(self) -> None:
+        self.failures: list[StorageError] = []
+        self.defects: list[object] = []
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: self.defects.append(context["exception"]))
+        self.flusher = Flusher(loop=loop, clock=Clock(), threads=2, on_failure=self.failures.append)
+        self.flushed: list[TroubledLog] = []
+
+    def handle(self, log: TroubledLog) -> FlushHandle:
+        return FlushHandle(log, lambda: self.flushed.append(log))
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        for _ in range(1000):
+            if condition():
+                return
+            await asyncio.sleep(0.005)
+        pytest.fail("the condition did not come true")
+
+
+async def test_a_flush_that_cannot_begin_fails_the_disk_and_commits_nothing() -> None:
+    world, log = World(), TroubledLog()
+    log.at_begin = [StorageError("the disk is gone")]
+    append(log)
+    world.flusher.request(world.handle(log), 1)
+    await world.until(lambda: world.failures)
+    assert (world.flusher.failed, world.flushed, world.defects) == (True, [], [])
+    world.flusher.stop()
+
+
+async def test_a_flush_that_finds_no_room_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("moldau.replica.flusher._DISK_FULL_RETRY_SECONDS", 0.01)
+    world, log, other = World(), TroubledLog(), TroubledLog()
+    log.at_begin = [DiskFullError("full"), DiskFullError("full")]
+    log.at_end = [DiskFullError("full")]
+    for each in (log, other):
+        append(each)
+        world.flusher.request(world.handle(each), 1)
+    await world.until(lambda: log in world.flushed and other in world.flushed)
+    assert (log.flushed_offset, world.failures, world.defects) == (1, [], [])
+    world.flusher.stop()
+
+
+async def test_a_failure_after_the_flush_ends_it_all() -> None:
+    world, log = World(), TroubledLog()
+    log.at_end = [StorageError("the disk is gone")]
+    append(log)
+    world.flusher.request(world.handle(log), 1)
+    await world.until(lambda: world.failures)
+    assert world.flushed == []
+    world.flusher.stop()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+async def test_a_defect_in_the_thread_is_a_failure_and_not_silence() -> None:
+    world, log = World(), TroubledLog()
+    log.at_run = [MemoryError()]
+    append(log)
+    world.flusher.request(world.handle(log), 1)
+    await world.until(lambda: world.failures)
+    assert world.flushed == []
+    world.flusher.stop()
+
+
+async def test_a_defect_of_who_is_told_costs_no_other_log_its_flush() -> None:
+    world, log, other = World(), TroubledLog(), TroubledLog()
+
+    def broken() -> None:
+        raise ZeroDivisionError
+
+    # Nothing to flush, so the first is told at once, before the second's turn.
+    world.flusher.request(FlushHandle(log, broken), 0)
+    append(other)
+    world.flusher.request(world.handle(other), 1)
+    await world.until(lambda: world.flushed)
+    assert [type(error) for error in world.defects] == [ZeroDivisionError]
+    world.flusher.stop()
+
+
+async def test_a_large_flush_never_runs_on_the_loop() -> None:
+    world, log = World(), TroubledLog()
+    handle = world.handle(log)
+    for size in (1, 1, 1 << 20):
+        append(log)
+        before = len(world.flushed)
+        world.flusher.request(handle, size)
+        await world.until(lambda before=before: len(world.flushed) > before)
+    main = threading.main_thread()
+    # The first measures how long a small one takes: no time at all, by the clock of this test.
+    assert [thread is main for thread in log.ran_in] == [False, True, False]
+    world.flusher.stop()
