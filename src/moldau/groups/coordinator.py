@@ -99,6 +99,11 @@ class Coordinator:
         return [effect for effect in self._runtime.take_effects() if isinstance(effect, Reply)]
 
     @property
+    def is_writing(self) -> bool:
+        """Whether records are on their way to the log."""
+        return bool(self._runtime.tokens())
+
+    @property
     def loaded(self) -> bool:
         return self._unavailable is ErrorCode.NONE
 

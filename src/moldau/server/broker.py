@@ -163,7 +163,8 @@ class BrokerServer:
             flusher=self._flusher,
             clock=self._clock,
         )
-        elect([replica], self._storage.votes)
+        for error in elect([replica], self._storage.votes).values():
+            raise error
         return replica
 
     def _build_services(self, defaults: dict[str, str]) -> None:
@@ -281,18 +282,18 @@ class BrokerServer:
     # ---- stop
 
     async def stop(self) -> None:
-        """Finish what is in flight, then close everything cleanly."""
+        """Finish what is in flight, then close everything cleanly.
+
+        After a failure of the disk nothing can be finished: all is left as it is.
+        """
         if self._upkeep is not None:
             self._upkeep.cancel()
             await asyncio.gather(self._upkeep, return_exceptions=True)
         listener = self._listener
         if listener is not None:
             listener.stop_accepting()
-            listener.drain()
-            deadline = self._clock.monotonic() + _DRAIN_SECONDS_MAX
-            while listener.connection_count and self._clock.monotonic() < deadline:
-                self._broker.fetch.answer_all()
-                await asyncio.sleep(0.01)
+            if not self._flusher.failed:
+                await self._drain(listener)
             listener.close()
         await self._dispatcher.stop()
         self._groups.stop()
@@ -303,6 +304,14 @@ class BrokerServer:
             self._partitions.close()
             self._metadata_replica.close()
         self._storage.close()
+
+    async def _drain(self, listener: Listener) -> None:
+        listener.drain()
+        deadline = self._clock.monotonic() + _DRAIN_SECONDS_MAX
+        while listener.connection_count and self._clock.monotonic() < deadline:
+            self._broker.fetch.answer_all()
+            self._groups.answer_waiting()
+            await asyncio.sleep(0.01)
 
     def abandon(self) -> None:
         """The start failed half-way: let go of the directory, touch nothing else."""
