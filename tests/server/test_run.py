@@ -1,0 +1,158 @@
+"""How a broker process ends: at once and with its own exit code when the disk fails, else in order.
+
+The disk fails on command: a module that Python loads by itself at start makes every write or flush
+of a data file fail once a certain file is there.
+"""
+
+import contextlib
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from moldau.client.errors import ClientError
+from moldau.client.kafka.client import KafkaClient
+from moldau.client.kafka.connection import KafkaConnection
+from moldau.model.errors import ErrorCode
+from moldau.model.ids import Offset, TimestampMs
+from moldau.records.record import Record, build_batch
+from moldau.server.run import EXIT_STORAGE
+from moldau.testing.broker import Broker
+from moldau.wire.messages.join_group import (
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    JoinGroupResponse,
+)
+from moldau.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from moldau.wire.messages.produce import ProducePartition, ProduceRequest, ProduceTopic
+
+FAULTS = """
+import os
+from moldau.log.files import OsFile
+
+def failing(method):
+    def call(self, *arguments):
+        if os.path.exists({trigger!r}):
+            raise OSError(5, "Input/output error")
+        return method(self, *arguments)
+    return call
+
+OsFile.{method} = failing(OsFile.{method})
+"""
+
+
+def record_batch() -> bytes:
+    return build_batch([Record(Offset(0), TimestampMs(1_000), b"k", b"v", [])])
+
+
+def produce(client: KafkaClient) -> None:
+    client.produce("t", 0, record_batch())
+
+
+def create_topic(client: KafkaClient) -> None:
+    client.create_topic("another")
+
+
+def commit_offset(client: KafkaClient) -> None:
+    partition = OffsetCommitRequestPartition(
+        partition_index=0, committed_offset=1, committed_metadata=""
+    )
+    request = OffsetCommitRequest(
+        group_id="g",
+        member_id="",
+        topics=[OffsetCommitRequestTopic(name="t", partitions=[partition])],
+    )
+    client._any().ask(request, OffsetCommitResponse, 7)
+
+
+@pytest.mark.parametrize("method", ["flush", "pwrite"])
+@pytest.mark.parametrize("act", [produce, create_topic, commit_offset])
+def test_a_failed_disk_ends_the_process_with_its_own_exit_code(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+    act: Callable[[KafkaClient], None],
+) -> None:
+    trigger = tmp_path / "fail"
+    (tmp_path / "python").mkdir()
+    (tmp_path / "python" / "sitecustomize.py").write_text(
+        FAULTS.format(trigger=str(trigger), method=method)
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "python"))
+    with Broker(data_dir=tmp_path / "data") as broker:
+        process = broker._process
+        assert process is not None
+        with KafkaClient(broker.bootstrap, timeout=20) as client:
+            client.create_topic("t")
+            produce(client)
+            commit_offset(client)
+            trigger.touch()
+            with contextlib.suppress(ClientError):
+                act(client)
+            assert process.wait(20) == EXIT_STORAGE, broker.output
+        assert "its data directory is left as it is" in broker.output
+        trigger.unlink()
+        broker.restart()
+        with KafkaClient(broker.bootstrap, timeout=20) as client:
+            assert client.list_offset("t", 0) >= 1
+        assert broker.stop() == 0
+
+
+def test_a_stop_answers_a_join_that_waits_for_others(tmp_path: Path) -> None:
+    settings = {"GROUP__INITIAL_REBALANCE_DELAY_MS": "60000"}
+    with (
+        Broker(data_dir=tmp_path / "data", settings=settings) as broker,
+        KafkaConnection(broker.host, broker.port, client_id="c") as connection,
+    ):
+        connection.post(
+            JoinGroupRequest(
+                group_id="g",
+                session_timeout_ms=10_000,
+                rebalance_timeout_ms=60_000,
+                member_id="",
+                protocol_type="consumer",
+                protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
+            ),
+            3,
+        )
+        with KafkaClient(broker.bootstrap, timeout=20) as client:
+            # The topic of the groups is made for the first of them: then the join is there.
+            while not any(topic.name == "__consumer_offsets" for topic in client.metadata().topics):
+                pass
+        assert broker.stop() == 0
+        response = connection.receive()
+        assert isinstance(response, JoinGroupResponse)
+        assert response.error_code == ErrorCode.NOT_COORDINATOR
+
+
+def test_a_stop_answers_every_produce_that_is_in_flight(tmp_path: Path) -> None:
+    with Broker(data_dir=tmp_path / "data") as broker:
+        with KafkaClient(broker.bootstrap, timeout=20) as client:
+            client.create_topic("t")
+            connection = client._leader("t", 0)
+            for _ in range(50):
+                partition = ProducePartition(index=0, records=record_batch())
+                connection.post(
+                    ProduceRequest(
+                        acks=-1,
+                        timeout_ms=10_000,
+                        topics=[ProduceTopic(name="t", partitions=[partition])],
+                    ),
+                    9,
+                )
+            # The first answer: the broker has read some of them.
+            answered = [connection.receive()]
+            assert broker.stop() == 0
+            with contextlib.suppress(ClientError, socket.error):
+                while True:
+                    answered.append(connection.receive())
+        broker.start()
+        with KafkaClient(broker.bootstrap, timeout=20) as client:
+            # Whatever was appended was also answered.
+            assert client.list_offset("t", 0) == len(answered)
