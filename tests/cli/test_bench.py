@@ -1,6 +1,8 @@
 """`moldau bench`: the arithmetic, and small runs against a real broker."""
 
 import json
+import signal
+import time
 
 import pytest
 
@@ -90,3 +92,25 @@ def test_e2e_refuses_a_topic_with_other_messages(cli, nobody):
     outcome = cli("bench", "e2e", "--topic", "t", "-b", nobody)
     assert outcome.code == ExitCode.USAGE
     assert cli("bench", "e2e", "-s", "4", "-b", nobody).code == ExitCode.USAGE
+
+
+def test_an_interrupted_run_leaves_no_topic_behind(cli, spawn, moldau_session_broker):
+    brokers = ("-b", moldau_session_broker.bootstrap)
+    process = spawn("bench", "produce", "-n", "100000000", *brokers)
+
+    def topics():
+        listed = json.loads(cli("topic", "list", "-o", "json", *brokers).out)
+        return [topic["name"] for topic in listed if topic["name"].startswith("moldau-bench-")]
+
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not topics():
+        pass
+    (name,) = topics()
+    described: list[int] = []
+    while time.monotonic() < deadline and not sum(described):
+        document = json.loads(cli("topic", "describe", name, "-o", "json", *brokers).out)
+        described = [part["messages"] or 0 for part in document["partitions"]]
+    assert sum(described)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == ExitCode.INTERRUPTED
+    assert topics() == []

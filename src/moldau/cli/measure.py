@@ -148,21 +148,27 @@ def run_produce(load: Load, progress: Progress) -> Result:
     produce, poll, topic = producer.produce, producer.poll, load.topic
     watch = _Stopwatch()
     queued = 0
-    while queued < load.messages:
-        try:
-            produce(topic, payloads[queued % _PAYLOADS], on_delivery=acknowledged)
-        except BufferError:
-            poll(0.01)
-            continue
-        queued += 1
-        if queued % 64 == 0:
-            poll(0)
-        if queued % _REPORT_EVERY == 0:
-            progress(acknowledged.count)
-            acknowledged.check(load)
-            if watch.seconds > load.seconds_max:
-                break
-    _finish(producer, acknowledged, load)
+    try:
+        while queued < load.messages:
+            try:
+                produce(topic, payloads[queued % _PAYLOADS], on_delivery=acknowledged)
+            except BufferError:
+                poll(0.01)
+                continue
+            queued += 1
+            if queued % 64 == 0:
+                poll(0)
+            if queued % _REPORT_EVERY == 0:
+                progress(acknowledged.count)
+                acknowledged.check(load)
+                if watch.seconds > load.seconds_max:
+                    break
+        _finish(producer, acknowledged, load)
+    finally:
+        # After Ctrl-C or an error: what is left to send would make librdkafka ask for the topic
+        # when it has been deleted, and the broker create it anew.
+        producer.purge()
+        producer.flush(1)
     progress(acknowledged.count)
     count = acknowledged.count
     return watch.result(count, count * load.size, acknowledged.latencies_ms)
