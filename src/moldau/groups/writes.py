@@ -161,16 +161,27 @@ class Runtime:
             if size >= self.config.persist_bytes_max:
                 break
             group.waiting.popleft()
-            decided = write.decide(now)
+            is_decided = False
+            try:
+                decided = write.decide(now)
+                pairs = [encode(record) for record in decided]
+                is_decided = True
+            finally:
+                if not is_decided:
+                    self._give_up(now, group, [*writes, write])
             if not decided:
                 continue
             writes.append(write)
             records += decided
-            for record in decided:
-                key, value = encode(record)
-                size += len(key) + len(value or b"")
-                encoded.append((key, value))
+            encoded += pairs
+            size += sum(len(key) + len(value or b"") for key, value in pairs)
         return writes, records, encoded
+
+    def _give_up(self, now: float, group: Group, writes: list[Write]) -> None:
+        """A defect: whoever handed in the event hears of it, and the group stays usable."""
+        group.writing = None
+        for write in writes:
+            write.failed(now, ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
 def client_error(error: ErrorCode) -> ErrorCode:
