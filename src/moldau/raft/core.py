@@ -1,0 +1,189 @@
+"""Owns the way into the consensus core: step(now, event) -> effects.
+
+Nothing in here waits, reads a clock, draws chances of its own or touches a file or a socket. The
+driver tells what happened and does what is returned; docs/internals/raft.md follows one entry
+through it, and lists what a driver must keep.
+"""
+
+from typing import assert_never
+
+from moldau.model.ids import BrokerId
+from moldau.raft.errors import RaftError
+from moldau.raft.events import (
+    Appended,
+    AppendFailed,
+    AppendSent,
+    CampaignAsked,
+    Effect,
+    Event,
+    Flushed,
+    HeartbeatDue,
+    LeaderAlive,
+    MembersAsked,
+    PeerAlive,
+    PeerLost,
+    ReadAsked,
+    Received,
+    Role,
+    Tick,
+    TransferAsked,
+    VotePersisted,
+)
+from moldau.raft.leadership import Leadership
+from moldau.raft.membership import NO_BROKER
+from moldau.raft.messages import (
+    Append,
+    AppendAnswered,
+    Message,
+    Ping,
+    Pong,
+    Snapshot,
+    TimeoutNow,
+    VoteAnswered,
+    VoteAsked,
+)
+from moldau.raft.progress import FOREVER
+
+
+class RaftCore(Leadership):
+    """Consensus of one group on one broker."""
+
+    @property
+    def deadline(self) -> int:
+        """When a Tick is due, if nothing else happens before."""
+        if self.role is Role.LEADER:
+            return self._leader_deadline()
+        return self.heard_at + self._election_ms if self._is_electable() else FOREVER
+
+    def step(self, now: int, event: Event) -> list[Effect]:
+        """Take in one event. Raises RaftRefusal (nothing has changed), and RaftError: a rule is
+        broken and this replica must stop."""
+        self._now = now
+        out: list[Effect] = []
+        self._out = out
+        self._emit = out.append
+        match event:
+            case Received(sender, message):
+                self._on_received(sender, message)
+            case Flushed(end, truncations):
+                self._on_flushed(end, truncations)
+            case Appended(end):
+                self._on_appended(end)
+            case AppendSent():
+                self._on_append_sent(event)
+            case Tick():
+                self._on_tick()
+            case LeaderAlive(leader, epoch, commit):
+                self._on_leader_alive(leader, epoch, commit)
+            case PeerAlive(peer, epoch):
+                self._on_peer_alive(peer, epoch)
+            case VotePersisted(epoch, voted_for):
+                self._on_vote_persisted(epoch, voted_for)
+                self._on_own_vote_persisted()
+            case HeartbeatDue(peer):
+                self._on_heartbeat_due(peer)
+            case PeerLost(peer):
+                self._on_peer_lost(peer)
+            case AppendFailed():
+                self._on_append_failed()
+            case CampaignAsked():
+                if self.role is not Role.LEADER and self._is_electable():
+                    self._campaign(is_pre=True)
+            case TransferAsked(target):
+                self._on_transfer_asked(target)
+            case MembersAsked(members):
+                self._on_members_asked(members)
+            case ReadAsked(read_id):
+                self._on_read_asked(read_id)
+            case _:
+                assert_never(event)
+        return out
+
+    def _on_tick(self) -> None:
+        if self.role is Role.LEADER:
+            self._on_leader_tick()
+        elif self._now >= self.heard_at + self._election_ms:
+            self._on_election_timeout()
+
+    def _on_received(self, sender: BrokerId, message: Message) -> None:
+        if message.epoch > self.epoch:
+            if not self._rise(sender, message):
+                return
+        elif message.epoch < self.epoch:
+            self._answer_stale(sender, message)
+            return
+        match message:
+            case Append():
+                self._on_append(sender, message)
+            case AppendAnswered():
+                self._on_append_answered(sender, message)
+            case Ping():
+                self._on_ping(sender, message)
+            case Pong(_, round_number):
+                if self.role is Role.LEADER:
+                    self._on_pong(sender, round_number)
+            case VoteAsked():
+                if message.is_pre:
+                    self._on_pre_vote_asked(sender, message)
+                else:
+                    self._on_vote_asked(sender, message)
+            case VoteAnswered():
+                self._on_vote_answered(sender, message)
+            case Snapshot():
+                self._on_snapshot(sender, message)
+            case TimeoutNow():
+                self._on_timeout_now(message)
+            case _:
+                assert_never(message)
+
+    def _rise(self, sender: BrokerId, message: Message) -> bool:
+        """A message of a later epoch: go there, but for questions that do not deserve it."""
+        if isinstance(message, VoteAsked):
+            if not message.is_transfer and self._hears_leader():
+                return False
+            if message.is_pre:
+                return True
+        if isinstance(message, VoteAnswered) and message.is_pre and message.is_granted:
+            return True
+        is_leader = isinstance(message, (Append, Ping, Snapshot))
+        self._become_follower(message.epoch, sender if is_leader else NO_BROKER)
+        return True
+
+    def _answer_stale(self, sender: BrokerId, message: Message) -> None:
+        """Tell a broker that its epoch is over: an old leader steps down, a candidate follows."""
+        match message:
+            case Append() | Ping() | Snapshot():
+                self._send(sender, Pong(self.epoch, 0))
+            case VoteAsked():
+                self._send(sender, VoteAnswered(self.epoch, False, message.is_pre))
+            case AppendAnswered() | Pong() | VoteAnswered() | TimeoutNow():
+                pass
+            case _:
+                assert_never(message)
+
+    def _on_append_failed(self) -> None:
+        """The disk took nothing: be what the log is, and lead no longer without a no-op."""
+        self.end = self.log.end_index
+        self.last_epoch = self.log.last_epoch
+        self.verified = min(self.verified, self.end)
+        self.flushed = min(self.flushed, self.end)
+        self._set_members(*self.log.members(self.end))
+        if self.role is Role.LEADER:
+            self._become_follower(self.epoch, NO_BROKER)
+
+    def check_invariants(self) -> None:
+        """What must hold between steps. Raises RaftError."""
+        log = self.log
+        if not log.start_index <= self.commit <= self.end:
+            raise RaftError(f"start {log.start_index}, commit {self.commit}, end {self.end}")
+        if self.end != log.end_index or self.last_epoch != log.last_epoch:
+            raise RaftError(
+                f"the log ends at {log.end_index} in epoch {log.last_epoch}, not at {self.end} in "
+                f"epoch {self.last_epoch}"
+            )
+        if self.last_epoch > self.epoch:
+            raise RaftError(f"the log is of epoch {self.last_epoch}, the core of {self.epoch}")
+        if self.flushed > self.end or self.verified > self.end:
+            raise RaftError(f"flushed {self.flushed}, agreed {self.verified}, end {self.end}")
+        if (self.role is Role.LEADER) != (self.leader == self.me):
+            raise RaftError(f"{self.role} with leader {self.leader}")

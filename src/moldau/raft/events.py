@@ -1,0 +1,248 @@
+"""Owns what a core is told (events) and what it wants done (effects).
+
+The driver carries out the effects of one step in their order before the next step. Storage effects
+are done when they return, but for flushes: those end later, with Flushed.
+"""
+
+from enum import Enum
+from typing import NamedTuple
+
+from moldau.model.ids import BrokerId, Epoch, RaftIndex
+from moldau.raft.membership import Members
+from moldau.raft.messages import Message
+
+
+class Role(Enum):
+    FOLLOWER = "follower"
+    PRE_CANDIDATE = "pre-candidate"
+    CANDIDATE = "candidate"
+    LEADER = "leader"
+
+
+# ---- events
+
+
+class Received(NamedTuple):
+    """A message came in. For an Append, the driver keeps the bytes until the step is over."""
+
+    sender: BrokerId
+    message: Message
+
+
+class Appended(NamedTuple):
+    """The leader's driver appended proposed batches of the current epoch, up to `end`."""
+
+    end: RaftIndex
+
+
+class Flushed(NamedTuple):
+    """All entries below `end` are on the disk."""
+
+    end: RaftIndex
+    truncations: int
+    """RaftCore.truncations when the flush began: a late one speaks of entries that are gone."""
+
+
+class AppendSent(NamedTuple):
+    """A SendAppend is on its way, with entries up to `end`."""
+
+    peer: BrokerId
+    epoch: Epoch
+    end: RaftIndex
+    size: int
+
+
+class VotePersisted(NamedTuple):
+    """A PersistVote is durable."""
+
+    epoch: Epoch
+    voted_for: BrokerId
+
+
+class Tick(NamedTuple):
+    """RaftCore.deadline has passed."""
+
+
+class LeaderAlive(NamedTuple):
+    """A broker's heartbeat said that it still leads this group in this epoch."""
+
+    leader: BrokerId
+    epoch: Epoch
+    commit: RaftIndex
+
+
+class PeerAlive(NamedTuple):
+    """A broker answered a heartbeat, and follows this broker in this group and epoch."""
+
+    peer: BrokerId
+    epoch: Epoch
+
+
+class HeartbeatDue(NamedTuple):
+    """The peer has not confirmed this group in the brokers' heartbeat: it needs one of its own."""
+
+    peer: BrokerId
+
+
+class PeerLost(NamedTuple):
+    """The connection broke or the peer restarted: whatever was in flight may not have arrived."""
+
+    peer: BrokerId
+
+
+class AppendFailed(NamedTuple):
+    """The disk was full: the log is as it was before the effect (AppendNoop, Store…)."""
+
+
+class CampaignAsked(NamedTuple):
+    """Stand for election now, if others agree: a fresh group, or an operator's wish."""
+
+
+class TransferAsked(NamedTuple):
+    """Hand leadership over. Raises RaftRefusal."""
+
+    target: BrokerId
+
+
+class MembersAsked(NamedTuple):
+    """Change the members. Raises RaftRefusal."""
+
+    members: Members
+
+
+class ReadAsked(NamedTuple):
+    """From which index on is a read fresh? Raises RaftRefusal."""
+
+    read_id: int
+
+
+Event = (
+    Received
+    | Appended
+    | Flushed
+    | AppendSent
+    | VotePersisted
+    | Tick
+    | LeaderAlive
+    | PeerAlive
+    | HeartbeatDue
+    | PeerLost
+    | AppendFailed
+    | CampaignAsked
+    | TransferAsked
+    | MembersAsked
+    | ReadAsked
+)
+
+
+# ---- effects
+
+
+class Send(NamedTuple):
+    peer: BrokerId
+    message: Message
+
+
+class SendAppend(NamedTuple):
+    """Read entries from `start` on and send them, then report AppendSent.
+
+    May wait until the connection takes more, as long as the epoch stays: there is never more than
+    one of these per peer. With bytes_max 0 no entries are sent.
+    """
+
+    peer: BrokerId
+    epoch: Epoch
+    start: RaftIndex
+    prev_epoch: Epoch
+    bytes_max: int
+
+
+class SendSnapshot(NamedTuple):
+    """Send the message, and what log and state machine need to begin there."""
+
+    peer: BrokerId
+    message: Message
+
+
+class PersistVote(NamedTuple):
+    """Make it durable, in order with others, then report VotePersisted."""
+
+    epoch: Epoch
+    voted_for: BrokerId
+
+
+class AppendNoop(NamedTuple):
+    epoch: Epoch
+
+
+class AppendMembership(NamedTuple):
+    epoch: Epoch
+    members: Members
+
+
+class StoreEntries(NamedTuple):
+    """Append the entries of the Append at hand from `start` on."""
+
+    start: RaftIndex
+
+
+class Truncate(NamedTuple):
+    """Cut every entry at or above `end`, durably."""
+
+    end: RaftIndex
+
+
+class ResetLog(NamedTuple):
+    """Drop every entry and begin at the Snapshot at hand, durably."""
+
+    start: RaftIndex
+
+
+class Committed(NamedTuple):
+    """Entries below `end` will never change."""
+
+    end: RaftIndex
+
+
+class RoleChanged(NamedTuple):
+    role: Role
+    epoch: Epoch
+    leader: BrokerId
+    """NO_BROKER while none is known."""
+
+
+class TransferEnded(NamedTuple):
+    """Given up: this broker still leads, and writes go on."""
+
+    target: BrokerId
+
+
+class ReadReady(NamedTuple):
+    """A state machine that has applied all below `end` answers these reads freshly."""
+
+    read_ids: tuple[int, ...]
+    end: RaftIndex
+
+
+class ReadFailed(NamedTuple):
+    """This broker no longer leads."""
+
+    read_ids: tuple[int, ...]
+
+
+Effect = (
+    Send
+    | SendAppend
+    | SendSnapshot
+    | PersistVote
+    | AppendNoop
+    | AppendMembership
+    | StoreEntries
+    | Truncate
+    | ResetLog
+    | Committed
+    | RoleChanged
+    | TransferEnded
+    | ReadReady
+    | ReadFailed
+)

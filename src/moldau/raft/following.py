@@ -1,0 +1,182 @@
+"""Owns what a follower does with its leader's messages: match, cut, store, acknowledge.
+
+A follower skips what it has, cuts its log only at the first entry whose epoch differs from the
+leader's, never below what is committed and never because a message is short or old: messages
+arrive late and twice. It acknowledges what is on its disk, never what is only written.
+"""
+
+from moldau.model.ids import BrokerId, Epoch, RaftIndex
+from moldau.raft.errors import RaftError
+from moldau.raft.events import ResetLog, Role, StoreEntries, Truncate
+from moldau.raft.messages import Append, AppendAnswered, Entry, Ping, Pong, Snapshot
+from moldau.raft.state import RaftState
+
+
+class Following(RaftState):
+    """A core that can follow."""
+
+    def _follow(self, sender: BrokerId) -> None:
+        """A message of the current epoch that only its leader can send."""
+        if self.leader == sender and self.role is Role.FOLLOWER:
+            self.heard_at = self._now
+            return
+        if self.role is Role.LEADER or self.leader not in (-1, sender):
+            raise RaftError(f"brokers {self.leader} and {sender} both lead epoch {self.epoch}")
+        self._become_follower(self.epoch, sender)
+
+    # ---- entries
+
+    def _on_append(self, sender: BrokerId, message: Append) -> None:
+        self._follow(sender)
+        index = message.start
+        # Up to the commit every log is the same: nothing to compare, and perhaps already deleted.
+        if index > self.commit and (
+            index > self.end or self._epoch_before(index) != message.prev_epoch
+        ):
+            self._refuse(sender, message)
+            return
+        entries = message.entries
+        end = entries[-1].end if entries else index
+        stored = self._store(index, entries) if entries else False
+        self.verified = max(self.verified, end, self.commit)
+        self._learn_commit(message.commit)
+        if not stored:
+            self._acknowledge(force=True)
+
+    def _refuse(self, sender: BrokerId, message: Append) -> None:
+        """Say where the logs may still agree: the end of an epoch that the leader can have."""
+        limit = min(message.start, self.end)
+        place = self._end_of_epoch(message.prev_epoch, limit)
+        place = max(place, self.commit)
+        self._send(
+            sender,
+            AppendAnswered(
+                epoch=self.epoch,
+                is_accepted=False,
+                asked=message.start,
+                matched=place,
+                flushed=RaftIndex(0),
+                hint_epoch=self._epoch_before(place),
+            ),
+        )
+
+    def _store(self, index: RaftIndex, entries: tuple[Entry, ...]) -> bool:
+        """Take over what is new; returns whether there was any."""
+        new = 0 if index == self.end else self._first_new(entries)
+        if new == len(entries):
+            return False
+        first = entries[new].start
+        if first < self.end:
+            self._truncate(first)
+        self._emit(StoreEntries(first))
+        last = entries[-1]
+        self.end = last.end
+        self.last_epoch = last.epoch
+        for entry in entries[new:]:
+            if entry.members is not None:
+                self._set_members(entry.start, entry.members)
+        return True
+
+    def _first_new(self, entries: tuple[Entry, ...]) -> int:
+        """Position of the first entry that this log does not hold."""
+        for position, entry in enumerate(entries):
+            if entry.end <= self.commit:
+                continue
+            if entry.start >= self.end or self.log.epoch_of(entry.start) != entry.epoch:
+                return position
+        return len(entries)
+
+    def _truncate(self, index: RaftIndex) -> None:
+        if index < self.commit or index < self.verified:
+            raise RaftError(
+                f"the leader of epoch {self.epoch} contradicts entry {index}; committed are "
+                f"{self.commit}, agreed with it {self.verified}"
+            )
+        last_epoch = self._epoch_before(index)
+        if self.members_index >= index:
+            self._set_members(*self.log.members(index))
+        self._emit(Truncate(index))
+        self.truncations += 1
+        self.end = index
+        self.last_epoch = last_epoch
+        self.flushed = min(self.flushed, index)
+
+    # ---- acknowledging
+
+    def _learn_commit(self, commit: RaftIndex) -> None:
+        """The leader committed that much; here only what is known to be the same counts."""
+        commit = min(commit, self.verified)
+        if commit > self.commit:
+            self._advance_commit(commit)
+        if not self.may_vote:
+            self._regain_vote()
+
+    def _regain_vote(self) -> None:
+        """A leader elected without this broker's vote has committed in its epoch, and all of it is
+        on this disk: nothing that this broker ever acknowledged can be missing."""
+        if (
+            self.leader != -1
+            and self.flushed >= self.commit
+            and self._epoch_before(self.commit) == self.epoch
+        ):
+            self.may_vote = True
+
+    def _on_flushed_follower(self) -> None:
+        if not self.may_vote:
+            self._regain_vote()
+        if self.leader != -1 and self.role is Role.FOLLOWER:
+            self._acknowledge(force=False)
+
+    def _acknowledge(self, *, force: bool) -> None:
+        """Tell the leader what it can count on; without `force` only if that is news."""
+        matched = self.verified
+        flushed = min(matched, self.flushed)
+        if not force and flushed <= self._acked:
+            return
+        self._acked = flushed
+        self._send(
+            self.leader,
+            AppendAnswered(
+                epoch=self.epoch,
+                is_accepted=True,
+                asked=matched,
+                matched=matched,
+                flushed=flushed,
+                hint_epoch=self.epoch,
+            ),
+        )
+
+    # ---- the rest of what a leader says
+
+    def _on_ping(self, sender: BrokerId, message: Ping) -> None:
+        self._follow(sender)
+        self._learn_commit(message.commit)
+        self._send(sender, Pong(self.epoch, message.round))
+
+    def _on_leader_alive(self, leader: BrokerId, epoch: Epoch, commit: RaftIndex) -> None:
+        """As a Ping of the group, but told for all groups of a broker at once."""
+        if epoch == self.epoch and leader == self.leader and self.role is Role.FOLLOWER:
+            self.heard_at = self._now
+            self._learn_commit(commit)
+
+    def _on_snapshot(self, sender: BrokerId, message: Snapshot) -> None:
+        self._follow(sender)
+        index = message.start
+        if index > self.commit:
+            if index <= self.end and self._epoch_before(index) == message.last_epoch:
+                self.verified = max(self.verified, index)
+                self._advance_commit(index)
+            else:
+                self._reset(message)
+        self.verified = max(self.verified, self.commit)
+        self._acknowledge(force=True)
+
+    def _reset(self, message: Snapshot) -> None:
+        """Nothing of the old log is needed: all below the snapshot is committed elsewhere."""
+        self._emit(ResetLog(message.start))
+        self.truncations += 1
+        self.end = self.flushed = message.start
+        self.last_epoch = message.last_epoch
+        self.verified = message.start
+        self._set_members(RaftIndex(-1), message.members)
+        self._advance_commit(message.start)

@@ -1,0 +1,86 @@
+"""Owns who belongs to a group: voters and learners, their encoding, and which changes are safe.
+
+A set of members takes effect as soon as it stands in a broker's log, committed or not, and goes
+when it is truncated. Two majorities of sets that differ by one voter always share a broker, so
+voters change one at a time; learners take no part in majorities and change freely.
+"""
+
+from typing import Final, NamedTuple
+
+import msgspec
+
+from moldau.model.errors import CorruptionError
+from moldau.model.ids import BrokerId
+from moldau.raft.errors import RaftRefusal
+
+NO_BROKER: Final = BrokerId(-1)
+
+
+class Members(NamedTuple):
+    """Both in ascending order: nothing may depend on the order of a set."""
+
+    voters: tuple[BrokerId, ...]
+    learners: tuple[BrokerId, ...] = ()
+
+    @property
+    def everyone(self) -> tuple[BrokerId, ...]:
+        return self.voters + self.learners
+
+    @property
+    def quorum(self) -> int:
+        """How many voters are a majority."""
+        return len(self.voters) // 2 + 1
+
+    def with_learner(self, broker: BrokerId) -> "Members":
+        return Members(self.voters, tuple(sorted((*self.learners, broker))))
+
+    def with_voter(self, broker: BrokerId) -> "Members":
+        """A learner becomes a voter."""
+        learners = tuple(other for other in self.learners if other != broker)
+        return Members(tuple(sorted((*self.voters, broker))), learners)
+
+    def without(self, broker: BrokerId) -> "Members":
+        return Members(
+            tuple(other for other in self.voters if other != broker),
+            tuple(other for other in self.learners if other != broker),
+        )
+
+
+NO_MEMBERS: Final = Members(())
+_decoder: Final = msgspec.msgpack.Decoder(tuple[tuple[int, ...], tuple[int, ...]])
+
+
+def encode_members(members: Members) -> bytes:
+    """The payload of a membership entry in the control journal."""
+    return msgspec.msgpack.encode(members)
+
+
+def decode_members(payload: bytes) -> Members:
+    try:
+        voters, learners = _decoder.decode(payload)
+    except msgspec.MsgspecError as error:
+        raise CorruptionError(f"membership entry: {error}") from error
+    return Members(
+        tuple(BrokerId(broker) for broker in voters),
+        tuple(BrokerId(broker) for broker in learners),
+    )
+
+
+def check_change(old: Members, new: Members) -> None:
+    """Raises RaftRefusal unless majorities of both sets overlap and new voters have learned."""
+    if list(new.voters) != sorted(set(new.voters)) or list(new.learners) != sorted(
+        set(new.learners)
+    ):
+        raise RaftRefusal(f"members out of order or twice: {new}")
+    if not new.voters:
+        raise RaftRefusal("a group needs a voter")
+    added = [broker for broker in new.voters if broker not in old.voters]
+    removed = [broker for broker in old.voters if broker not in new.voters]
+    if len(added) + len(removed) > 1:
+        raise RaftRefusal(f"voters change one at a time, not {old.voters} to {new.voters}")
+    for broker in added:
+        if broker not in old.learners:
+            raise RaftRefusal(f"broker {broker} must be a learner before it votes")
+    for broker in new.learners:
+        if broker in new.voters:
+            raise RaftRefusal(f"broker {broker} cannot be voter and learner")
