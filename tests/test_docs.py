@@ -90,3 +90,25 @@ def test_the_example_test_passes() -> None:
 def test_every_example_is_listed() -> None:
     text = (ROOT / "examples" / "README.md").read_text()
     assert [p.name for p in (ROOT / "examples").glob("*.py") if f"({p.name})" not in text] == []
+
+
+def test_the_first_lines_about_operating_work_as_pasted(
+    moldau_session_broker: Broker, tmp_path: Path
+) -> None:
+    text = (ROOT / "docs/operate/running-a-broker.md").read_text()
+    lines = text.split("```\n")[1].splitlines()
+    # A second broker would not end by itself.
+    shell = "\n".join(line for line in lines if "broker start" not in line)
+    done = run(["bash", "-ec", f"cd {tmp_path}\n{shell}"], moldau_session_broker)
+    assert (tmp_path / "broker.yaml").stat().st_size > 0
+    assert "log.flush" in done.stdout
+
+
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*.md")])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_to_a_file_leads_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text())
+    files = [target for target in targets if "://" not in target]
+    assert [target for target in files if not (page.parent / target).exists()] == []

@@ -17,6 +17,7 @@ class ExitCode(IntEnum):
     USAGE = 2
     UNREACHABLE = 3
     NOT_FOUND = 4
+    DEFECT = 70
     STORAGE = 74
     CONFIG = 78
     INTERRUPTED = 130
