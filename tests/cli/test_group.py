@@ -59,6 +59,8 @@ def test_a_member_is_shown_while_it_reads_and_an_interrupt_commits(cli, spawn, b
     (member,) = document["members"]
     assert member["client_id"] == "moldau"
     assert member["partitions"] == [f"{topic}-0", f"{topic}-1"]
+    assert {row["member"] for row in document["partitions"]} == {member["id"]}
+    assert f"{topic}: stable, 1 member, " in cli("group", "describe", topic, "-b", brokers).out
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=30)
     assert (process.returncode, err) == (0, "")

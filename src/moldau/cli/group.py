@@ -6,7 +6,7 @@ import click
 
 from moldau.cli.lazy import Command, LazyGroup
 from moldau.cli.options import Properties, brokers_option, complete_groups, output_option
-from moldau.cli.output import emit_document, emit_rows, emit_table, say
+from moldau.cli.output import counted, emit_document, emit_rows, emit_table, say
 
 if TYPE_CHECKING:
     from moldau.client.admin import GroupDetail
@@ -88,8 +88,8 @@ def describe(name: str, output: str, brokers: str, properties: Properties) -> No
     if emit_document(document, output, name="name"):
         return
     click.echo(
-        f"{detail.name}: {detail.state}, {len(detail.members)} members, lag {sum(known)}, "
-        f"coordinator {detail.coordinator}"
+        f"{detail.name}: {detail.state}, {counted(len(detail.members), 'member')}, "
+        f"lag {sum(known)}, coordinator {detail.coordinator}"
     )
     if rows:
         click.echo()
@@ -105,7 +105,8 @@ def lag_rows(detail: "GroupDetail") -> list[dict[str, Any]]:
             "committed": lag.committed_offset if lag.committed_offset >= 0 else None,
             "end": lag.end_offset if lag.end_offset >= 0 else None,
             "lag": lag.lag if lag.lag >= 0 else None,
-            "client_id": lag.member.client_id if lag.member else None,
+            # Two members may well have the same client id and host.
+            "member": lag.member.id if lag.member else None,
             "host": lag.member.host if lag.member else None,
         }
         for lag in detail.lags

@@ -118,6 +118,11 @@ def confirm(question: str, *, yes: bool) -> None:
         raise click.Abort
 
 
+def counted(count: int, noun: str) -> str:
+    """1 message, 2 messages."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def format_bytes(count: float) -> str:
     """1536 → 1.5 KiB."""
     for unit in ("B", "KiB", "MiB", "GiB"):

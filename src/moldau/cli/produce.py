@@ -16,7 +16,7 @@ from moldau.cli.options import (
     brokers_option,
     topic_argument,
 )
-from moldau.cli.output import format_bytes, say
+from moldau.cli.output import counted, format_bytes, say
 
 if TYPE_CHECKING:
     from confluent_kafka import Producer
@@ -251,17 +251,13 @@ def _report(sender: Sender, topic: str, brokers: str, unsent: int, quiet: bool) 
     from moldau.client.errors import TimedOutError
 
     if sender.error is not None:
-        sent = f"{_messages(sender.sent)} got through" if sender.sent else ""
+        sent = f"{counted(sender.sent, 'message')} got through" if sender.sent else ""
         hint = " · ".join(part for part in (sent, _next_step(sender, topic)) if part)
         raise translate(sender.error, brokers=brokers, doing=f"produce to {topic}", hint=hint)
     if unsent:
-        raise TimedOutError(f"{_messages(unsent)} to {topic} not acknowledged in time")
+        raise TimedOutError(f"{counted(unsent, 'message')} to {topic} not acknowledged in time")
     if not quiet:
-        say(f"sent {_messages(sender.sent)} to {topic}")
-
-
-def _messages(count: int) -> str:
-    return "1 message" if count == 1 else f"{count} messages"
+        say(f"sent {counted(sender.sent, 'message')} to {topic}")
 
 
 def _next_step(sender: Sender, topic: str) -> str:

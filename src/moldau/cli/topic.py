@@ -15,7 +15,7 @@ from moldau.cli.options import (
     topic_argument,
     yes_option,
 )
-from moldau.cli.output import cell_text, confirm, emit_document, emit_rows, emit_table, say
+from moldau.cli.output import cell_text, confirm, counted, emit_document, emit_rows, emit_table, say
 
 if TYPE_CHECKING:
     from moldau.client.admin import Admin, TopicInfo
@@ -169,15 +169,11 @@ def _headline(info: "TopicInfo", rows: list[dict[str, Any]]) -> str:
     """The topic in a line; what is not known is not counted as nothing."""
     known = [row["messages"] for row in rows if row["messages"] is not None]
     text = (
-        f"{info.name}: {_counted(len(rows), 'partition')}, "
-        f"replication factor {info.replication_factor}, about {_counted(sum(known), 'message')}"
+        f"{info.name}: {counted(len(rows), 'partition')}, "
+        f"replication factor {info.replication_factor}, about {counted(sum(known), 'message')}"
     )
     unknown = len(rows) - len(known)
-    return f"{text} ({_counted(unknown, 'partition')} offline)" if unknown else text
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    return f"{text} ({counted(unknown, 'partition')} offline)" if unknown else text
 
 
 def partition_rows(info: "TopicInfo") -> list[dict[str, Any]]:
