@@ -6,7 +6,7 @@ it is committed. The topic is created when the first group shows up.
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar, assert_never
 
 from moldau.groups.coordinator import Coordinator
@@ -26,13 +26,15 @@ from moldau.groups.results import (
     CommitResult,
     DeleteOffsetsResult,
     Effect,
+    FetchOffsetsResult,
     Persist,
     Reply,
     Result,
 )
-from moldau.metadata.image import CONSUMER_OFFSETS_TOPIC, Topic
+from moldau.log.interface import PartitionLog
+from moldau.metadata.image import CONSUMER_OFFSETS_TOPIC
 from moldau.model.clock import Clock
-from moldau.model.errors import ErrorCode, RefusedError, StorageError
+from moldau.model.errors import CorruptionError, ErrorCode, RefusedError, StorageError
 from moldau.model.ids import Offset, TopicPartition
 from moldau.records.batch import read_header
 from moldau.records.record import Record, build_batch, read_records
@@ -79,14 +81,22 @@ class GroupService:
             hosted = self._partitions.get(CONSUMER_OFFSETS_TOPIC, partition.index)
             if hosted is None:
                 continue
-            stored = hosted.replica.log
-            for batch in stored.batches(stored.start_offset):
-                for record in read_records(batch):
-                    if record.key is not None:
-                        self._coordinator.replay(record.key, record.value)
-                        count += 1
+            try:
+                count += self._load_from(hosted.replica.log)
+            except CorruptionError as error:
+                # Its groups are refused: some of their offsets would be worse than none.
+                self._partitions.take_offline(hosted, error)
         self._run(self._coordinator.finish_loading(self._now()))
         log.debug("groups loaded: %d records", count)
+
+    def _load_from(self, stored: PartitionLog) -> int:
+        count = 0
+        for batch in stored.batches(stored.start_offset):
+            for record in read_records(batch):
+                if record.key is not None:
+                    self._coordinator.replay(record.key, record.value)
+                    count += 1
+        return count
 
     def answer_waiting(self) -> None:
         """The broker stops: refuse joins and syncs, which would wait for members that never come.
@@ -105,11 +115,40 @@ class GroupService:
 
     # ---- requests
 
-    async def ready(self) -> Topic:
-        """Make sure that there is a place to store offsets."""
-        return await self._topics.ensure(
-            CONSUMER_OFFSETS_TOPIC, internal=True, partitions=self._offsets_partitions
-        )
+    async def ready(self) -> None:
+        """Make sure that there is a place to store offsets. Raises RefusedError if there is none.
+
+        Clients try again on its code; any other would end a consumer.
+        """
+        try:
+            await self._topics.ensure(
+                CONSUMER_OFFSETS_TOPIC, internal=True, partitions=self._offsets_partitions
+            )
+        except RefusedError as error:
+            raise RefusedError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from None
+
+    async def find_coordinator(self, group_id: str) -> None:
+        """Raises RefusedError unless this broker can serve the group."""
+        await self.ready()
+        try:
+            self._replica_of(group_id)
+        except RefusedError as error:
+            raise RefusedError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from None
+
+    def fetch_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> FetchOffsetsResult:
+        """Committed offsets of these partitions, or of all.
+
+        Refused while what the group stored cannot be read: "no offset" would send its consumers
+        back to the start, or past records that they never saw.
+        """
+        if self._topics.image.topic(CONSUMER_OFFSETS_TOPIC) is not None:
+            try:
+                self._replica_of(group_id)
+            except RefusedError:
+                return FetchOffsetsResult(error=ErrorCode.NOT_COORDINATOR, offsets={})
+        return self._coordinator.fetch_offsets(group_id, partitions)
 
     async def submit(self, make_event: Callable[[int], Event]) -> Result:
         """Hand in a request; `make_event` gets its id. The result may take a whole rebalance."""
@@ -203,7 +242,7 @@ class GroupService:
 
     @property
     def coordinator(self) -> Coordinator:
-        """For reads, which need no effects: describe, list, fetch offsets."""
+        """For reads, which need no effects: describe, list."""
         return self._coordinator
 
     # ---- effects and time

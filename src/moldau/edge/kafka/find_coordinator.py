@@ -37,7 +37,7 @@ async def _find(call: Call, key_type: int, key: str) -> FoundCoordinator:
         if key_type != GROUP:
             raise _refusal(call, key_type)
         # A client that finds its coordinator expects to commit there at once.
-        await call.broker.groups.ready()
+        await call.broker.groups.find_coordinator(key)
     except RefusedError as error:
         return FoundCoordinator(
             key=key,

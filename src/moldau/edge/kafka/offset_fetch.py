@@ -40,7 +40,7 @@ def handle(call: Call, request: OffsetFetchRequest) -> OffsetFetchResponse:
 
 def _answer(call: Call, group: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup:
     by_id = call.version >= _TOPIC_IDS_FROM
-    fetch = call.broker.groups.coordinator.fetch_offsets
+    fetch = call.broker.groups.fetch_offsets
     if group.topics is None:
         result = fetch(group.group_id, None)
         topics = _all_topics(call, result, by_id)
