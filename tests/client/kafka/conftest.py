@@ -67,7 +67,11 @@ class ScriptedBroker:
         stream = connection.makefile("rb")
         try:
             while head := stream.read(4):
-                frame = stream.read(int.from_bytes(head, "big"))
+                size = int.from_bytes(head, "big")
+                frame = stream.read(size)
+                if len(frame) < size:
+                    # The client gave up in the middle of it.
+                    return
                 reply = self._answer(memoryview(frame))
                 if reply:
                     connection.sendall(reply)
