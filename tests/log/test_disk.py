@@ -13,7 +13,7 @@ from moldau.log.flush import DiskFlush, Fill
 from moldau.log.interface import ControlKind, FlushPolicy, LogConfig
 from moldau.log.mark import HEADER_BYTES
 from moldau.log.writing import FILL_BYTES_MAX, FILL_FIRST_BYTES
-from moldau.model.errors import StorageError
+from moldau.model.errors import DiskFullError, StorageError
 from moldau.model.ids import Epoch, Offset, RaftIndex, TimestampMs
 from moldau.testing.logs import append, flush, headers_of, make_batch, read_bytes
 from moldau.testing.simdisk import SimDisk
@@ -34,6 +34,29 @@ def test_a_segment_rolls_by_size() -> None:
     assert len(names(disk, ".log")) == 5
     for name in names(disk, ".log")[:-1]:
         assert len(disk.read(f"log/{name}")) <= HEADER_BYTES + 1000
+
+
+def test_without_a_descriptor_for_the_next_segment_an_append_is_refused_and_may_be_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = OsFiles(tmp_path)
+    log = open_disk_log(files, "log", LogConfig(segment_bytes_max=1000))
+    opened = files.open
+
+    def none_left(*arguments: object, **named: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    for number in range(1, 6):
+        monkeypatch.setattr(files, "open", none_left)
+        with pytest.raises(DiskFullError):
+            append(log, value=b"x" * 900)
+        assert log.end_offset == number - 1
+        monkeypatch.setattr(files, "open", opened)
+        append(log, value=b"x" * 900)
+        flush(log)
+        assert log.end_offset == number
+    log.close()
+    assert open_disk_log(files, "log", LogConfig()).end_offset == 5
 
 
 def test_a_segment_rolls_by_time() -> None:

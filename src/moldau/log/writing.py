@@ -8,7 +8,7 @@ comparison with `_limit`, and sorted out in `_prepare`.
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from moldau.log.flush import DISK_FULL, DiskFlush, Fill
+from moldau.log.flush import DISK_FULL, NO_DESCRIPTOR, DiskFlush, Fill
 from moldau.log.index import INDEX_SAVE_BYTES
 from moldau.log.interface import (
     ControlEntry,
@@ -141,6 +141,9 @@ class WritingLog:
         """The error for a failed write. A full disk is no failure of the log; all else is."""
         if error.errno in DISK_FULL:
             return DiskFullError(f"{self._directory}: no space left on the disk")
+        if error.errno in NO_DESCRIPTOR:
+            # A file is opened before it is written to, so nothing has changed here either.
+            return DiskFullError(f"{self._directory}: too many files are open")
         self._failures.append(error)
         return StorageError(f"{self._directory}: {error}")
 

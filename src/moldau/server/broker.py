@@ -31,6 +31,7 @@ from moldau.replica.election import elect, group_key
 from moldau.replica.flusher import Flusher
 from moldau.replica.replica import Replica
 from moldau.server.config.schema import Address, ServerConfig
+from moldau.server.descriptors import connections_allowed, raise_limit
 from moldau.server.settings import fixed_settings, topic_defaults
 from moldau.server.storage import METADATA_TOPIC, METADATA_TOPIC_ID, Storage
 from moldau.service.broker import Broker
@@ -225,7 +226,7 @@ class BrokerServer:
             loop=self._loop,
             handler=self._dispatcher,
             limits=ListenerLimits(
-                connections_max=kafka.connections_max,
+                connections_max=connections_allowed(kafka.connections_max, raise_limit()),
                 connections_per_address_max=kafka.connections_per_address_max,
                 idle_seconds_max=float("inf") if idle_ms < 0 else idle_ms / 1000,
             ),
