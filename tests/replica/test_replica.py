@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -135,6 +136,14 @@ def values(replica: Replica) -> list[bytes | None]:
     return found
 
 
+async def until(condition: Callable[[], bool]) -> None:
+    for _ in range(2000):
+        if condition():
+            return
+        await asyncio.sleep(0.002)
+    pytest.fail("the condition did not come true")
+
+
 async def turns(count: int = 20) -> None:
     for _ in range(count):
         await asyncio.sleep(0.002)
@@ -189,14 +198,12 @@ async def test_what_is_appended_during_a_flush_is_committed_by_the_next_one() ->
     told: list[str] = []
     first = propose(world.replica, batch(b"a"))
     world.replica.when_committed(first.end_offset, lambda _: told.append("first"))
-    while not world.log.runs:
-        await asyncio.sleep(0.002)
+    await until(lambda: world.log.runs == 1)
     second = propose(world.replica, batch(b"b"))
     world.replica.when_committed(second.end_offset, lambda _: told.append("second"))
     later = world.log.gate = threading.Event()
     gate.set()
-    while world.log.runs < 2:
-        await asyncio.sleep(0.002)
+    await until(lambda: world.log.runs == 2)
     assert (told, world.replica.high_watermark) == (["first"], 1)
     later.set()
     await turns()
