@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from moldau.model.errors import PeerProtocolError
 from moldau.model.ids import TimestampMs
@@ -201,6 +202,47 @@ async def test_a_protocol_error_closes_only_that_connection() -> None:
         assert await read_frame(good_reader) == b"still here"
         good_writer.close()
         bad_writer.close()
+
+
+async def test_what_was_asked_before_a_protocol_error_is_answered() -> None:
+    def answer(connection: Connection, frame: bytes) -> None:
+        if frame == b"bad":
+            raise PeerProtocolError("bad")
+        echo(connection, frame)
+
+    async with listening(Recorder(answer)) as (_, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(framed(b"good") + framed(b"bad") + framed(b"never read"))
+        assert await asyncio.wait_for(reader.read(), 10) == framed(b"good")
+        writer.close()
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_a_connection_that_was_reset_is_closed_even_if_the_loop_does_not_tell(
+    monkeypatch: pytest.MonkeyPatch, paused: bool
+) -> None:
+    monkeypatch.setattr("moldau.net.listener._REAP_SECONDS", 0.02)
+
+    async def reset_many() -> None:
+        abandoned: list[bool] = []
+
+        def answer(connection: Connection, frame: bytes) -> None:
+            connection.defer().on_abandoned = lambda: abandoned.append(True)
+
+        handler = Recorder(answer)
+        async with listening(handler, inflight_requests_max=1 if paused else 100) as (_, port):
+            for _ in range(5):
+                sock = socket.create_connection(("127.0.0.1", port))
+                sock.sendall(framed(b"give"))
+                # A close without lingering is a reset, on the heels of the data.
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                sock.close()
+                await asyncio.sleep(0)
+            await eventually(lambda: handler.closed == 5)
+            assert len(abandoned) == len(handler.frames)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(reset_many())
 
 
 async def test_reading_pauses_while_too_many_requests_are_unanswered() -> None:

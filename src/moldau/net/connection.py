@@ -193,6 +193,9 @@ class Connection:
             position = self._handle_frames(view, position, end)
             finished = True
         except PeerProtocolError as error:
+            # What was asked before it, and is answered already, still goes out.
+            if not self._writing:
+                self._write()
             self.close(f"protocol error: {error}", level=logging.WARNING)
             return
         finally:
@@ -465,6 +468,9 @@ class Connection:
         return False
 
     # ---- closing
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
 
     @property
     def is_idle(self) -> bool:

@@ -2,6 +2,7 @@
 
 import errno
 import logging
+import select
 import socket
 from asyncio import AbstractEventLoop, TimerHandle
 from collections import Counter
@@ -156,6 +157,7 @@ class Listener:
                 del self._per_address[host]
 
     def _reap(self) -> None:
+        self._close_broken()
         now = self._clock.monotonic()
         for connection in list(self._connections):
             silent = now - connection.active_at
@@ -165,6 +167,19 @@ class Listener:
                 # Also one that does not read its replies: it would hold their memory for ever.
                 connection.close("idle")
         self._timer = self._loop.call_later(_REAP_SECONDS, self._reap)
+
+    def _close_broken(self) -> None:
+        """Close what the other side has reset, as far as the event loop did not tell.
+
+        uvloop tells once: whoever then reads data that came before the reset hears no more of it.
+        And nobody reads a connection that is paused.
+        """
+        by_descriptor = {connection.fileno(): connection for connection in self._connections}
+        poller = select.poll()
+        for descriptor in by_descriptor:
+            poller.register(descriptor, 0)
+        for descriptor, _ in poller.poll(0):
+            by_descriptor[descriptor].close("reset by client")
 
     def stop_accepting(self) -> None:
         if self._socket is not None:
