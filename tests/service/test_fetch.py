@@ -144,6 +144,32 @@ async def test_a_commit_that_is_too_small_lets_it_wait_on() -> None:
     assert len(world.answers) == 1
 
 
+async def test_small_commits_in_several_partitions_add_up() -> None:
+    world = World()
+    size = world.append(0)
+    assert world.fetch((0, 0), (1, 0), bytes_min=4 * size) is not None
+    for partition in (1, 0):
+        world.append(partition)
+        assert world.answers == []
+    world.append(1)
+    assert world.sizes == [[2 * size, 2 * size]]
+    assert world.watchers == 0
+
+
+async def test_a_commit_costs_a_parked_fetch_one_look_at_one_partition() -> None:
+    world = World()
+    world.fetch((0, 0), (1, 0), bytes_min=1_000_000)
+    looks: list[object] = []
+    read = world.service.read
+    world.service.read = lambda requests, bytes_max: (  # type: ignore[method-assign]
+        looks.extend(requests) or read(requests, bytes_max)
+    )
+    for _ in range(5):
+        world.append(0)
+    assert len(looks) == 5
+    world.service.answer_all()
+
+
 async def test_time_answers_it_with_what_there_is() -> None:
     world = World()
     size = world.append(0)

@@ -119,11 +119,10 @@ class FetchService:
         parked = ParkedFetch(self, requests, bytes_min, bytes_max, on_ready)
         self._parked[parked] = None
         parked.timer = self._loop.call_later(wait_ms_max / 1000, parked.answer)
-        for request in requests:
+        for request, result in zip(requests, results, strict=True):
             hosted = self._partitions.get(request.topic or "", request.partition)
             if hosted is not None:
-                hosted.replica.watchers[parked] = None
-                parked.watched.append(hosted.replica)
+                parked.watch(hosted.replica, request, result.size)
         return parked
 
     def forget(self, parked: "ParkedFetch") -> None:
@@ -141,11 +140,12 @@ class ParkedFetch:
     __slots__ = (
         "_bytes_max",
         "_bytes_min",
+        "_bytes_there",
         "_on_ready",
         "_requests",
         "_service",
+        "_watched",
         "timer",
-        "watched",
     )
 
     def __init__(
@@ -162,9 +162,34 @@ class ParkedFetch:
         self._bytes_max = bytes_max
         self._on_ready = on_ready
         self.timer: TimerHandle | None = None
-        self.watched: list[Replica] = []
+        self._bytes_there = 0
+        self._watched: dict[Replica, list[tuple[FetchRequest, int]]] = {}
+        """What was asked of each, and how much of it was there when last looked at."""
+
+    def watch(self, replica: Replica, request: FetchRequest, size: int) -> None:
+        """Be woken when `replica` has more than the `size` bytes that it has now."""
+        replica.watchers[self] = None
+        self._watched.setdefault(replica, []).append((request, size))
+        self._bytes_there += size
+
+    def _is_enough(self, replica: Replica) -> bool:
+        """Whether a full look is worth while: only the partition that moved is looked at here, or
+        a fetch of many partitions would cost every small commit a look at all of them."""
+        if self._bytes_min <= 1:
+            return True
+        looked_at = []
+        for request, before in self._watched.get(replica, ()):
+            _, size, failed = self._service.read((request,), self._bytes_max)
+            if failed:
+                return True
+            self._bytes_there += size - before
+            looked_at.append((request, size))
+        self._watched[replica] = looked_at
+        return self._bytes_there >= self._bytes_min
 
     def on_progress(self, replica: Replica) -> None:
+        if not self._is_enough(replica):
+            return
         results, total, failed = self._service.read(self._requests, self._bytes_max)
         if total >= self._bytes_min or failed:
             self.cancel()
@@ -184,9 +209,9 @@ class ParkedFetch:
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
-        for replica in self.watched:
+        for replica in self._watched:
             replica.watchers.pop(self, None)
-        self.watched.clear()
+        self._watched.clear()
         self._service.forget(self)
 
 
