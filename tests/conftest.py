@@ -1,14 +1,22 @@
-"""Runs `async def` tests on a fresh event loop each, without a plugin of their own."""
+"""Runs `async def` tests, and gives tests on a shared broker names and connections."""
 
 import asyncio
 import inspect
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from raw_client import RawClient
+
+from moldau.testing.broker import Broker
+
+_numbers = itertools.count(1)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """A coroutine runs on a fresh event loop, without a plugin of its own."""
     test = pyfuncitem.obj
     if not inspect.iscoroutinefunction(test):
         return None
@@ -16,3 +24,16 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     arguments: dict[str, Any] = {name: pyfuncitem.funcargs[name] for name in names}
     asyncio.run(test(**arguments))
     return True
+
+
+@pytest.fixture
+def new_name() -> Callable[[str], str]:
+    """Names for topics and groups that no other test uses."""
+    return lambda prefix: f"{prefix}-{next(_numbers)}"
+
+
+@pytest.fixture
+def raw(broker: Broker) -> Iterator[RawClient]:
+    """A raw connection to the broker of the folder."""
+    with RawClient(broker.host, broker.port, client_id="test") as opened:
+        yield opened

@@ -1,7 +1,6 @@
 """Owns a raw client for tests: one call per question, on single partitions, whole batches.
 
-Built on the package's own socket client, which sends what it is told and repairs nothing. Tests
-are imported without packages, so the conftest.py of a folder that wants it loads it by path.
+Built on the package's own socket client, which sends what it is told and repairs nothing.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
