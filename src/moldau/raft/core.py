@@ -165,6 +165,8 @@ class RaftCore(Leadership):
         """The disk took nothing: be what the log is, and lead no longer without a no-op."""
         self.end = self.log.end_index
         self.last_epoch = self.log.last_epoch
+        # A commit that the failed step would have learned; nobody was told of it.
+        self.commit = min(self.commit, self.end)
         self.verified = min(self.verified, self.end)
         self.flushed = min(self.flushed, self.end)
         self._set_members(*self.log.members(self.end))

@@ -22,7 +22,15 @@ class Electing(Following):
     # ---- standing
 
     def _is_electable(self) -> bool:
-        return self.may_vote and self.is_voter
+        """Voters stand for election. So does one whose removal is not committed as far as it
+        knows: it may be the only one that holds the entry, and nobody could be elected over it."""
+        if self.me in self.members.voters:
+            return self.may_vote
+        return (
+            self.may_vote
+            and self.members_index >= self.commit
+            and self.me in self._previous_members.voters
+        )
 
     def _on_election_timeout(self) -> None:
         if not self._is_electable():

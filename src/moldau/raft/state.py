@@ -65,6 +65,7 @@ class RaftState:
         self.truncations = 0
         """Times that entries were cut from the end. Flushed carries it back."""
         self.members_index, self.members = log.members(self.end)
+        self._previous_members = self._members_before(self.members_index)
         self.verified = RaftIndex(0)
         """Follower: below this, the log is known to be that of the leader of this epoch."""
         self._acked = RaftIndex(0)
@@ -183,9 +184,16 @@ class RaftState:
         self.commit = commit
         self._emit(Committed(commit))
 
+    def _members_before(self, index: RaftIndex) -> Members:
+        return self.log.members(index)[1] if index >= 0 else self.members
+
     def _set_members(self, index: RaftIndex, members: Members) -> None:
+        """The last membership entry of the log is another one now."""
+        is_newer = index > self.members_index
+        previous = self.members
         self.members_index = index
         self.members = members
+        self._previous_members = previous if is_newer else self._members_before(index)
 
     @property
     def is_leader(self) -> bool:

@@ -1,0 +1,168 @@
+"""Owns what must hold after every step, whatever fails. Each check is one fact of the protocol.
+
+The checker sees more than any broker does: every entry ever written, every leader, what is on each
+disk. It keeps the committed log as the leaders made it, and everybody is compared with that.
+"""
+
+from collections.abc import Iterable
+
+from moldau.model.ids import BrokerId, Epoch, RaftIndex
+from moldau.raft.messages import AppendAnswered, Message, VoteAnswered, VoteAsked
+from moldau.testing.simulation.adapter import Item
+from moldau.testing.simulation.storage import Shadow, Storage
+
+
+class Violation(AssertionError):
+    """A promise is broken."""
+
+
+class Checker:
+    """One for the whole group."""
+
+    def __init__(self) -> None:
+        self.leaders: dict[Epoch, BrokerId] = {}
+        self._written: dict[tuple[RaftIndex, Epoch], tuple[RaftIndex, object, Epoch]] = {}
+        self._votes: dict[tuple[BrokerId, Epoch], BrokerId] = {}
+        self.committed = Shadow()
+        self.committed_end = RaftIndex(0)
+        self._proposals: dict[int, RaftIndex] = {}
+        """Where each proposal of a client stands in the committed log."""
+
+    # ---- log matching
+
+    def wrote(self, broker: BrokerId, items: Iterable[Item], prev_epoch: Epoch) -> None:
+        """The same index and epoch mean the same entry, after an entry of the same epoch."""
+        for item in items:
+            entry = item.entry
+            fact = (entry.end, item.identity, prev_epoch)
+            known = self._written.setdefault((entry.start, entry.epoch), fact)
+            if known != fact:
+                raise Violation(
+                    f"log matching: broker {broker} wrote {fact} at {entry.start} in epoch "
+                    f"{entry.epoch}, another has {known}"
+                )
+            if entry.epoch < prev_epoch:
+                raise Violation(f"broker {broker}: epoch {entry.epoch} after {prev_epoch}")
+            prev_epoch = entry.epoch
+
+    # ---- elections
+
+    def elected(self, broker: BrokerId, epoch: Epoch, shadow: Shadow, end: RaftIndex) -> None:
+        other = self.leaders.setdefault(epoch, broker)
+        if other != broker:
+            raise Violation(f"brokers {other} and {broker} both lead epoch {epoch}")
+        if end < self.committed_end:
+            raise Violation(
+                f"leader {broker} of epoch {epoch} ends at {end}, committed is {self.committed_end}"
+            )
+        if self.committed.items:
+            last = self.committed.items[-1]
+            if last.entry.start >= shadow.start and shadow.at(last.entry.start) != last:
+                raise Violation(f"leader {broker} of epoch {epoch} lacks committed {last.entry}")
+
+    def sending(
+        self, broker: BrokerId, target: BrokerId, message: Message, storage: Storage
+    ) -> None:
+        """Nothing is said that a crash could make untrue."""
+        match message:
+            case VoteAsked(epoch=epoch, is_pre=False):
+                self._voted(broker, epoch, broker, storage)
+            case VoteAnswered(epoch=epoch, is_granted=True, is_pre=False):
+                self._voted(broker, epoch, target, storage)
+            case AppendAnswered(epoch=epoch, is_accepted=True, flushed=flushed):
+                if storage.vote()[0] < epoch:
+                    raise Violation(f"broker {broker} answered in epoch {epoch}, not durable")
+                if flushed > storage.log.flushed_index:
+                    raise Violation(
+                        f"broker {broker} acknowledged {flushed}, flushed are "
+                        f"{storage.log.flushed_index}"
+                    )
+            case _:
+                pass
+
+    def _voted(self, broker: BrokerId, epoch: Epoch, candidate: BrokerId, storage: Storage) -> None:
+        if storage.vote() != (epoch, candidate):
+            raise Violation(
+                f"broker {broker} votes for {candidate} in {epoch}, durable is {storage.vote()}"
+            )
+        other = self._votes.setdefault((broker, epoch), candidate)
+        if other != candidate:
+            raise Violation(f"broker {broker} voted for {other} and {candidate} in {epoch}")
+
+    # ---- commit
+
+    def committed_here(
+        self, broker: BrokerId, items: Iterable[Item], commit: RaftIndex, *, leads: Epoch | None
+    ) -> list[Item]:
+        """A broker learned that these are committed; returns those that nobody knew before."""
+        news = []
+        for item in items:
+            start = item.entry.start
+            if start < self.committed_end:
+                known = self.committed.at(start)
+                if known != item and start >= self.committed.start:
+                    raise Violation(
+                        f"broker {broker} commits {item.entry}, committed was "
+                        f"{known.entry if known else 'nothing there'}"
+                    )
+                continue
+            if leads is None:
+                raise Violation(f"follower {broker} commits {item.entry} before any leader")
+            if start != self.committed_end:
+                raise Violation(f"broker {broker} commits {item.entry} after {self.committed_end}")
+            self._count_proposal(item)
+            self.committed.add([item])
+            self.committed_end = item.entry.end
+            news.append(item)
+        if commit > self.committed_end:
+            raise Violation(f"broker {broker} commits up to {commit}, inside an entry")
+        if news and news[-1].entry.epoch != leads:
+            raise Violation(f"leader {broker} of {leads} commits up to {news[-1].entry}")
+        return news
+
+    def _count_proposal(self, item: Item) -> None:
+        if item.header is not None:
+            number = item.header.producer_id
+            if number in self._proposals:
+                raise Violation(f"proposal {number} is committed twice")
+            self._proposals[number] = item.entry.start
+
+    def on_majority(
+        self,
+        item: Item,
+        voters: Iterable[BrokerId],
+        disks: dict[BrokerId, tuple[Shadow, RaftIndex]],
+    ) -> None:
+        """A new committed entry is on the disks of a majority."""
+        wanted = tuple(voters)
+        having = [
+            voter
+            for voter in wanted
+            if disks[voter][1] >= item.entry.end
+            and (
+                disks[voter][0].start > item.entry.start
+                or disks[voter][0].at(item.entry.start) == item
+            )
+        ]
+        if len(having) <= len(wanted) // 2:
+            raise Violation(f"{item.entry} is committed, and durable only on {having} of {wanted}")
+
+    # ---- clients
+
+    def acked(self, number: int, start: RaftIndex) -> None:
+        if self._proposals.get(number) != start:
+            raise Violation(
+                f"proposal {number} was acknowledged at {start}, committed is it at "
+                f"{self._proposals.get(number)}"
+            )
+
+    def read(self, asked_at: RaftIndex, end: RaftIndex) -> None:
+        if end < asked_at:
+            raise Violation(f"stale read: {asked_at} were committed when asked, served at {end}")
+
+    def recovered(self, broker: BrokerId, old: Shadow, new: Shadow, promised: RaftIndex) -> None:
+        """After a crash everything flushed is there, and nothing that never was."""
+        if new.items != old.between(RaftIndex(new.start), new.end):
+            raise Violation(f"broker {broker} found other entries than it wrote")
+        if new.end < promised:
+            raise Violation(f"broker {broker} lost flushed entries: {new.end} of {promised}")

@@ -1,0 +1,207 @@
+"""Owns the actor that makes things happen in a simulated world: faults, clients, operators."""
+
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from moldau.model.ids import BrokerId, Offset
+from moldau.raft.errors import RaftRefusal
+from moldau.raft.events import Event, MembersAsked, ReadAsked, Role, TransferAsked
+from moldau.raft.membership import Members
+from moldau.testing.simulation.broker import SimBroker
+
+if TYPE_CHECKING:
+    from moldau.testing.simulation.world import World
+
+
+class Actor:
+    """Each kind of deed repeats after random times with the mean that its rate says."""
+
+    def __init__(self, world: "World", rng: random.Random) -> None:
+        self.world = world
+        self.rng = rng
+        self._reads = 0
+
+    def begin(self) -> None:
+        rates = self.world.rates
+        deeds: list[tuple[int, Callable[[], None]]] = [
+            (rates.propose_ms, self._propose),
+            (rates.read_ms, self._read),
+            (rates.cut_ms, self._cut),
+            (rates.isolate_ms, self._isolate),
+            (rates.heal_ms, self._heal),
+            (rates.kill_ms, self._kill),
+            (rates.power_cut_ms, self._power_cut),
+            (rates.eio_ms, self._fail_flush),
+            (rates.pause_ms, self._pause),
+            (rates.full_ms, self._fill_disk),
+            (rates.retention_ms, self._retain),
+            (rates.transfer_ms, self._transfer),
+            (rates.members_ms, self._change_members),
+        ]
+        for mean_ms, deed in deeds:
+            if mean_ms:
+                self._again(mean_ms, deed)
+
+    def _again(self, mean_ms: int, deed: Callable[[], None]) -> None:
+        rates = self.world.rates
+
+        def act() -> None:
+            if self.world.rates is rates or deed == self._propose:
+                deed()
+                self._again(mean_ms, deed)
+
+        delay = 1 + int(self.rng.expovariate(1 / mean_ms))
+        self.world.at(self.world.now + delay, None, act)
+
+    def _any(self) -> SimBroker:
+        brokers = self.world.brokers
+        return brokers[BrokerId(self.rng.randint(1, len(brokers)))]
+
+    def _leader(self) -> SimBroker | None:
+        """A broker that believes it leads; there may be several."""
+        leaders = [
+            broker
+            for broker in self.world.brokers.values()
+            if broker.process is not None and broker.process.core.role is Role.LEADER
+        ]
+        return self.rng.choice(leaders) if leaders else None
+
+    def _ask(self, broker: SimBroker, event: Event) -> bool:
+        try:
+            broker.handle(event)
+        except RaftRefusal:
+            return False
+        return True
+
+    # ---- clients and operators
+
+    def _propose(self) -> None:
+        leader = self._leader()
+        if leader is not None and leader.paused_until <= self.world.now:
+            for _ in range(1 if self.rng.random() < 0.8 else 8):
+                self.world.on_disk(leader, self.world.propose)
+
+    def _read(self) -> None:
+        leader = self._leader()
+        if leader is None or leader.process is None or leader.paused_until > self.world.now:
+            return
+        self._reads += 1
+        leader.process.reads[self._reads] = self.world.checker.committed_end
+        process = leader.process
+        if not self._ask(leader, ReadAsked(self._reads)):
+            del process.reads[self._reads]
+
+    def _transfer(self) -> None:
+        leader = self._leader()
+        if leader is not None and self._ask(leader, TransferAsked(self._any().id)):
+            self.world.count("transfers")
+
+    def _change_members(self) -> None:
+        leader = self._leader()
+        if leader is None or leader.process is None:
+            return
+        members = self._wanted(leader.process.core.members)
+        self.world.on_disk(leader, lambda broker: self._ask(broker, MembersAsked(members)))
+
+    def _wanted(self, members: Members) -> Members:
+        broker = self._any().id
+        if broker in members.learners:
+            return (
+                members.with_voter(broker) if self.rng.random() < 0.8 else members.without(broker)
+            )
+        if broker in members.voters:
+            return members.without(broker) if len(members.voters) > 1 else members
+        return members.with_learner(broker)
+
+    def _retain(self) -> None:
+        """Delete old records of one broker, up to some place below its commit."""
+        broker = self._any()
+        if broker.process is None:
+            return
+        log = broker.storage.log
+        end = log.offset_of(broker.process.core.commit)
+        if end <= log.start_offset:
+            return
+        offset = Offset(self.rng.randint(log.start_offset, end))
+        self.world.on_disk(broker, lambda _: log.delete_before(offset))
+        self.world.count("retentions")
+
+    # ---- faults
+
+    def _cut(self) -> None:
+        source, target = self._any().id, self._any().id
+        if source != target:
+            self.world.network.cut(source, target)
+            if self.rng.random() < 0.5:
+                self.world.network.cut(target, source)
+            self.world.count("cuts")
+
+    def _isolate(self) -> None:
+        broker = self._leader() if self.rng.random() < 0.6 else self._any()
+        if broker is None:
+            return
+        ways = self.rng.choice(((True, True), (True, False), (False, True)))
+        for other in self.world.brokers:
+            if other != broker.id:
+                if ways[0]:
+                    self.world.network.cut(broker.id, other)
+                if ways[1]:
+                    self.world.network.cut(other, broker.id)
+        self.world.count("isolations")
+
+    def _heal(self) -> None:
+        self.world.network.heal()
+
+    def _kill(self) -> None:
+        self.world.crash(self._any(), is_power_cut=False)
+
+    def _power_cut(self) -> None:
+        chance = self.rng.random()
+        if chance < 0.15:
+            for broker in self.world.brokers.values():
+                self.world.crash(broker, is_power_cut=True)
+        elif chance < 0.5:
+            self._any().storage.crash_soon(self.rng.randint(0, 30))
+        else:
+            self.world.crash(self._any(), is_power_cut=True)
+
+    def _fail_flush(self) -> None:
+        broker = self._any()
+        if broker.process is not None:
+            broker.storage.fail_next_flush()
+            self.world.count("flush errors")
+
+    def _pause(self) -> None:
+        broker = self._any()
+        length = 1 + int(self.rng.random() * 2 * self.world.rates.pause_length_ms)
+        broker.paused_until = self.world.now + length
+        self.world.count("pauses")
+
+    def _fill_disk(self) -> None:
+        broker = self._any()
+        broker.is_full = not broker.is_full
+
+    # ---- the end of faults
+
+    def heal_some(self) -> None:
+        """No faults from here on, and a majority works. The others stay cut off, if that is safe
+        to say: while members change, only the whole cluster surely holds a majority."""
+        world = self.world
+        changed = bool(world.rates.members_ms)
+        world.rates = world.rates.healed()
+        world.network.heal()
+        world.network.set_rates(world.rates)
+        voters = list(world.initial.voters)
+        self.rng.shuffle(voters)
+        left_out = voters[len(voters) // 2 + 1 :] if self.rng.random() < 0.5 and not changed else []
+        for broker in world.brokers.values():
+            if broker.id in left_out:
+                for other in world.brokers:
+                    if other != broker.id:
+                        world.network.cut(broker.id, other)
+                        world.network.cut(other, broker.id)
+                continue
+            broker.paused_until = 0
+            broker.is_full = False
+            world.restart(broker)

@@ -1,0 +1,259 @@
+"""Owns simulated time: one heap of events, the clients, and the actor that breaks things.
+
+    world = World(seed=7, kind="disk")
+    world.run(5000)        # faults throughout: nothing may be lost
+    world.settle()         # heal a majority: it must make progress
+
+Every subsystem has random numbers of its own, so that a change in one does not reshuffle another.
+"""
+
+import heapq
+import random
+import struct
+import zlib
+from collections.abc import Callable
+from typing import Final
+
+from moldau.model.errors import StorageError
+from moldau.model.ids import (
+    BrokerId,
+    Epoch,
+    Offset,
+    ProducerEpoch,
+    ProducerId,
+    RaftIndex,
+    TimestampMs,
+)
+from moldau.raft.config import RaftConfig
+from moldau.raft.core import RaftCore
+from moldau.raft.membership import Members
+from moldau.records.record import Record, build_batch
+from moldau.testing.simdisk import SimCrash
+from moldau.testing.simulation.adapter import Item
+from moldau.testing.simulation.broker import SimBroker
+from moldau.testing.simulation.checks import Checker, Violation
+from moldau.testing.simulation.faults import Actor
+from moldau.testing.simulation.network import Network, Parcel
+from moldau.testing.simulation.rates import Rates
+from moldau.testing.simulation.storage import DiskStorage, MemoryStorage, Storage
+
+_TRACE: Final = struct.Struct(">qiqqq")
+SETTLE_MS = 60_000
+"""How long a healed majority may take: elections by lot can fail a few times in a row."""
+SETTLE_ACKS = 3
+RAFT_CONFIG: Final = RaftConfig(
+    append_bytes_max=600, inflight_bytes_max=2000, inflight_count_max=5, snapshot_retry_ms=1500
+)
+"""Small bounds, so that they are reached."""
+
+
+class World:
+    """One group on several brokers, and everything around them."""
+
+    def __init__(
+        self,
+        *,
+        seed: int,
+        kind: str = "memory",
+        rates: Rates | None = None,
+        brokers: int | None = None,
+        voters: int | None = None,
+        core_class: type[RaftCore] = RaftCore,
+        broker_class: type[SimBroker] = SimBroker,
+        raft_config: RaftConfig = RAFT_CONFIG,
+        acts: bool = True,
+    ) -> None:
+        self.seed = seed
+        draw = random.Random(f"{seed}/rates")
+        self.rates = rates or Rates.draw(draw)
+        count = brokers or draw.choice((3, 3, 3, 4, 5))
+        voter_count = voters or min(count, draw.choice((1, 3, 3, 3, 5)))
+        self.raft_config = raft_config
+        self.core_class = core_class
+        self.now = 0
+        self.events = 0
+        self.trace = 0
+        self.rng_net = random.Random(f"{seed}/net")
+        self.rng_disk = random.Random(f"{seed}/disk")
+        self.rng_client = random.Random(f"{seed}/client")
+        self.checker = Checker()
+        self.counts: dict[str, int] = {}
+        self.notes: list[str] | None = None
+        """Lines for scenarios and traces; None: nobody wants them."""
+        self._heap: list[tuple[int, int, SimBroker | None, int, Callable[[], None]]] = []
+        self._posted = 0
+        self.network = Network(rng=self.rng_net, rates=self.rates, post=self._deliver_in)
+        self.initial = Members(tuple(BrokerId(n) for n in range(1, voter_count + 1)))
+        self.brokers: dict[BrokerId, SimBroker] = {}
+        for number in range(1, count + 1):
+            storage: Storage = MemoryStorage() if kind == "memory" else DiskStorage()
+            broker_id = BrokerId(number)
+            self.brokers[broker_id] = broker_class(self, broker_id, storage)
+        self.acks = 0
+        self.proposals = 0
+        self.actor = Actor(self, random.Random(f"{seed}/faults"))
+        for broker in self.brokers.values():
+            broker.start()
+        if acts:
+            self.actor.begin()
+
+    # ---- time
+
+    def at(self, time: int, broker: SimBroker | None, action: Callable[[], None]) -> None:
+        """Do something later; with a broker, only if its process still runs then."""
+        self._posted += 1
+        incarnation = broker.incarnation if broker is not None else 0
+        heapq.heappush(self._heap, (time, self._posted, broker, incarnation, action))
+
+    def _deliver_in(self, delay: int, parcel: Parcel) -> None:
+        broker = self.brokers[parcel.target]
+        self._posted += 1
+        heapq.heappush(
+            self._heap,
+            (self.now + delay, self._posted, broker, 0, lambda: broker.receive(parcel)),
+        )
+
+    def step(self) -> None:
+        """One event."""
+        time, number, broker, incarnation, action = heapq.heappop(self._heap)
+        if broker is not None:
+            if broker.process is None or (incarnation and incarnation != broker.incarnation):
+                return
+            if broker.paused_until > time:
+                heapq.heappush(
+                    self._heap, (broker.paused_until, number, broker, incarnation, action)
+                )
+                return
+        self.now = time
+        self.events += 1
+        if broker is None:
+            action()
+            return
+        self.on_disk(broker, lambda _: action())
+        self._note_trace(broker)
+
+    def _note_trace(self, broker: SimBroker) -> None:
+        process = broker.process
+        if process is None:
+            facts = _TRACE.pack(self.now, broker.id, -1, 0, 0)
+        else:
+            core = process.core
+            facts = _TRACE.pack(self.now, broker.id, core.epoch, core.end, core.commit)
+        self.trace = zlib.crc32(facts, self.trace)
+
+    def run(self, steps: int) -> None:
+        """Faults throughout. Raises Violation."""
+        end = self.events + steps
+        while self.events < end and self._heap:
+            self.step()
+
+    def run_until(self, time: int) -> None:
+        while self._heap and self._heap[0][0] <= time:
+            self.step()
+        self.now = max(self.now, time)
+
+    def settle(self) -> None:
+        """Heal a majority; then proposals must be acknowledged. Raises Violation."""
+        self.actor.heal_some()
+        target = self.acks + SETTLE_ACKS
+        limit = self.now + SETTLE_MS
+        while self.acks < target:
+            if not self._heap or self._heap[0][0] > limit:
+                raise Violation(f"no progress for {SETTLE_MS} ms after everything was healed")
+            self.step()
+
+    def on_disk(self, broker: SimBroker, action: Callable[[SimBroker], object]) -> None:
+        """Do something that may run into a power cut which was placed inside a write."""
+        if broker.process is None:
+            return
+        try:
+            action(broker)
+        except (SimCrash, StorageError):
+            # The power went, or the disk failed and the process ended itself.
+            self.crash(broker, is_power_cut=True)
+            self.count("crashes inside a write")
+
+    # ---- chance
+
+    def flush_delay(self) -> int:
+        rates, rng = self.rates, self.rng_disk
+        if rates.stall and rng.random() < rates.stall:
+            return int(rng.random() * rates.stall_ms)
+        return 1 + int(rng.random() * rates.flush_ms)
+
+    def vote_delay(self) -> int:
+        return 1 + int(self.rng_disk.random() * self.rates.vote_ms)
+
+    def send_waits(self) -> bool:
+        return self.rates.send_wait > 0 and self.rng_net.random() < self.rates.send_wait
+
+    # ---- life of brokers
+
+    def crash(self, broker: SimBroker, *, is_power_cut: bool) -> None:
+        """End a broker's process; it comes back after a while."""
+        if broker.process is None:
+            return
+        self.kill(broker, is_power_cut=is_power_cut)
+        delay = 1 + int(self.actor.rng.random() * 2 * self.rates.down_ms)
+        self.at(self.now + delay, None, lambda: self.restart(broker))
+
+    def kill(self, broker: SimBroker, *, is_power_cut: bool) -> None:
+        broker.stop(is_power_cut=is_power_cut)
+        self.count("power cuts" if is_power_cut else "kills")
+        self.note(broker.id, "power cut" if is_power_cut else "killed")
+
+    def restart(self, broker: SimBroker) -> None:
+        if broker.process is None:
+            self.note(broker.id, "starts")
+            broker.start()
+
+    # ---- clients
+
+    def propose(self, broker: SimBroker) -> bool:
+        """A client sends a batch that nobody sent before."""
+        process = broker.process
+        if process is None or not process.core.may_propose:
+            return False
+        self.proposals += 1
+        number = self.proposals
+        data = make_proposal(
+            number,
+            self.rng_client,
+            broker.storage.log.end_offset,
+            process.core.epoch,
+        )
+        return broker.propose(data, number)
+
+    def acked(self, number: int, start: RaftIndex) -> None:
+        self.acks += 1
+        self.checker.acked(number, start)
+
+    # ---- watching
+
+    def check_majority(self, item: Item, core: RaftCore) -> None:
+        disks = {broker.id: (broker.shadow, broker.promised) for broker in self.brokers.values()}
+        self.checker.on_majority(item, core.members.voters, disks)
+
+    def count(self, what: str) -> None:
+        self.counts[what] = self.counts.get(what, 0) + 1
+
+    def note(self, broker: BrokerId, text: str) -> None:
+        if self.notes is not None:
+            self.notes.append(f"{broker} {text}")
+
+
+def make_proposal(number: int, rng: random.Random, base: Offset, epoch: Epoch) -> bytes:
+    """A batch of a few records; its producer id is the number of the proposal."""
+    count = 1 if rng.random() < 0.7 else rng.randint(2, 5)
+    value = b"v" * rng.choice((0, 3, 100))
+    records = [
+        Record(Offset(base + i), TimestampMs(1000 + number), None, value, []) for i in range(count)
+    ]
+    return build_batch(
+        records,
+        base_offset=base,
+        leader_epoch=epoch,
+        producer_id=ProducerId(number),
+        producer_epoch=ProducerEpoch(0),
+        base_sequence=0,
+    )
