@@ -3,14 +3,27 @@
 import asyncio
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from moldau.log.disk import open_disk_log
+from moldau.log.files import OsFiles
 from moldau.log.interface import FlushTask, LogConfig
 from moldau.log.memory import MemoryLog
 from moldau.model.errors import DiskFullError, StorageError
-from moldau.model.ids import TimestampMs
+from moldau.model.ids import (
+    BrokerId,
+    Epoch,
+    PartitionIndex,
+    RaftIndex,
+    TimestampMs,
+    TopicId,
+    TopicPartition,
+)
+from moldau.raft.group import RaftGroup
 from moldau.replica.flusher import Flusher, FlushHandle
+from moldau.replica.replica import Replica
 from moldau.testing.logs import append
 
 
@@ -138,6 +151,50 @@ async def test_a_defect_of_who_is_told_costs_no_other_log_its_flush() -> None:
     world.flusher.request(world.handle(other), 1)
     await world.until(lambda: world.flushed)
     assert [type(error) for error in world.defects] == [ZeroDivisionError]
+    world.flusher.stop()
+
+
+async def test_a_flush_of_a_log_that_is_deleted_meanwhile_may_fail(tmp_path: Path) -> None:
+    world = World()
+    files = OsFiles(tmp_path)
+    log = open_disk_log(files, "log", LogConfig())
+    append(log)
+    replica = Replica(
+        partition=TopicPartition("t", PartitionIndex(0)),
+        topic_id=TopicId(bytes(16)),
+        log=log,
+        group=RaftGroup(
+            broker=BrokerId(1),
+            voters=frozenset({BrokerId(1)}),
+            epoch=Epoch(-1),
+            commit=RaftIndex(0),
+        ),
+        flusher=world.flusher,
+        clock=Clock(),
+    )
+    begin_flush, may_run, has_run = log.begin_flush, threading.Event(), threading.Event()
+
+    def run() -> None:
+        may_run.wait(10)
+        has_run.set()
+
+    def begin_late() -> FlushTask:
+        task = begin_flush()
+        assert task is not None
+        return Task(task, run)
+
+    log.begin_flush = begin_late
+    replica.flush_soon()
+    await asyncio.sleep(0.02)
+    replica.drop()
+    files.remove_tree("log")
+    may_run.set()
+    await world.until(has_run.is_set)
+    other = TroubledLog()
+    append(other)
+    world.flusher.request(world.handle(other), 1)
+    await world.until(lambda: world.flushed)
+    assert (world.failures, world.defects, world.flusher.failed) == ([], [], False)
     world.flusher.stop()
 
 

@@ -28,7 +28,7 @@ _DISK_FULL_RETRY_SECONDS = 0.5
 class FlushHandle:
     """One log's place in the flusher. `on_flushed` runs on the loop after each flush."""
 
-    __slots__ = ("again", "busy", "log", "on_flushed", "queued", "unflushed_bytes")
+    __slots__ = ("again", "busy", "is_dropped", "log", "on_flushed", "queued", "unflushed_bytes")
 
     def __init__(self, log: PartitionLog, on_flushed: Callable[[], None]) -> None:
         self.log = log
@@ -37,6 +37,8 @@ class FlushHandle:
         self.queued = False
         self.busy = False
         self.again = False
+        self.is_dropped = False
+        """The log is being deleted: a flush under way may find its files gone, rightly."""
 
 
 class Flusher:
@@ -95,7 +97,7 @@ class Flusher:
                 self.request(handle, 0)
 
     def _begin(self, handle: FlushHandle, alone: bool) -> None:
-        if self.failed or self._stopped:
+        if self.failed or self._stopped or handle.is_dropped:
             return
         try:
             task = handle.log.begin_flush()
@@ -157,6 +159,8 @@ class Flusher:
     ) -> None:
         self._running -= 1
         handle.busy = False
+        if handle.is_dropped:
+            return
         if failure is not None:
             self.report(StorageError(f"flush failed: {failure}"))
             return

@@ -292,4 +292,5 @@ class Replica:
     def drop(self) -> None:
         """The topic was deleted: answer everybody, and let go of a log that is about to go."""
         self.fail_waiters(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        self._flush_handle.is_dropped = True
         self.log.discard()
