@@ -83,19 +83,25 @@ class ProduceService:
                     raise RefusedError(
                         ErrorCode.INVALID_RECORD, "a compacted topic takes no record without a key"
                     )
-                if codec_wanted is not None and header.codec != codec_wanted:
+                if codec_wanted is not None:
                     rewritten += recompress(batch, codec_wanted)
-                else:
-                    rewritten += batch
             except BatchFormatError as error:
                 raise RefusedError(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
         if codec_wanted is None:
             return data, headers
         headers = []
         position = 0
+        bytes_max = hosted.config.message_bytes_max
         while position < len(rewritten):
-            headers.append(read_header(rewritten, position))
-            position += headers[-1].size
+            header = read_header(rewritten, position)
+            if header.size > bytes_max:
+                raise RefusedError(
+                    ErrorCode.MESSAGE_TOO_LARGE,
+                    f"batch of {header.size} bytes in the topic's own compression; "
+                    f"the topic takes {bytes_max}",
+                )
+            headers.append(header)
+            position += header.size
         return rewritten, headers
 
     def _check_timestamps(self, hosted: Hosted, headers: list[BatchHeader]) -> None:
