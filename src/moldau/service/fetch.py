@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from moldau.model.errors import CorruptionError, ErrorCode, RefusedError
 from moldau.model.ids import Offset
+from moldau.model.limits import FETCH_BYTES_MAX
 from moldau.model.slices import FileSlice
 from moldau.replica.replica import Replica
 from moldau.service.partitions import Partitions
@@ -42,8 +43,14 @@ class FetchResult(NamedTuple):
 class FetchService:
     """Reads from the partitions of this broker."""
 
-    def __init__(self, loop: AbstractEventLoop, partitions: Partitions) -> None:
+    def __init__(
+        self,
+        loop: AbstractEventLoop,
+        partitions: Partitions,
+        reply_bytes_max: int = FETCH_BYTES_MAX,
+    ) -> None:
         self._loop = loop
+        self._reply_bytes_max = reply_bytes_max
         self._partitions = partitions
         self._parked: dict[ParkedFetch, None] = {}
 
@@ -112,6 +119,8 @@ class FetchService:
         on_ready: Callable[[list[FetchResult]], None],
     ) -> "ParkedFetch | None":
         """Answer through `on_ready`, at once or later; a parked fetch can be cancelled."""
+        bytes_max = min(bytes_max, self._reply_bytes_max)
+        bytes_min = min(bytes_min, bytes_max)
         results, total, failed = self.read(requests, bytes_max)
         if total >= bytes_min or failed or wait_ms_max <= 0:
             on_ready(results)
