@@ -256,6 +256,18 @@ def test_truncation_inside_a_batch_cuts_the_whole_batch(make: Make) -> None:
     assert (log.end_offset, log.end_index) == (0, 0)
 
 
+def test_epochs_are_known_after_a_log_was_cut_to_its_very_start(make: Make) -> None:
+    log = make()
+    log.reset(LogStart(Offset(10), 2, Epoch(4), b""))
+    append(log, epoch=5)
+    flush(log)
+    log.truncate(RaftIndex(12))
+    assert log.last_epoch == 4
+    append(log, epoch=4)
+    assert [log.epoch_of(RaftIndex(index)) for index in (11, 12)] == [4, 4]
+    assert log.epoch_at(Offset(10)) == 4
+
+
 def test_truncation_at_the_end_changes_nothing(make: Make) -> None:
     log = make()
     append(log)

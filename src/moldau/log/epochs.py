@@ -70,8 +70,12 @@ class EpochCache:
     def truncate(self, index: RaftIndex, before: Epoch) -> None:
         """Forget epochs that begin at or above `index`; `before` is the epoch under the log."""
         keep = bisect_left(self._indexes, index)
+        start = self._offsets[:1]
         del self._epochs[keep:], self._indexes[keep:], self._offsets[keep:]
         self.last = self._epochs[-1] if self._epochs else before
+        if not self._epochs and start and before != NO_EPOCH:
+            # Cut to its very start: the next entry may be of the epoch below it.
+            self._epochs, self._indexes, self._offsets = [before], [index], start
 
     def cut_front(self, index: RaftIndex, offset: Offset) -> None:
         """Forget epochs that end at or below the log's new start."""
