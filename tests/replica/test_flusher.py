@@ -17,7 +17,6 @@ from moldau.model.ids import (
     Epoch,
     PartitionIndex,
     RaftIndex,
-    TimestampMs,
     TopicId,
     TopicPartition,
 )
@@ -25,14 +24,7 @@ from moldau.raft.group import RaftGroup
 from moldau.replica.flusher import Flusher, FlushHandle
 from moldau.replica.replica import Replica
 from moldau.testing.logs import append
-
-
-class Clock:
-    def wall_ms(self) -> TimestampMs:
-        return TimestampMs(0)
-
-    def monotonic(self) -> float:
-        return 0.0
+from moldau.testing.replicas import SetClock
 
 
 class Task:
@@ -81,7 +73,9 @@ class World:
         self.defects: list[object] = []
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: self.defects.append(context["exception"]))
-        self.flusher = Flusher(loop=loop, clock=Clock(), threads=2, on_failure=self.failures.append)
+        self.flusher = Flusher(
+            loop=loop, clock=SetClock(), threads=2, on_failure=self.failures.append
+        )
         self.flushed: list[TroubledLog] = []
 
     def handle(self, log: TroubledLog) -> FlushHandle:
@@ -170,7 +164,7 @@ async def test_a_flush_of_a_log_that_is_deleted_meanwhile_may_fail(tmp_path: Pat
             commit=RaftIndex(0),
         ),
         flusher=world.flusher,
-        clock=Clock(),
+        clock=SetClock(),
     )
     begin_flush, may_run, has_run = log.begin_flush, threading.Event(), threading.Event()
 

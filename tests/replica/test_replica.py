@@ -11,39 +11,13 @@ from moldau.log.memory import MemoryLog
 from moldau.model.errors import DiskFullError, ErrorCode, RefusedError, StorageError
 from moldau.model.flush import FlushPolicy
 from moldau.model.ids import (
-    BrokerId,
-    Epoch,
     Offset,
-    PartitionIndex,
-    RaftIndex,
     TimestampMs,
-    TopicId,
-    TopicPartition,
 )
-from moldau.raft.group import RaftGroup
 from moldau.records.batch import read_header
 from moldau.records.record import Record, build_batch, read_records
-from moldau.replica.election import elect
-from moldau.replica.flusher import Flusher
 from moldau.replica.replica import Proposal, Replica
-
-ME = BrokerId(1)
-
-
-class FixedClock:
-    def __init__(self) -> None:
-        self.now = 1_000.0
-
-    def wall_ms(self) -> TimestampMs:
-        return TimestampMs(1_700_000_000_000)
-
-    def monotonic(self) -> float:
-        return self.now
-
-
-class Votes(dict[str, tuple[Epoch, BrokerId]]):
-    def record(self, votes: dict[str, tuple[Epoch, BrokerId]]) -> None:
-        self.update(votes)
+from moldau.testing.replicas import MemoryVotes, SetClock, lead_replica, make_flusher
 
 
 class HeldLog(MemoryLog):
@@ -86,30 +60,14 @@ class HeldTask:
 class World:
     def __init__(self, flush: FlushPolicy = FlushPolicy.ALWAYS) -> None:
         self.failures: list[StorageError] = []
-        self.clock = FixedClock()
-        self.flusher = Flusher(
-            loop=asyncio.get_running_loop(),
-            clock=self.clock,
-            threads=2,
-            on_failure=self.failures.append,
-        )
+        self.clock = SetClock(wall_ms=1_700_000_000_000)
+        self.flusher = make_flusher(self.clock, self.failures.append, threads=2)
         self.log = HeldLog(LogConfig(flush=flush))
-        self.votes = Votes()
+        self.votes = MemoryVotes()
         self.replica = self.open()
 
     def open(self) -> Replica:
-        replica = Replica(
-            partition=TopicPartition("t", PartitionIndex(0)),
-            topic_id=TopicId(bytes(16)),
-            log=self.log,
-            group=RaftGroup(
-                broker=ME, voters=frozenset({ME}), epoch=Epoch(-1), commit=RaftIndex(0)
-            ),
-            flusher=self.flusher,
-            clock=self.clock,
-        )
-        elect([replica], self.votes)
-        return replica
+        return lead_replica(self.log, self.flusher, clock=self.clock, votes=self.votes)
 
 
 def batch(*values: bytes, producer: int = -1, sequence: int = -1) -> bytearray:

@@ -12,61 +12,32 @@ from moldau.log.memory import MemoryLog
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.flush import FlushPolicy
 from moldau.model.ids import (
-    BrokerId,
-    Epoch,
     Offset,
-    PartitionIndex,
-    RaftIndex,
     TimestampMs,
-    TopicId,
-    TopicPartition,
 )
-from moldau.raft.group import RaftGroup
 from moldau.records.batch import read_header
 from moldau.records.record import Record, build_batch
 from moldau.replica.election import elect
-from moldau.replica.flusher import Flusher
-from moldau.replica.replica import Replica
 from moldau.service.fetch import FetchRequest, FetchResult, FetchService, ParkedFetch
 from moldau.service.partitions import Partitions
-
-ME = BrokerId(1)
-
-
-class Clock:
-    def wall_ms(self) -> TimestampMs:
-        return TimestampMs(0)
-
-    def monotonic(self) -> float:
-        return 0.0
-
-
-class Votes(dict[str, tuple[Epoch, BrokerId]]):
-    def record(self, votes: dict[str, tuple[Epoch, BrokerId]]) -> None:
-        self.update(votes)
+from moldau.testing.replicas import MemoryVotes, lead_replica, make_flusher
 
 
 class World:
     """Two partitions in memory and a fetch service over them."""
 
-    def __init__(self, flush: FlushPolicy = FlushPolicy.NEVER) -> None:
-        loop = asyncio.get_running_loop()
-        self.flusher = Flusher(loop=loop, clock=Clock(), threads=1, on_failure=lambda _: None)
-        self.replicas = {}
-        for index in range(2):
-            replica = Replica(
-                partition=TopicPartition("t", PartitionIndex(index)),
-                topic_id=TopicId(bytes(16)),
-                log=MemoryLog(LogConfig(flush=flush)),
-                group=RaftGroup(
-                    broker=ME, voters=frozenset({ME}), epoch=Epoch(-1), commit=RaftIndex(0)
-                ),
-                flusher=self.flusher,
-                clock=Clock(),
+    def __init__(
+        self, flush: FlushPolicy = FlushPolicy.NEVER, reply_bytes_max: int = 1 << 24
+    ) -> None:
+        self.flusher = make_flusher()
+        self.replicas = {
+            ("t", index): lead_replica(
+                MemoryLog(LogConfig(flush=flush)), self.flusher, partition=index
             )
-            elect([replica], Votes())
-            self.replicas[("t", index)] = replica
-        self.service = FetchService(loop, cast(Partitions, self))
+            for index in range(2)
+        }
+        loop = asyncio.get_running_loop()
+        self.service = FetchService(loop, cast(Partitions, self), reply_bytes_max)
         self.answers: list[list[FetchResult]] = []
 
     def get(self, topic: str, partition: int) -> SimpleNamespace | None:
@@ -231,6 +202,15 @@ async def test_a_batch_that_does_not_fit_in_what_is_left_waits_for_the_next_fetc
     assert world.sizes == [[first, 0]]
 
 
+async def test_a_reply_has_a_bound_of_the_brokers_own() -> None:
+    world = World(reply_bytes_max=1000)
+    for _ in range(20):
+        world.append(0)
+    world.fetch((0, 0), bytes_min=100_000, bytes_max=100_000)
+    assert 500 < world.sizes[0][0] <= 1000
+    world.flusher.stop()
+
+
 async def test_a_second_partition_fills_what_is_left_and_no_more() -> None:
     world = World()
     first = world.append(0)
@@ -253,7 +233,7 @@ async def test_a_client_with_a_newer_epoch_is_told(epoch: int, error: ErrorCode)
 
 async def test_a_client_with_an_old_epoch_is_fenced() -> None:
     world = World()
-    elect([world.replicas["t", 0]], Votes())
+    elect([world.replicas["t", 0]], MemoryVotes())
     world.append(0)
     world.fetch((0, 0), epoch=0)
     assert world.answers[0][0].error is ErrorCode.FENCED_LEADER_EPOCH

@@ -10,51 +10,16 @@ from moldau.metadata.commands import CreateCluster, CreateTopic, RegisterBroker
 from moldau.metadata.image import Image
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import (
-    BrokerId,
-    Epoch,
-    PartitionIndex,
-    RaftIndex,
-    TimestampMs,
     TopicId,
-    TopicPartition,
 )
-from moldau.raft.group import RaftGroup
-from moldau.replica.election import elect
-from moldau.replica.flusher import Flusher
-from moldau.replica.replica import Replica
 from moldau.service.metadata_store import MetadataStore
-
-ME = BrokerId(1)
-
-
-class Clock:
-    def wall_ms(self) -> TimestampMs:
-        return TimestampMs(0)
-
-    def monotonic(self) -> float:
-        return 0.0
-
-
-class Votes(dict[str, tuple[Epoch, BrokerId]]):
-    def record(self, votes: dict[str, tuple[Epoch, BrokerId]]) -> None:
-        self.update(votes)
+from moldau.testing.replicas import ME, SetClock, lead_replica, make_flusher
 
 
 async def open_store(log: MemoryLog) -> tuple[MetadataStore, list[Image]]:
-    flusher = Flusher(
-        loop=asyncio.get_running_loop(), clock=Clock(), threads=1, on_failure=lambda _: None
-    )
-    replica = Replica(
-        partition=TopicPartition("__cluster_metadata", PartitionIndex(0)),
-        topic_id=TopicId(bytes(16)),
-        log=log,
-        group=RaftGroup(broker=ME, voters=frozenset({ME}), epoch=Epoch(-1), commit=RaftIndex(0)),
-        flusher=flusher,
-        clock=Clock(),
-    )
-    elect([replica], Votes())
+    replica = lead_replica(log, make_flusher(), topic="__cluster_metadata")
     images: list[Image] = []
-    store = MetadataStore(replica, Clock(), images.append)
+    store = MetadataStore(replica, SetClock(), images.append)
     store.replay()
     return store, images
 

@@ -1,6 +1,5 @@
 """Partitions follow the metadata: opened, led, dropped; also on a full or failed disk."""
 
-import asyncio
 from collections.abc import Callable
 
 import pytest
@@ -12,32 +11,11 @@ from moldau.metadata.commands import Command, CreateTopic, DeleteTopic, Register
 from moldau.metadata.decide import decide
 from moldau.metadata.image import EMPTY_IMAGE, Image
 from moldau.model.errors import DiskFullError, ErrorCode, RefusedError, StorageError
-from moldau.model.ids import BrokerId, Epoch, PartitionIndex, TimestampMs, TopicId
-from moldau.replica.flusher import Flusher
+from moldau.model.ids import PartitionIndex, TopicId
 from moldau.service.partitions import Partitions
+from moldau.testing.replicas import ME, MemoryVotes, SetClock, make_flusher
 
-ME = BrokerId(1)
 TOPIC_ID = TopicId(b"0123456789abcdef")
-
-
-class Clock:
-    def wall_ms(self) -> TimestampMs:
-        return TimestampMs(0)
-
-    def monotonic(self) -> float:
-        return 0.0
-
-
-class Votes:
-    def __init__(self) -> None:
-        self.failure: StorageError | None = None
-
-    def get(self, group: str) -> tuple[Epoch, BrokerId]:
-        return Epoch(-1), BrokerId(-1)
-
-    def record(self, votes: object) -> None:
-        if self.failure is not None:
-            raise self.failure
 
 
 class TroubledLog(MemoryLog):
@@ -52,23 +30,18 @@ class TroubledLog(MemoryLog):
 class World:
     def __init__(self) -> None:
         self.failures: list[StorageError] = []
-        self.votes = Votes()
+        self.votes = MemoryVotes()
         self.logs: dict[int, TroubledLog] = {}
         self.dropped: list[int] = []
         self.log_failures: dict[int, StorageError] = {}
-        self.flusher = Flusher(
-            loop=asyncio.get_running_loop(),
-            clock=Clock(),
-            threads=1,
-            on_failure=self.failures.append,
-        )
+        self.flusher = make_flusher(on_failure=self.failures.append)
         self.partitions = Partitions(
             broker=ME,
             open_log=self._open_log,
             drop_log=lambda name, topic_id, index: self.dropped.append(index),
             votes=self.votes,
             flusher=self.flusher,
-            clock=Clock(),
+            clock=SetClock(),
             defaults={},
         )
         self.image: Image = EMPTY_IMAGE

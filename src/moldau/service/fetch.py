@@ -120,7 +120,8 @@ class FetchService:
     ) -> "ParkedFetch | None":
         """Answer through `on_ready`, at once or later; a parked fetch can be cancelled."""
         bytes_max = min(bytes_max, self._reply_bytes_max)
-        bytes_min = min(bytes_min, bytes_max)
+        # Whole batches seldom fill a reply to the last byte: half of the bound is enough to go.
+        bytes_min = min(bytes_min, self._reply_bytes_max // 2)
         results, total, failed = self.read(requests, bytes_max)
         if total >= bytes_min or failed or wait_ms_max <= 0:
             on_ready(results)
