@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from raw_client import RawClient
 
 from moldau.testing.broker import Broker
+from raw_client import RawClient
 
 _numbers = itertools.count(1)
 

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator
 
 import pytest
-from raw_client import RawClient
 
 from moldau.testing.broker import Broker
+from raw_client import RawClient
 
 
 @pytest.fixture(scope="session")

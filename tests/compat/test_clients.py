@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable
 import confluent_kafka
 import kafka
 import pytest
+from kafka.coordinator.assignors.range import RangePartitionAssignor
+
 from compat_clients import (
     CLIENTS,
     CODECS,
@@ -17,8 +19,6 @@ from compat_clients import (
     Received,
     why_missing,
 )
-from kafka.coordinator.assignors.range import RangePartitionAssignor
-
 from moldau.testing.broker import Broker
 
 pytestmark = [pytest.mark.compat, pytest.mark.system]

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import confluent_kafka
 import pytest
-from compat_clients import SECONDS_MAX
 
+from compat_clients import SECONDS_MAX
 from moldau.model.errors import ErrorCode
 from moldau.testing.broker import Broker
 from moldau.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse

@@ -5,11 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from raw_client import RawClient, batch, record
 
 from moldau.model.errors import ErrorCode
 from moldau.records.record import build_batch
 from moldau.testing.broker import Broker
+from raw_client import RawClient, batch, record
 
 pytestmark = pytest.mark.system
 

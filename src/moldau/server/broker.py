@@ -181,7 +181,7 @@ class BrokerServer:
         self._groups = GroupService(
             loop=self._loop,
             clock=self._clock,
-            coordinator=Coordinator(
+            new_coordinator=lambda: Coordinator(
                 CoordinatorConfig(
                     initial_rebalance_delay_ms=config.group.initial_rebalance_delay_ms,
                     session_timeout_ms_min=config.group.session_timeout_ms_min,

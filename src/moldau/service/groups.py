@@ -1,48 +1,42 @@
-"""Owns the shell of the group coordinator: feeds it events and time, carries out its effects.
+"""Owns the use cases of consumer groups: finds the coordinator of a group and asks it.
 
-State that must survive is written to `__consumer_offsets`; the coordinator hears of it only once
-it is committed. The topic is created when the first group shows up.
+A group's coordinator is the leader of the partition of `__consumer_offsets` that its id hashes to.
+The topic is created when the first group shows up.
 """
 
 import asyncio
-import logging
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar, assert_never
+from functools import partial
+from typing import TypeVar
 
 from moldau.groups.coordinator import Coordinator
 from moldau.groups.events import (
     NO_GENERATION,
     NO_MEMBER_ID,
     CommitOffsets,
+    DeleteGroups,
     DeleteOffsets,
     Event,
     OffsetToCommit,
-    Persisted,
-    PersistFailed,
-    Tick,
     TopicsDeleted,
 )
 from moldau.groups.results import (
     CommitResult,
+    DeleteGroupsResult,
     DeleteOffsetsResult,
-    Effect,
+    DescribedGroup,
     FetchOffsetsResult,
-    Persist,
-    Reply,
+    ListedGroup,
     Result,
 )
-from moldau.log.interface import PartitionLog
 from moldau.metadata.image import CONSUMER_OFFSETS_TOPIC
 from moldau.model.clock import Clock
-from moldau.model.errors import CorruptionError, ErrorCode, RefusedError, StorageError
-from moldau.model.ids import Offset, TopicPartition
-from moldau.records.batch import read_header
-from moldau.records.record import Record, build_batch, read_records
-from moldau.replica.replica import Replica
+from moldau.model.errors import CorruptionError, ErrorCode, RefusedError
+from moldau.model.ids import TopicPartition
+from moldau.service.coordinators import PartitionCoordinator
 from moldau.service.partitions import Partitions
 from moldau.service.topics import TopicService
-
-log = logging.getLogger(__name__)
 
 R = TypeVar("R", bound=Result)
 
@@ -55,65 +49,52 @@ class GroupService:
         *,
         loop: asyncio.AbstractEventLoop,
         clock: Clock,
-        coordinator: Coordinator,
+        new_coordinator: Callable[[], Coordinator],
         partitions: Partitions,
         topics: TopicService,
         offsets_partitions: int,
     ) -> None:
         self._loop = loop
         self._clock = clock
-        self._coordinator = coordinator
+        self._new_coordinator = new_coordinator
         self._partitions = partitions
         self._topics = topics
         self._offsets_partitions = offsets_partitions
-        self._request_ids = 0
-        self._waiting: dict[int, asyncio.Future[Result]] = {}
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = float("inf")
+        self._coordinators: dict[int, PartitionCoordinator] = {}
 
     # ---- start and stop
 
     def load(self) -> None:
-        """Replay what is stored, at start."""
+        """Begin to coordinate every partition of the offsets topic that is here and is not yet."""
         topic = self._topics.image.topic(CONSUMER_OFFSETS_TOPIC)
-        count = 0
         for partition in topic.partitions if topic is not None else ():
             hosted = self._partitions.get(CONSUMER_OFFSETS_TOPIC, partition.index)
-            if hosted is None:
+            if hosted is None or partition.index in self._coordinators:
                 continue
+            coordinator = PartitionCoordinator(
+                loop=self._loop,
+                clock=self._clock,
+                coordinator=self._new_coordinator(),
+                replica=hosted.replica,
+            )
             try:
-                count += self._load_from(hosted.replica.log)
+                coordinator.load()
             except CorruptionError as error:
                 # Its groups are refused: some of their offsets would be worse than none.
                 self._partitions.take_offline(hosted, error)
-        self._run(self._coordinator.finish_loading(self._now()))
-        log.debug("groups loaded: %d records", count)
-
-    def _load_from(self, stored: PartitionLog) -> int:
-        count = 0
-        for batch in stored.batches(stored.start_offset):
-            for record in read_records(batch):
-                if record.key is not None:
-                    self._coordinator.replay(record.key, record.value)
-                    count += 1
-        return count
+            else:
+                self._coordinators[partition.index] = coordinator
 
     def answer_waiting(self) -> None:
-        """The broker stops: refuse joins and syncs, which would wait for members that never come.
-
-        Called until nothing is left: what is being written is answered when it is committed.
-        """
-        if not self._coordinator.is_writing:
-            self._run(self._coordinator.close(self._now()))
+        """The broker stops: nobody shall wait for members that never come."""
+        for coordinator in self._coordinators.values():
+            coordinator.answer_waiting()
 
     def stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        for waiting in self._waiting.values():
-            waiting.cancel()
-        self._waiting.clear()
+        for coordinator in self._coordinators.values():
+            coordinator.stop()
 
-    # ---- requests
+    # ---- finding the coordinator
 
     async def ready(self) -> None:
         """Make sure that there is a place to store offsets. Raises RefusedError if there is none.
@@ -126,14 +107,41 @@ class GroupService:
             )
         except RefusedError as error:
             raise RefusedError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from None
+        self.load()
 
     async def find_coordinator(self, group_id: str) -> None:
         """Raises RefusedError unless this broker can serve the group."""
         await self.ready()
         try:
-            self._replica_of(group_id)
+            self._coordinator_of(group_id)
         except RefusedError as error:
             raise RefusedError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from None
+
+    def _coordinator_of(self, group_id: str) -> PartitionCoordinator:
+        """Raises RefusedError if the group is not coordinated here."""
+        topic = self._topics.image.topic(CONSUMER_OFFSETS_TOPIC)
+        if topic is None:
+            raise RefusedError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        index = java_hash(group_id) % len(topic.partitions)
+        coordinator = self._coordinators.get(index)
+        if coordinator is None or self._partitions.get(CONSUMER_OFFSETS_TOPIC, index) is None:
+            raise RefusedError(
+                ErrorCode.NOT_COORDINATOR, f"the offsets of group {group_id!r} are not served here"
+            )
+        return coordinator
+
+    # ---- requests
+
+    async def ask(self, group_id: str, make_event: Callable[[int], Event], kind: type[R]) -> R:
+        """Hand in a request about a group; `make_event` gets its id. Raises RefusedError."""
+        if self._topics.image.topic(CONSUMER_OFFSETS_TOPIC) is None:
+            await self.ready()
+        result = await self._coordinator_of(group_id).submit(make_event)
+        if not isinstance(result, kind):
+            raise TypeError(
+                f"the coordinator answered {type(result).__name__}, not {kind.__name__}"
+            )
+        return result
 
     def fetch_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition] | None = None
@@ -143,35 +151,52 @@ class GroupService:
         Refused while what the group stored cannot be read: "no offset" would send its consumers
         back to the start, or past records that they never saw.
         """
-        if self._topics.image.topic(CONSUMER_OFFSETS_TOPIC) is not None:
-            try:
-                self._replica_of(group_id)
-            except RefusedError:
-                return FetchOffsetsResult(error=ErrorCode.NOT_COORDINATOR, offsets={})
-        return self._coordinator.fetch_offsets(group_id, partitions)
-
-    async def submit(self, make_event: Callable[[int], Event]) -> Result:
-        """Hand in a request; `make_event` gets its id. The result may take a whole rebalance."""
-        if self._topics.image.topic(CONSUMER_OFFSETS_TOPIC) is None:
-            await self.ready()
-        self._request_ids += 1
-        request_id = self._request_ids
-        waiting: asyncio.Future[Result] = self._loop.create_future()
-        self._waiting[request_id] = waiting
         try:
-            self.handle(make_event(request_id))
-            return await waiting
-        finally:
-            self._waiting.pop(request_id, None)
+            coordinator = self._coordinator_of(group_id)
+        except RefusedError as error:
+            if error.code is ErrorCode.COORDINATOR_NOT_AVAILABLE:
+                # No group has stored anything yet.
+                return FetchOffsetsResult(error=ErrorCode.NONE, offsets={})
+            return FetchOffsetsResult(error=error.code, offsets={})
+        return coordinator.state.fetch_offsets(group_id, partitions)
 
-    async def ask(self, make_event: Callable[[int], Event], kind: type[R]) -> R:
-        """As `submit`, for a caller that knows the kind of the result."""
-        result = await self.submit(make_event)
-        if not isinstance(result, kind):
-            raise TypeError(
-                f"the coordinator answered {type(result).__name__}, not {kind.__name__}"
-            )
-        return result
+    def describe(self, group_id: str) -> DescribedGroup:
+        """State and members of a group; what is wrong is in its error."""
+        try:
+            return self._coordinator_of(group_id).state.describe(group_id)
+        except RefusedError as error:
+            if error.code is ErrorCode.COORDINATOR_NOT_AVAILABLE:
+                return DescribedGroup(group_id=group_id, error=ErrorCode.GROUP_ID_NOT_FOUND)
+            return DescribedGroup(group_id=group_id, error=error.code)
+
+    def list_groups(
+        self, states: Iterable[str], group_types: Iterable[str]
+    ) -> tuple[ErrorCode, list[ListedGroup]]:
+        """The groups that this broker coordinates, by state and type if any are named."""
+        states, group_types = list(states), list(group_types)
+        found: list[ListedGroup] = []
+        for coordinator in self._coordinators.values():
+            error, groups = coordinator.state.list_groups(states, group_types)
+            if error is not ErrorCode.NONE:
+                return error, []
+            found += groups
+        return ErrorCode.NONE, found
+
+    async def delete_groups(self, group_ids: Sequence[str]) -> dict[str, ErrorCode]:
+        """Delete groups without members; an error per group."""
+        errors: dict[str, ErrorCode] = {}
+        by_coordinator: dict[PartitionCoordinator, list[str]] = defaultdict(list)
+        for group_id in group_ids:
+            try:
+                by_coordinator[self._coordinator_of(group_id)].append(group_id)
+            except RefusedError as error:
+                is_new = error.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+                errors[group_id] = ErrorCode.GROUP_ID_NOT_FOUND if is_new else error.code
+        for coordinator, theirs in by_coordinator.items():
+            result = await coordinator.submit(partial(_delete_event, tuple(theirs)))
+            if isinstance(result, DeleteGroupsResult):
+                errors.update(result.errors)
+        return errors
 
     async def commit_offsets(
         self,
@@ -192,6 +217,7 @@ class GroupService:
         if not to_store and offsets:
             return [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * len(offsets)
         result = await self.ask(
+            group_id,
             lambda request_id: CommitOffsets(
                 request_id=request_id,
                 group_id=group_id,
@@ -217,6 +243,7 @@ class GroupService:
             partition for partition, exists in zip(partitions, known, strict=True) if exists
         )
         result = await self.ask(
+            group_id,
             lambda request_id: DeleteOffsets(
                 request_id=request_id, group_id=group_id, partitions=to_delete
             ),
@@ -233,84 +260,13 @@ class GroupService:
         topic = self._topics.image.topic(partition.topic)
         return topic is not None and 0 <= partition.partition < len(topic.partitions)
 
-    def handle(self, event: Event) -> None:
-        self._run(self._coordinator.handle(self._now(), event))
-        self._schedule()
-
     def topics_deleted(self, names: frozenset[str]) -> None:
-        self.handle(TopicsDeleted(topics=names))
+        for coordinator in self._coordinators.values():
+            coordinator.handle(TopicsDeleted(topics=names))
 
-    @property
-    def coordinator(self) -> Coordinator:
-        """For reads, which need no effects: describe, list."""
-        return self._coordinator
 
-    # ---- effects and time
-
-    def _now(self) -> float:
-        return self._clock.monotonic()
-
-    def _run(self, effects: list[Effect]) -> None:
-        for effect in effects:
-            match effect:
-                case Reply(request_id=request_id, result=result):
-                    waiting = self._waiting.get(request_id)
-                    if waiting is not None and not waiting.done():
-                        waiting.set_result(result)
-                case Persist():
-                    self._persist(effect)
-                case _:
-                    assert_never(effect)
-
-    def _persist(self, effect: Persist) -> None:
-        now = self._clock.wall_ms()
-        data = bytearray(
-            build_batch([Record(Offset(0), now, key, value, []) for key, value in effect.records])
-        )
-        token = effect.token
-
-        def settled(code: ErrorCode) -> None:
-            if code is ErrorCode.NONE:
-                self.handle(Persisted(token=token))
-            else:
-                self.handle(PersistFailed(token=token, error=code))
-
-        try:
-            replica = self._replica_of(effect.group_id)
-            proposal = replica.propose(data, [read_header(data)])
-        except RefusedError as error:
-            # Not from within the coordinator's own call: it hears of it in an event of its own.
-            self._loop.call_soon(settled, error.code)
-        except StorageError as error:
-            log.error("offsets of group %s were not stored: %s", effect.group_id, error)
-            self._loop.call_soon(settled, ErrorCode.KAFKA_STORAGE_ERROR)
-        else:
-            replica.when_committed(proposal.end_offset, settled)
-
-    def _replica_of(self, group_id: str) -> Replica:
-        topic = self._topics.image.topic(CONSUMER_OFFSETS_TOPIC)
-        if topic is None:
-            raise RefusedError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        index = java_hash(group_id) % len(topic.partitions)
-        return self._partitions.find(CONSUMER_OFFSETS_TOPIC, index).replica
-
-    def _schedule(self) -> None:
-        deadline = self._coordinator.next_deadline()
-        if deadline is None:
-            deadline = float("inf")
-        if deadline == self._timer_at:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._timer_at = deadline
-        if deadline != float("inf"):
-            self._timer = self._loop.call_later(max(0.0, deadline - self._now()), self._tick)
-
-    def _tick(self) -> None:
-        self._timer = None
-        self._timer_at = float("inf")
-        self.handle(Tick())
+def _delete_event(group_ids: tuple[str, ...], request_id: int) -> DeleteGroups:
+    return DeleteGroups(request_id=request_id, group_ids=group_ids)
 
 
 def java_hash(text: str) -> int:

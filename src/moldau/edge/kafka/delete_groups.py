@@ -1,9 +1,6 @@
 """DeleteGroups (42): delete groups without members, with their offsets."""
 
 from moldau.edge.kafka.api import Api, Call
-from moldau.groups.events import DeleteGroups
-from moldau.groups.results import DeleteGroupsResult
-from moldau.model.errors import RefusedError
 from moldau.wire.messages.delete_groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,
@@ -13,18 +10,12 @@ from moldau.wire.registry import ApiKey
 
 
 async def handle(call: Call, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
-    group_ids = tuple(dict.fromkeys(request.groups_names))
-    try:
-        result = await call.broker.groups.ask(
-            lambda request_id: DeleteGroups(request_id=request_id, group_ids=group_ids),
-            DeleteGroupsResult,
-        )
-    except RefusedError as error:
-        result = DeleteGroupsResult(errors=tuple((each, error.code) for each in group_ids))
+    group_ids = list(dict.fromkeys(request.groups_names))
+    errors = await call.broker.groups.delete_groups(group_ids)
     return DeleteGroupsResponse(
         results=[
-            DeletableGroupResult(group_id=group_id, error_code=error)
-            for group_id, error in result.errors
+            DeletableGroupResult(group_id=group_id, error_code=errors[group_id])
+            for group_id in group_ids
         ]
     )
 

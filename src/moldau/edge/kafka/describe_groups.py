@@ -25,7 +25,7 @@ def handle(call: Call, request: DescribeGroupsRequest) -> DescribeGroupsResponse
 
 
 def _describe(call: Call, group_id: str, operations: int) -> DescribedGroup:
-    group = call.broker.groups.coordinator.describe(group_id)
+    group = call.broker.groups.describe(group_id)
     error, message = group.error, None
     if error is ErrorCode.GROUP_ID_NOT_FOUND:
         if call.version < _NOT_FOUND_FROM:

@@ -19,7 +19,7 @@ async def handle(call: Call, request: HeartbeatRequest) -> HeartbeatResponse:
         )
 
     try:
-        result = await call.broker.groups.ask(event, HeartbeatResult)
+        result = await call.broker.groups.ask(request.group_id, event, HeartbeatResult)
     except RefusedError as error:
         return HeartbeatResponse(error_code=error.code)
     return HeartbeatResponse(error_code=result.error)

@@ -38,7 +38,7 @@ async def handle(call: Call, request: JoinGroupRequest) -> JoinGroupResponse:
         )
 
     try:
-        result = await call.broker.groups.ask(event, JoinResult)
+        result = await call.broker.groups.ask(request.group_id, event, JoinResult)
     except RefusedError as error:
         result = JoinResult(error=error.code, member_id=request.member_id)
     protocol_name = result.protocol_name

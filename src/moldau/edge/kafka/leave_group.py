@@ -24,6 +24,7 @@ async def handle(call: Call, request: LeaveGroupRequest) -> LeaveGroupResponse:
         leaving = (LeavingMember(member_id=request.member_id),)
     try:
         result = await call.broker.groups.ask(
+            request.group_id,
             lambda request_id: Leave(
                 request_id=request_id, group_id=request.group_id, members=leaving
             ),

@@ -6,9 +6,7 @@ from moldau.wire.registry import ApiKey
 
 
 def handle(call: Call, request: ListGroupsRequest) -> ListGroupsResponse:
-    error, groups = call.broker.groups.coordinator.list_groups(
-        request.states_filter, request.types_filter
-    )
+    error, groups = call.broker.groups.list_groups(request.states_filter, request.types_filter)
     return ListGroupsResponse(
         error_code=error,
         groups=[

@@ -22,7 +22,7 @@ async def handle(call: Call, request: SyncGroupRequest) -> SyncGroupResponse:
         )
 
     try:
-        result = await call.broker.groups.ask(event, SyncResult)
+        result = await call.broker.groups.ask(request.group_id, event, SyncResult)
     except RefusedError as error:
         result = SyncResult(error=error.code)
     return SyncGroupResponse(
