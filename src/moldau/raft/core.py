@@ -187,5 +187,9 @@ class RaftCore(Leadership):
             raise RaftError(f"the log is of epoch {self.last_epoch}, the core of {self.epoch}")
         if self.flushed > self.end or self.verified > self.end:
             raise RaftError(f"flushed {self.flushed}, agreed {self.verified}, end {self.end}")
+        if self.members_index >= self.end:
+            raise RaftError(f"members of entry {self.members_index} in a log of {self.end}")
+        if self.role is Role.LEADER and self.last_epoch != self.epoch:
+            raise RaftError(f"a leader of epoch {self.epoch} after entries of {self.last_epoch}")
         if (self.role is Role.LEADER) != (self.leader == self.me):
             raise RaftError(f"{self.role} with leader {self.leader}")

@@ -76,8 +76,11 @@ class Leadership(Leading):
             return
         check_change(self.members, members)
         for voter in members.voters:
-            if voter not in self.members.voters and (
-                self.progress[voter].match <= self.epoch_start
+            progress = self.progress.get(voter)
+            if (
+                progress is not None
+                and voter not in self.members.voters
+                and progress.match <= self.epoch_start
             ):
                 raise RaftRefusal(f"broker {voter} has not caught up yet")
         index = self.end

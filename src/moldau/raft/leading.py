@@ -147,6 +147,10 @@ class Leading(Electing):
             return
         if progress.state is PeerState.SNAPSHOT:
             return
+        if message.asked <= self.log.start_index:
+            # Nothing of this log lies lower.
+            self._send_snapshot(peer, progress)
+            return
         limit = min(message.matched, message.asked, self.end)
         place = self._end_of_epoch(message.hint_epoch, limit)
         if 0 < place < self.end and self._epoch_before(place) != message.hint_epoch:

@@ -18,7 +18,8 @@ class LogView(Protocol):
     def start_index(self) -> RaftIndex:
         """The first entry; if the log starts inside a batch, the start of that batch.
 
-        All below it is committed: nothing else may be deleted.
+        All below it is committed: nothing else may be deleted. The epoch just below it may be told
+        too high, if the log starts inside a batch: what came before is no longer known then.
         """
         ...
 

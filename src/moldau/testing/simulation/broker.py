@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from moldau.testing.simulation.world import World
 
 HEARTBEAT_MS = 150
+PENDING_MAX = 100
+"""Proposals that wait for commit; then clients are held back, as in the product."""
 
 
 class Pending(NamedTuple):
@@ -364,6 +366,8 @@ class SimBroker:
         """Append a client's batch, stamped for this place; False if this broker may not."""
         process = self.process
         if process is None or not process.core.may_propose or self.is_full:
+            return False
+        if len(process.pending) >= PENDING_MAX:
             return False
         log = self.storage.log
         items = batch_items(log.end_index, data)

@@ -70,7 +70,9 @@ class Checker:
             case VoteAnswered(epoch=epoch, is_granted=True, is_pre=False):
                 self._voted(broker, epoch, target, storage)
             case AppendAnswered(epoch=epoch, is_accepted=True, flushed=flushed):
-                if storage.vote()[0] < epoch:
+                log = storage.log
+                # An epoch that stands in the flushed log is as durable as one in the journal.
+                if max(storage.vote()[0], log.epoch_of(RaftIndex(log.flushed_index - 1))) < epoch:
                     raise Violation(f"broker {broker} answered in epoch {epoch}, not durable")
                 if flushed > storage.log.flushed_index:
                     raise Violation(

@@ -120,7 +120,9 @@ class Actor:
         if broker.process is None:
             return
         log = broker.storage.log
-        end = log.offset_of(broker.process.core.commit)
+        # Not beyond the own flushed end either: a power cut would leave a start inside a batch
+        # that is gone.
+        end = log.offset_of(min(broker.process.core.commit, log.flushed_index))
         if end <= log.start_offset:
             return
         offset = Offset(self.rng.randint(log.start_offset, end))

@@ -82,6 +82,7 @@ class Rates:
             drop=0.0,
             slow=0.0,
             stall=0.0,
+            send_wait=0.0,
             delay_ms=min(self.delay_ms, 20),
             flush_ms=min(self.flush_ms, 5),
             vote_ms=5,
