@@ -11,5 +11,5 @@ class SystemClock:
     def wall_ms(self) -> TimestampMs:
         return TimestampMs(time.time_ns() // 1_000_000)
 
-    def monotonic(self) -> float:
-        return time.monotonic()
+    # The function itself, without a call of ours around it: it is asked after every request.
+    monotonic = staticmethod(time.monotonic)
