@@ -1,5 +1,6 @@
 """What a topic's settings and its end mean for its records and files, on a real broker."""
 
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +31,21 @@ def test_a_deleted_topic_leaves_no_files_and_a_new_one_of_its_name_begins_at_zer
     assert raw.metadata(topic).topic_id != first_id
     assert raw.produce_well(topic, b"new") == 0
     assert [item.value for item in raw.read_all(topic)] == [b"new"]
+
+
+def test_files_that_a_crash_left_of_a_deleted_topic_go_at_the_next_start(tmp_path: Path) -> None:
+    broker = Broker(data_dir=tmp_path / "data")
+    folder = tmp_path / "data" / "topics"
+    with broker, RawClient(broker.host, broker.port, client_id="test") as client:
+        for topic in ("gone", "kept"):
+            client.create_well(topic)
+            client.produce_well(topic, b"value")
+        shutil.copytree(folder / "gone", tmp_path / "copy")
+        assert client.delete("gone") == ErrorCode.NONE
+    shutil.copytree(tmp_path / "copy", folder / "gone")
+    with broker, RawClient(broker.host, broker.port, client_id="test") as client:
+        assert [path.name for path in folder.iterdir()] == ["kept"]
+        assert [item.value for item in client.read_all("kept")] == [b"value"]
 
 
 def test_acks_all_needs_as_many_replicas_as_the_topic_says(

@@ -114,7 +114,9 @@ class BrokerServer:
         )
         self._metadata_replica = self._open_metadata()
         self._metadata = MetadataStore(self._metadata_replica, self._clock, self._on_image)
-        self._metadata.replay()
+        for topic in self._metadata.replay():
+            for partition in topic.partitions:
+                self._storage.drop_log(topic.name, topic.topic_id, partition.index)
         self._build_services(defaults)
         self._listener = listener = self._make_listener()
         bound = self._bind(listener)

@@ -65,12 +65,20 @@ async def _serve(config: ServerConfig, on_ready: Callable[[BrokerInfo], None]) -
         started = True
         for doubt in doubtful_settings(config):
             log.warning(doubt)
-        for partition in info.offline_partitions:
-            log.error("partition %s is offline; see above", partition)
+        log.info(
+            "broker %d serves %s: %d partitions, %d offline",
+            info.broker_id,
+            info.kafka_addr,
+            info.partition_count,
+            len(info.offline_partitions),
+        )
         on_ready(info)
-        return await ended
+        code = await ended
+        log.info("stopping")
+        return code
     finally:
         if started:
             await server.stop()
+            log.info("stopped")
         else:
             server.abandon()

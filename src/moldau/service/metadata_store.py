@@ -11,8 +11,8 @@ from collections.abc import Callable
 from moldau.metadata.apply import apply
 from moldau.metadata.commands import Command
 from moldau.metadata.decide import decide
-from moldau.metadata.image import EMPTY_IMAGE, Image
-from moldau.metadata.records import MetadataRecord, decode_record, encode_record
+from moldau.metadata.image import EMPTY_IMAGE, Image, Topic
+from moldau.metadata.records import MetadataRecord, TopicDeleted, decode_record, encode_record
 from moldau.model.clock import Clock
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import Offset
@@ -33,17 +33,27 @@ class MetadataStore:
         self._lock = asyncio.Lock()
         self.image = EMPTY_IMAGE
 
-    def replay(self) -> None:
-        """Rebuild the image from the log, at start."""
+    def replay(self) -> list[Topic]:
+        """Rebuild the image from the log, at start; returns the topics that were deleted in it.
+
+        A crash may have come between a deletion and the removal of the topic's files.
+        """
         image = self.image
         count = 0
+        deleted: list[Topic] = []
         for batch in self._replica.log.batches(self._replica.log.start_offset):
             for record in read_records(batch):
-                if record.value is not None:
-                    image = apply(image, decode_record(record.value))
-                    count += 1
+                if record.value is None:
+                    continue
+                change = decode_record(record.value)
+                if isinstance(change, TopicDeleted):
+                    topic = image.topic_by_id(change.topic_id)
+                    deleted += [topic] if topic is not None else []
+                image = apply(image, change)
+                count += 1
         self.image = image
         log.debug("metadata replayed: %d records, %d topics", count, len(image.topics))
+        return deleted
 
     async def submit(self, command: Command) -> list[MetadataRecord]:
         """Carry out a command; returns its records once they are committed and applied.
