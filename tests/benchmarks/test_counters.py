@@ -1,6 +1,7 @@
 import struct
 
 import pytest
+
 from benchmarks.clients import amqp
 from benchmarks.clients.nats import MarkerCounter
 from benchmarks.clients.pump import AckCounter, LoadError

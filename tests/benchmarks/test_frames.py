@@ -1,10 +1,10 @@
 import struct
 
 import pytest
+
 from benchmarks.clients import frames
 from benchmarks.clients.kafka_raw import ReplyCounter
 from benchmarks.clients.pump import LoadError
-
 from moldau.records.record import read_records
 from moldau.wire.framing import frame_response, read_request_header
 from moldau.wire.messages.produce import (

@@ -3,6 +3,8 @@ import time
 from pathlib import Path
 
 import pytest
+
+from benchmarks import servers
 from benchmarks.harness import (
     BenchmarkError,
     Server,
@@ -11,8 +13,6 @@ from benchmarks.harness import (
     run_client,
     workspace,
 )
-
-from benchmarks import servers
 
 SPIN = (
     "import time\nwhile time.process_time() < 0.3: pass\nprint('spun', flush=True)\ntime.sleep(60)"

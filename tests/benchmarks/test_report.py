@@ -1,10 +1,10 @@
 from pathlib import Path
 
 import pytest
-from benchmarks.bench import Bench
-from benchmarks.targets import TARGETS, verdicts
 
 from benchmarks import report
+from benchmarks.bench import Bench
+from benchmarks.targets import TARGETS, verdicts
 
 
 @pytest.fixture
