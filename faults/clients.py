@@ -1,0 +1,261 @@
+"""Owns the clients under test: unmodified librdkafka, with everything it did and saw on record.
+
+Each runs as a process of its own, so that it can live in another network namespace than the
+harness, and writes the JSON lines that faults/checker.py reads:
+
+    python -m faults.clients create  --bootstrap A --topic T --partitions 4 [--set KEY=VALUE …]
+    python -m faults.clients produce --bootstrap A --topic T --partitions 4 --name p1 --history F
+    python -m faults.clients consume --bootstrap A --topic T --partitions 4 --name c1 --history F
+    python -m faults.clients read    --bootstrap A --topic T --partitions 4 --name r1 --history F
+
+`produce` and `consume` run until SIGTERM; `read` reads everything once and says where it ended.
+"""
+
+import argparse
+import json
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+OUTSTANDING_MAX = 2_000
+"""Sends without an outcome: the load stays bounded while the broker is away."""
+FLUSH_SECONDS_MAX = 60.0
+READ_SECONDS_MAX = 90.0
+EXIT_UNREAD = 3
+"""`read` could not reach the end; what it saw is on record."""
+_NEVER_WRITTEN = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError._QUEUE_FULL})
+_COMMON: dict[str, Any] = {
+    "socket.timeout.ms": 10_000,
+    "socket.connection.setup.timeout.ms": 3_000,
+    "reconnect.backoff.ms": 50,
+    "reconnect.backoff.max.ms": 250,
+    "topic.metadata.refresh.fast.interval.ms": 100,
+    "log_level": 0,
+}
+
+
+class History:
+    """A file of events, each with its time on the clock that all processes of a machine share."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def add(self, operation: str, **fields: Any) -> None:
+        event = {"op": operation, "at": time.monotonic_ns(), **fields}
+        self._file.write(json.dumps(event, separators=(",", ":")) + "\n")
+
+    def flush(self) -> None:
+        self._file.flush()
+
+
+class Stop:
+    """Becomes true with SIGTERM or SIGINT."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._ask)
+
+    def _ask(self, number: int, frame: object) -> None:
+        self.asked = True
+
+
+def payload(value: str, size: int) -> bytes:
+    """A record that can be told from a damaged one: its name, repeated."""
+    unit = value.encode() + b"|"
+    return unit * max(1, size // len(unit))
+
+
+def value_of(data: bytes | None) -> str:
+    """The name in a payload; one that nobody sent if it is damaged."""
+    unit, _, _ = (data or b"").partition(b"|")
+    if not data or data.replace(unit + b"|", b""):
+        return f"damaged {bytes(data or b'')[:40].hex()}"
+    return unit.decode(errors="replace")
+
+
+def create(options: argparse.Namespace) -> int:
+    """Make the topic, waiting for the broker if it is not there yet."""
+    admin = AdminClient({**_COMMON, "bootstrap.servers": options.bootstrap})
+    settings = dict(pair.split("=", 1) for pair in options.set)
+    topic = NewTopic(
+        options.topic,
+        num_partitions=options.partitions,
+        replication_factor=options.replication,
+        config=settings,
+    )
+    admin.create_topics([topic], request_timeout=20.0)[options.topic].result(30.0)
+    return 0
+
+
+def produce(options: argparse.Namespace, history: History, stop: Stop) -> int:
+    """Send at a steady rate to all partitions in turn, idempotent and with acks=all."""
+    producer = Producer(
+        {
+            **_COMMON,
+            "bootstrap.servers": options.bootstrap,
+            "enable.idempotence": True,
+            "acks": "all",
+            "linger.ms": 2,
+            "batch.num.messages": 50,
+            "message.timeout.ms": 300_000,
+            "request.timeout.ms": 8_000,
+            "retry.backoff.ms": 50,
+            "retry.backoff.max.ms": 250,
+        }
+    )
+    outstanding: set[int] = set()
+    name, period = options.name, 1 / options.rate
+
+    def told(number: int, error: KafkaError | None, message: Message) -> None:
+        outstanding.discard(number)
+        if error is None:
+            offset = message.offset()
+            history.add("ack", p=name, n=number, o=-1 if offset is None or offset < 0 else offset)
+        elif error.code() in _NEVER_WRITTEN:
+            history.add("fail", p=name, n=number, error=error.name())
+        else:
+            history.add("unknown", p=name, n=number, error=error.name())
+
+    number, due = 0, time.monotonic()
+    while not stop.asked:
+        producer.poll(0)
+        now = time.monotonic()
+        if now < due or len(outstanding) >= OUTSTANDING_MAX:
+            history.flush()
+            producer.poll(min(max(due - now, 0.001), 0.05))
+            # A load that was held up does not make up for it: it goes on at its rate.
+            due = max(due, now - 1.0)
+            continue
+        due += period
+        partition = number % options.partitions
+        outstanding.add(number)
+        history.add("send", p=name, n=number, tp=f"{options.topic}/{partition}")
+        producer.produce(
+            options.topic,
+            payload(f"{name}:{number}", options.size),
+            partition=partition,
+            on_delivery=lambda error, message, n=number: told(n, error, message),
+        )
+        number += 1
+    producer.flush(FLUSH_SECONDS_MAX)
+    for left in sorted(outstanding):
+        history.add("unknown", p=name, n=left, error="no outcome")
+    history.flush()
+    return 0
+
+
+def _consumer(options: argparse.Namespace, **more: Any) -> Consumer:
+    return Consumer(
+        {
+            **_COMMON,
+            "bootstrap.servers": options.bootstrap,
+            "group.id": f"faults-{options.name}",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_committed",
+            "fetch.wait.max.ms": 100,
+            "fetch.error.backoff.ms": 50,
+            "check.crcs": True,
+            **more,
+        }
+    )
+
+
+def _record_polled(history: History, name: str, messages: list[Message]) -> dict[str, int]:
+    """One event per partition; returns the next offset of each."""
+    polled: dict[str, list[tuple[int, str]]] = {}
+    for message in messages:
+        if message.error() is None:
+            key = f"{message.topic()}/{message.partition()}"
+            polled.setdefault(key, []).append((message.offset(), value_of(message.value())))
+    for key, records in polled.items():
+        history.add("poll", c=name, tp=key, r=records)
+    return {key: records[-1][0] + 1 for key, records in polled.items()}
+
+
+def consume(options: argparse.Namespace, history: History, stop: Stop) -> int:
+    """Follow all partitions from their start, as a tailing reader does."""
+    consumer = _consumer(options)
+    consumer.assign([TopicPartition(options.topic, p, 0) for p in range(options.partitions)])
+    history.add("assign", c=options.name)
+    while not stop.asked:
+        _record_polled(history, options.name, consumer.consume(500, timeout=0.1))
+        history.flush()
+    consumer.close()
+    return 0
+
+
+def read(options: argparse.Namespace, history: History, stop: Stop) -> int:
+    """Read what there is from start to end, and put both on record."""
+    consumer = _consumer(options, **{"enable.partition.eof": True})
+    deadline = time.monotonic() + options.seconds
+    bounds: dict[str, tuple[int, int]] = {}
+    for partition in range(options.partitions):
+        key = f"{options.topic}/{partition}"
+        while key not in bounds and time.monotonic() < deadline:
+            try:
+                bounds[key] = consumer.get_watermark_offsets(
+                    TopicPartition(options.topic, partition), timeout=5.0
+                )
+            except KafkaException:
+                time.sleep(0.2)
+    consumer.assign(
+        [
+            TopicPartition(options.topic, int(key.rpartition("/")[2]), low)
+            for key, (low, _) in bounds.items()
+        ]
+    )
+    history.add("assign", c=options.name)
+    open_keys = {key for key, (low, high) in bounds.items() if low < high}
+    while open_keys and not stop.asked and time.monotonic() < deadline:
+        messages = consumer.consume(1000, timeout=0.2)
+        _record_polled(history, options.name, messages)
+        for message in messages:
+            error = message.error()
+            key = f"{message.topic()}/{message.partition()}"
+            at_end = error is not None and error.code() == KafkaError._PARTITION_EOF
+            if at_end or (error is None and message.offset() + 1 >= bounds[key][1]):
+                open_keys.discard(key)
+    consumer.close()
+    for key, (low, high) in bounds.items():
+        operation = "bounds" if key in open_keys else "end"
+        history.add(operation, tp=key, start=low, end=high, expires=options.expires)
+    history.flush()
+    missing = len(bounds) < options.partitions
+    return EXIT_UNREAD if open_keys or missing else 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m faults.clients", description=__doc__)
+    parser.add_argument("role", choices=["create", "produce", "consume", "read"])
+    parser.add_argument("--bootstrap", required=True)
+    parser.add_argument("--topic", required=True)
+    parser.add_argument("--partitions", type=int, required=True)
+    parser.add_argument("--replication", type=int, default=1)
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--name", default="client")
+    parser.add_argument("--history", type=Path)
+    parser.add_argument("--rate", type=float, default=500.0, help="records/s")
+    parser.add_argument("--size", type=int, default=200, help="bytes of a record")
+    parser.add_argument("--seconds", type=float, default=READ_SECONDS_MAX)
+    parser.add_argument("--expires", action="store_true", help="retention may delete records")
+    options = parser.parse_args(arguments)
+    if options.role == "create":
+        return create(options)
+    if options.history is None:
+        parser.error("--history is needed")
+    roles = {"produce": produce, "consume": consume, "read": read}
+    stop = Stop()
+    with options.history.open("a") as file:
+        return roles[options.role](options, History(file), stop)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
