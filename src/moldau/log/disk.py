@@ -92,7 +92,7 @@ class DiskLog(CuttingLog):
             del places[next(iter(places))]
         places[next_offset] = (segment, limit)
         size = limit - position
-        return LogRead(FileSlice(segment.file(), position, size), size)
+        return LogRead(FileSlice(segment.file(), position, size), size, next_offset)
 
     def _bound_position(self, segment: Segment, end_offset: Offset) -> int:
         """Position of end_offset, the last batch boundary that may be read. All readers share it,

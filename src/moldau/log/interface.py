@@ -68,6 +68,8 @@ class LogRead(NamedTuple):
 
     data: FileSlice | bytes
     size: int
+    next_offset: Offset = Offset(-1)
+    """Where to read on; -1 if there was nothing."""
 
 
 class TimestampedOffset(NamedTuple):

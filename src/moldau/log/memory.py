@@ -165,7 +165,9 @@ class MemoryLog:
             taken.append(batch)
             size += len(batch)
             place += 1
-        return LogRead(b"".join(taken), size)
+        if not taken:
+            return LogRead(b"", 0)
+        return LogRead(b"".join(taken), size, self._headers[place - 1].next_offset)
 
     def batches(self, offset: Offset) -> Iterator[bytes]:
         yield from self._batches[self._place(offset) :]

@@ -12,9 +12,7 @@ The connection owns its socket instead of using a transport, for two reasons tha
   sends requests without end gets a few milliseconds, then it is the others' turn.
 """
 
-import errno
 import logging
-import os
 import socket
 from asyncio import AbstractEventLoop
 from collections import deque
@@ -26,13 +24,11 @@ from moldau.model.clock import Clock
 from moldau.model.errors import PeerProtocolError
 from moldau.model.slices import Chunk, FileSlice
 from moldau.net.buffers import SCRATCH_BYTES, BufferPool, ByteBudget
+from moldau.net.outgoing import Outgoing
 
 log = logging.getLogger(__name__)
 
 _LENGTH_BYTES = 4
-_IOV_MAX = 512
-_SENDFILE_BYTES_MIN = 8 * 1024
-"""Below it a pread that joins its neighbours in one send is cheaper than a sendfile of its own."""
 _TURN_SECONDS_MAX = 0.005
 """Frames of one connection are handled for so long; those left wait for its next turn."""
 
@@ -81,7 +77,7 @@ class Reply:
             self._connection.reply_completed()
 
 
-class Connection:
+class Connection(Outgoing):
     """One accepted socket."""
 
     __slots__ = (
@@ -96,10 +92,7 @@ class Connection:
         "_inflight_bytes",
         "_is_cut",
         "_limits",
-        "_loop",
         "_on_close",
-        "_out",
-        "_out_bytes",
         "_parsing",
         "_partial",
         "_paused",
@@ -107,9 +100,7 @@ class Connection:
         "_position",
         "_replies",
         "_reserved",
-        "_socket",
         "_waits_for_budget",
-        "_writing",
         "active_at",
         "address",
         "is_closed",
@@ -129,8 +120,7 @@ class Connection:
         clock: Clock,
         on_close: Callable[["Connection"], None],
     ) -> None:
-        self._loop = loop
-        self._socket = sock
+        super().__init__(loop, sock)
         self._handler = handler
         self._limits = limits
         self._pool = pool
@@ -151,11 +141,8 @@ class Connection:
         self._is_cut = False
         self._replies: deque[Reply] = deque()
         self._inflight_bytes = 0
-        self._out: deque[Chunk] = deque()
-        self._out_bytes = 0
         self._paused = False
         self._parsing = False
-        self._writing = False
         self._waits_for_budget = False
         self._flush_scheduled = False
         self._draining = False
@@ -360,11 +347,6 @@ class Connection:
             self._flush_scheduled = True
             self._loop.call_soon(self._flush_scheduled_now)
 
-    def _enqueue(self, chunks: Sequence[Chunk]) -> None:
-        for chunk in chunks:
-            self._out.append(chunk)
-            self._out_bytes += len(chunk)
-
     def _flush_scheduled_now(self) -> None:
         self._flush_scheduled = False
         if not self.is_closed:
@@ -392,85 +374,14 @@ class Connection:
             # From the loop, not from here: frames kept back are handled, which comes back here.
             self._loop.call_soon(self._maybe_resume)
 
-    def _write(self) -> None:
-        out = self._out
-        try:
-            while out:
-                head = out[0]
-                if isinstance(head, FileSlice) and head.size >= _SENDFILE_BYTES_MIN:
-                    if not self._send_file(head):
-                        break
-                elif not self._send_buffers():
-                    break
-        except (BlockingIOError, InterruptedError):
-            pass
-        except OSError as error:
-            # EIO is no error of a socket: the segment's file could not be read.
-            level = logging.ERROR if error.errno == errno.EIO else logging.DEBUG
-            self.close(f"send failed: {error.strerror}", level=level)
-            return
-        if out:
-            if not self._writing:
-                self._writing = True
-                self._loop.add_writer(self._socket, self._on_writable)
-        elif self._writing:
-            self._writing = False
-            self._loop.remove_writer(self._socket)
-
-    def _send_buffers(self) -> bool:
-        """Send the run of memory chunks at the head; False if the socket took only a part."""
-        out = self._out
-        only = out[0]
-        if len(out) == 1 and not isinstance(only, FileSlice):
-            sent = self._socket.send(only)
-            self._out_bytes -= sent
-            if sent == len(only):
-                out.clear()
-                return True
-            out[0] = memoryview(only)[sent:]
-            return False
-        run: list[bytes | bytearray | memoryview] = []
-        flags = 0
-        for index, chunk in enumerate(out):
-            if isinstance(chunk, FileSlice):
-                if chunk.size >= _SENDFILE_BYTES_MIN:
-                    flags = socket.MSG_MORE
-                    break
-                data = os.pread(chunk.file.fileno(), chunk.size, chunk.position)
-                if len(data) != chunk.size:
-                    raise _ended_early()
-                out[index] = data
-                run.append(data)
-            else:
-                run.append(chunk)
-            if len(run) == _IOV_MAX:
-                break
-        sent = self._socket.sendmsg(run, (), flags)
-        self._out_bytes -= sent
-        for chunk in run:
-            size = len(chunk)
-            if sent < size:
-                out[0] = memoryview(chunk)[sent:]
-                return False
-            sent -= size
-            out.popleft()
-        return True
-
-    def _send_file(self, head: FileSlice) -> bool:
-        sent = os.sendfile(self._socket.fileno(), head.file.fileno(), head.position, head.size)
-        if sent == 0:
-            raise _ended_early()
-        self._out_bytes -= sent
-        if sent == head.size:
-            self._out.popleft()
-            return True
-        self._out[0] = FileSlice(head.file, head.position + sent, head.size - sent)
-        return False
-
     # ---- closing
 
     def fileno(self) -> int:
         return self._socket.fileno()
+
+    def set_limits(self, limits: ConnectionLimits) -> None:
+        """From the next frame on: somebody who said who he is may occupy more."""
+        self._limits = limits
 
     @property
     def is_idle(self) -> bool:
@@ -516,8 +427,3 @@ class Connection:
                 reply.on_abandoned()
         self._handler.on_closed(self)
         self._on_close(self)
-
-
-def _ended_early() -> OSError:
-    """A file is shorter than the log says: the length already sent cannot be kept."""
-    return OSError(errno.EIO, "a segment ended early")

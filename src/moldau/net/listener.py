@@ -6,6 +6,7 @@ import select
 import socket
 from asyncio import AbstractEventLoop, TimerHandle
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from moldau.model.clock import Clock
@@ -43,9 +44,11 @@ class Listener:
         connection_limits: ConnectionLimits,
         budget: ByteBudget,
         clock: Clock,
+        on_accepted: Callable[[Connection], None] | None = None,
     ) -> None:
         self._loop = loop
         self._handler = handler
+        self._on_accepted = on_accepted
         self._limits = limits
         self._connection_limits = connection_limits
         self._budget = budget
@@ -136,6 +139,8 @@ class Listener:
             on_close=self._forget,
         )
         self._connections[connection] = host
+        if self._on_accepted is not None:
+            self._on_accepted(connection)
 
     def _refuse(self, sock: socket.socket, host: str, reason: str) -> None:
         sock.close()
