@@ -21,6 +21,7 @@ from moldau.raft.events import (
     LeaderAlive,
     MembersAsked,
     PeerAlive,
+    PeerFound,
     PeerLost,
     ReadAsked,
     Received,
@@ -84,6 +85,8 @@ class RaftCore(Leadership):
                 self._on_heartbeat_due(peer)
             case PeerLost(peer):
                 self._on_peer_lost(peer)
+            case PeerFound(peer):
+                self._on_peer_found(peer)
             case AppendFailed():
                 self._on_append_failed()
             case CampaignAsked():

@@ -85,7 +85,13 @@ class HeartbeatDue(NamedTuple):
 
 
 class PeerLost(NamedTuple):
-    """The connection broke or the peer restarted: whatever was in flight may not have arrived."""
+    """The connection broke, or a SendAppend could not be done: what was in flight may be lost."""
+
+    peer: BrokerId
+
+
+class PeerFound(NamedTuple):
+    """There is a new connection, perhaps to a restarted peer: ask at once where its log stands."""
 
     peer: BrokerId
 
@@ -127,6 +133,7 @@ Event = (
     | PeerAlive
     | HeartbeatDue
     | PeerLost
+    | PeerFound
     | AppendFailed
     | CampaignAsked
     | TransferAsked

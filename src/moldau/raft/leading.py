@@ -166,10 +166,18 @@ class Leading(Electing):
         if progress is None:
             return
         progress.is_sending = False
-        progress.become_probe(progress.match)
+        if progress.state is not PeerState.PROBE:
+            progress.become_probe(progress.match)
         progress.match = progress.received = RaftIndex(0)
         progress.is_waiting = True
         progress.deadline = self._now + self.config.retry_ms
+
+    def _on_peer_found(self, peer: BrokerId) -> None:
+        self._on_peer_lost(peer)
+        progress = self.progress.get(peer)
+        if progress is not None:
+            progress.is_waiting = False
+            self._send_more(peer, progress)
 
     def _on_peer_alive(self, peer: BrokerId, epoch: Epoch) -> None:
         progress = self.progress.get(peer)

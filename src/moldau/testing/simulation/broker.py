@@ -19,7 +19,15 @@ from moldau.raft.core import RaftCore
 from moldau.raft.errors import RaftError
 from moldau.raft.events import Effect, Event, Role
 from moldau.raft.membership import Members, encode_members
-from moldau.raft.messages import Append, AppendAnswered, Entry, Message, Pong, Snapshot
+from moldau.raft.messages import (
+    Append,
+    AppendAnswered,
+    Entry,
+    Message,
+    Pong,
+    Snapshot,
+    VoteAnswered,
+)
 from moldau.testing.simulation.adapter import (
     Item,
     LogAdapter,
@@ -86,6 +94,10 @@ class SimBroker:
         self.incarnation = 0
         self.paused_until = 0
         self.is_full = False
+        self.is_wiped = False
+        """Its disk was lost: it starts from nothing, and says so."""
+        self.is_disk_stalled = False
+        """Flushes that end wait until it is not."""
         self.promised = RaftIndex(0)
         """Entries below were flushed, and must survive."""
         self._at_hand: Parcel | None = None
@@ -106,6 +118,7 @@ class SimBroker:
             now=world.now,
             epoch=epoch,
             voted_for=voted_for,
+            may_vote=not self.is_wiped,
         )
         self.process = process = Process(core, view)
         for peer in world.brokers:
@@ -118,7 +131,7 @@ class SimBroker:
     def stop(self, *, is_power_cut: bool) -> None:
         """The process ends, and the disk is what it is then."""
         self.process = None
-        self.is_full = False
+        self.is_full = self.is_disk_stalled = False
         self.paused_until = 0
         old, promised = self.shadow, self.promised
         self.storage.crash(self.world.rng_disk, is_power_cut=is_power_cut)
@@ -182,7 +195,7 @@ class SimBroker:
 
     def _on_flush_done(self) -> None:
         process = self.process
-        if process is None or process.flush is None:
+        if process is None or process.flush is None or self.is_disk_stalled:
             return
         task, end, truncations = process.flush
         process.flush = None
@@ -196,6 +209,11 @@ class SimBroker:
         log.end_flush(task)
         self.promised = log.flushed_index
         self.handle(e.Flushed(end, truncations))
+
+    def end_stall(self) -> None:
+        """Whatever the disk held back is done now."""
+        self.is_disk_stalled = False
+        self._on_flush_done()
 
     def _on_heartbeat_time(self) -> None:
         process = self.process
@@ -221,7 +239,7 @@ class SimBroker:
         if parcel.incarnation > peer.incarnation:
             peer.incarnation = parcel.incarnation
             peer.confirmed = NO_EPOCH
-            self.handle(e.PeerLost(parcel.source))
+            self.handle(e.PeerFound(parcel.source))
         message, core = parcel.message, process.core
         if isinstance(message, Heartbeat):
             self.handle(e.LeaderAlive(parcel.source, message.epoch, message.commit))
@@ -253,6 +271,10 @@ class SimBroker:
         match effect:
             case e.Send(peer, message):
                 self.world.checker.sending(self.id, peer, message, self.storage)
+                if isinstance(message, VoteAnswered):
+                    what = "pre-vote" if message.is_pre else "vote"
+                    verb = "gives" if message.is_granted else "refuses"
+                    self.world.note(self.id, f"{verb} {peer} its {what}")
                 self._post(peer, message)
             case e.SendAppend():
                 self._send_append(process, effect, queue)
@@ -276,6 +298,7 @@ class SimBroker:
                 self.storage.log.truncate(end)
                 self.shadow.cut(end)
                 self.world.count("truncations")
+                self.world.note(self.id, f"cuts its log to {end}")
             case e.ResetLog():
                 self._reset(process)
             case e.SendSnapshot(peer, message):
@@ -285,9 +308,11 @@ class SimBroker:
                 for read_id in read_ids:
                     self.world.checker.read(process.reads.pop(read_id), end)
                     self.world.count("reads")
+                    self.world.note(self.id, f"read {read_id} served at {end}")
             case e.ReadFailed(read_ids):
                 for read_id in read_ids:
                     process.reads.pop(read_id)
+                    self.world.note(self.id, f"read {read_id} failed")
             case e.TransferEnded():
                 self.world.note(self.id, f"transfer to {effect.target} given up")
 

@@ -52,9 +52,13 @@ class Network:
         self._cut: dict[tuple[BrokerId, BrokerId], None] = {}
         self.sent = 0
         self.lost = 0
+        self.kept: list[Parcel] | None = None
+        """Every message with entries, for scenarios that send one again; None: nobody will."""
 
     def send(self, parcel: Parcel) -> None:
         self.sent += 1
+        if self.kept is not None and parcel.items:
+            self.kept.append(parcel)
         if self._cut and (parcel.source, parcel.target) in self._cut:
             self.lost += 1
             return

@@ -90,6 +90,8 @@ class MemoryStorage:
     def __init__(self) -> None:
         self.log = MemoryLog()
         self._vote = (NO_EPOCH, NO_BROKER)
+        self.keeps_unflushed = True
+        """Whether a power cut may leave some of what was not flushed."""
         self._is_failing = False
 
     def vote(self) -> tuple[Epoch, BrokerId]:
@@ -107,7 +109,8 @@ class MemoryStorage:
         self._is_failing = False
         if is_power_cut:
             flushed, end = self.log.flushed_index, self.log.end_index
-            self.log.truncate(RaftIndex(rng.choice((flushed, rng.randint(flushed, end), end))))
+            kept = rng.choice((flushed, rng.randint(flushed, end), end))
+            self.log.truncate(RaftIndex(kept) if self.keeps_unflushed else flushed)
         flush(self.log)
 
     def fail_next_flush(self) -> None:

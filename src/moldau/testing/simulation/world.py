@@ -62,13 +62,16 @@ class World:
         broker_class: type[SimBroker] = SimBroker,
         raft_config: RaftConfig = RAFT_CONFIG,
         acts: bool = True,
+        records_max: int = 5,
     ) -> None:
+        """acts False: nothing happens unless somebody outside does it, not even the start."""
         self.seed = seed
         draw = random.Random(f"{seed}/rates")
         self.rates = rates or Rates.draw(draw)
         count = brokers or draw.choice((3, 3, 3, 4, 5))
         voter_count = voters or min(count, draw.choice((1, 3, 3, 3, 5)))
         self.raft_config = raft_config
+        self._records_max = records_max
         self.core_class = core_class
         self.now = 0
         self.events = 0
@@ -92,10 +95,13 @@ class World:
         self.acks = 0
         self.proposals = 0
         self.actor = Actor(self, random.Random(f"{seed}/faults"))
-        for broker in self.brokers.values():
-            broker.start()
         if acts:
+            self.start()
             self.actor.begin()
+
+    def start(self) -> None:
+        for broker in self.brokers.values():
+            self.restart(broker)
 
     # ---- time
 
@@ -219,6 +225,7 @@ class World:
         data = make_proposal(
             number,
             self.rng_client,
+            self._records_max,
             broker.storage.log.end_offset,
             process.core.epoch,
         )
@@ -227,6 +234,8 @@ class World:
     def acked(self, number: int, start: RaftIndex) -> None:
         self.acks += 1
         self.checker.acked(number, start)
+        if self.notes is not None:
+            self.notes.append(f"proposal {number} acknowledged")
 
     # ---- watching
 
@@ -242,9 +251,11 @@ class World:
             self.notes.append(f"{broker} {text}")
 
 
-def make_proposal(number: int, rng: random.Random, base: Offset, epoch: Epoch) -> bytes:
+def make_proposal(
+    number: int, rng: random.Random, records_max: int, base: Offset, epoch: Epoch
+) -> bytes:
     """A batch of a few records; its producer id is the number of the proposal."""
-    count = 1 if rng.random() < 0.7 else rng.randint(2, 5)
+    count = 1 if rng.random() < 0.7 else rng.randint(1, records_max)
     value = b"v" * rng.choice((0, 3, 100))
     records = [
         Record(Offset(base + i), TimestampMs(1000 + number), None, value, []) for i in range(count)
