@@ -6,6 +6,7 @@ harness, and writes the JSON lines that faults/checker.py reads:
     python -m faults.clients create  --bootstrap A --topic T --partitions 4 [--set KEY=VALUE …]
     python -m faults.clients produce --bootstrap A --topic T --partitions 4 --name p1 --history F
     python -m faults.clients consume --bootstrap A --topic T --partitions 4 --name c1 --history F
+    python -m faults.clients bounds  --bootstrap A --topic T --partitions 4 --name b1 --history F
     python -m faults.clients read    --bootstrap A --topic T --partitions 4 --name r1 --history F
 
 `produce` and `consume` run until SIGTERM; `read` reads everything once and says where it ended.
@@ -17,6 +18,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -116,8 +118,7 @@ def produce(options: argparse.Namespace, history: History, stop: Stop) -> int:
     def told(number: int, error: KafkaError | None, message: Message) -> None:
         outstanding.discard(number)
         if error is None:
-            offset = message.offset()
-            history.add("ack", p=name, n=number, o=-1 if offset is None or offset < 0 else offset)
+            history.add("ack", p=name, n=number, o=max(-1, _offset(message)))
         elif error.code() in _NEVER_WRITTEN:
             history.add("fail", p=name, n=number, error=error.name())
         else:
@@ -141,7 +142,7 @@ def produce(options: argparse.Namespace, history: History, stop: Stop) -> int:
             options.topic,
             payload(f"{name}:{number}", options.size),
             partition=partition,
-            on_delivery=lambda error, message, n=number: told(n, error, message),
+            on_delivery=partial(told, number),
         )
         number += 1
     producer.flush(FLUSH_SECONDS_MAX)
@@ -168,13 +169,18 @@ def _consumer(options: argparse.Namespace, **more: Any) -> Consumer:
     )
 
 
+def _offset(message: Message) -> int:
+    offset = message.offset()
+    return -1 if offset is None else offset
+
+
 def _record_polled(history: History, name: str, messages: list[Message]) -> dict[str, int]:
     """One event per partition; returns the next offset of each."""
     polled: dict[str, list[tuple[int, str]]] = {}
     for message in messages:
         if message.error() is None:
             key = f"{message.topic()}/{message.partition()}"
-            polled.setdefault(key, []).append((message.offset(), value_of(message.value())))
+            polled.setdefault(key, []).append((_offset(message), value_of(message.value())))
     for key, records in polled.items():
         history.add("poll", c=name, tp=key, r=records)
     return {key: records[-1][0] + 1 for key, records in polled.items()}
@@ -192,20 +198,40 @@ def consume(options: argparse.Namespace, history: History, stop: Stop) -> int:
     return 0
 
 
+def _bounds(
+    consumer: Consumer, options: argparse.Namespace, deadline: float
+) -> dict[str, tuple[int, int]]:
+    """Start and end of every partition that tells them in time."""
+    bounds: dict[str, tuple[int, int]] = {}
+    for partition in range(options.partitions):
+        key = f"{options.topic}/{partition}"
+        while key not in bounds:
+            try:
+                bounds[key] = consumer.get_watermark_offsets(
+                    TopicPartition(options.topic, partition), timeout=2.0
+                )
+            except KafkaException:
+                if time.monotonic() > deadline:
+                    break
+                time.sleep(0.1)
+    return bounds
+
+
+def ask_bounds(options: argparse.Namespace, history: History, stop: Stop) -> int:
+    """Put on record where the partitions start and end now."""
+    consumer = _consumer(options)
+    bounds = _bounds(consumer, options, time.monotonic() + options.seconds)
+    for key, (low, high) in bounds.items():
+        history.add("bounds", tp=key, start=low, end=high, expires=options.expires)
+    consumer.close()
+    return 0 if len(bounds) == options.partitions else EXIT_UNREAD
+
+
 def read(options: argparse.Namespace, history: History, stop: Stop) -> int:
     """Read what there is from start to end, and put both on record."""
     consumer = _consumer(options, **{"enable.partition.eof": True})
     deadline = time.monotonic() + options.seconds
-    bounds: dict[str, tuple[int, int]] = {}
-    for partition in range(options.partitions):
-        key = f"{options.topic}/{partition}"
-        while key not in bounds and time.monotonic() < deadline:
-            try:
-                bounds[key] = consumer.get_watermark_offsets(
-                    TopicPartition(options.topic, partition), timeout=5.0
-                )
-            except KafkaException:
-                time.sleep(0.2)
+    bounds = _bounds(consumer, options, deadline)
     consumer.assign(
         [
             TopicPartition(options.topic, int(key.rpartition("/")[2]), low)
@@ -221,7 +247,7 @@ def read(options: argparse.Namespace, history: History, stop: Stop) -> int:
             error = message.error()
             key = f"{message.topic()}/{message.partition()}"
             at_end = error is not None and error.code() == KafkaError._PARTITION_EOF
-            if at_end or (error is None and message.offset() + 1 >= bounds[key][1]):
+            if at_end or (error is None and _offset(message) + 1 >= bounds[key][1]):
                 open_keys.discard(key)
     consumer.close()
     for key, (low, high) in bounds.items():
@@ -234,7 +260,7 @@ def read(options: argparse.Namespace, history: History, stop: Stop) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m faults.clients", description=__doc__)
-    parser.add_argument("role", choices=["create", "produce", "consume", "read"])
+    parser.add_argument("role", choices=["create", "produce", "consume", "bounds", "read"])
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--topic", required=True)
     parser.add_argument("--partitions", type=int, required=True)
@@ -251,7 +277,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return create(options)
     if options.history is None:
         parser.error("--history is needed")
-    roles = {"produce": produce, "consume": consume, "read": read}
+    roles = {"produce": produce, "consume": consume, "bounds": ask_bounds, "read": read}
     stop = Stop()
     with options.history.open("a") as file:
         return roles[options.role](options, History(file), stop)
