@@ -1,0 +1,1 @@
+"""The scenarios, one function each; faults/catalogue.py numbers them."""

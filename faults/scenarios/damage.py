@@ -1,0 +1,107 @@
+"""Owns scenarios of files that changed behind the broker's back."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from faults.nodes import NodeError
+from faults.run import TOPIC, Load, Run, ScenarioError
+
+_ACKS_BETWEEN = 400
+SMALL_SEGMENTS = Load(topic_settings=("segment.bytes=65536",))
+
+
+def _flip(path: Path, position: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(position)
+        byte = file.read(1)
+        file.seek(position)
+        file.write(bytes([byte[0] ^ 0x10]))
+
+
+def _segments(run: Run, partition: int) -> list[Path]:
+    return sorted((run.broker.data_dir / "topics" / TOPIC).glob(f"*/{partition}/*.log"))
+
+
+def bit_flip(run: Run) -> None:
+    """One bit of a closed segment flips: found, not served, not deleted; the rest goes on."""
+    run.start_brokers()
+    run.start_load()
+    while len(_segments(run, 0)) < 3 and run.result.passed:
+        run.await_acks(_ACKS_BETWEEN)
+    run.stop_load()
+    run.broker.stop()
+    victim = _segments(run, 0)[0]
+    position = victim.stat().st_size // 2
+    run.fault("bit flip")
+    _flip(victim, position)
+    damaged = victim.read_bytes()
+    run.broker.start()
+    run.expect(not run.read_all(seconds_max=15.0), "a damaged partition was read to its end")
+    run.expect(victim.name in run.broker.output, "the broker did not name the damaged file")
+    run.expect(victim.read_bytes() == damaged, "the broker changed a file that it cannot trust")
+    run.proof(f"bit flipped at byte {position} of {victim.name}; its partition ended early")
+    run.broker.kill()
+    # With the bit as it was everything is there again: nothing was deleted, cut or rewritten.
+    _flip(victim, position)
+    run.restart(run.broker)
+    run.finish()
+
+
+def metadata_damage(run: Run) -> None:
+    """Flip and shorten the small files: the broker refuses to start or makes them anew."""
+    run.start_brokers()
+    run.start_load()
+    run.await_acks(3 * _ACKS_BETWEEN)
+    run.stop_load()
+    run.broker.stop()
+    root = run.broker.data_dir
+    index = sorted((root / "topics" / TOPIC).glob("*/0/*.index"))
+    metadata = sorted((root / "metadata").glob("*.log"))
+    if not index or not metadata:
+        raise ScenarioError(f"no index or metadata log in {root}")
+    victims = [root / "votes", root / "broker.json", metadata[0], index[0]]
+    for victim in victims:
+        for kind, damage in (("flipped", _flip_middle), ("shortened", _shorten)):
+            _damage(run, victim, kind, damage)
+    run.restart(run.broker)
+    run.finish()
+
+
+def _flip_middle(path: Path) -> None:
+    # Room that was taken in advance is zeros: the bit is one of what was written.
+    _flip(path, len(path.read_bytes().rstrip(b"\0")) // 2)
+
+
+def _shorten(path: Path) -> None:
+    data = path.read_bytes().rstrip(b"\0")
+    path.write_bytes(data[: len(data) * 2 // 3])
+
+
+def _damage(run: Run, victim: Path, kind: str, damage: Callable[[Path], None]) -> None:
+    name = str(victim.relative_to(run.broker.data_dir))
+    files = {path: path.read_bytes() for path in _files(run)}
+    run.fault(f"{kind} {victim.name}")
+    damage(victim)
+    damaged = victim.read_bytes()
+    run.expect(damaged != files[victim], f"{name} was not damaged")
+    before = len(run.broker.output)
+    try:
+        run.broker.start()
+    except NodeError:
+        said = run.broker.output[before:]
+        run.expect("Traceback" not in said, f"{name} {kind}: the start ended with a traceback")
+        run.expect(victim.name in said, f"{name} {kind}: the refusal does not name the file")
+        run.expect(victim.read_bytes() == damaged, f"{name} {kind}: the file was changed")
+        run.proof(f"{name} {kind}: refused to start")
+    else:
+        whole = run.read_all(seconds_max=10.0)
+        run.broker.stop()
+        run.proof(f"{name} {kind}: started, {'all read' if whole else 'not all read'}")
+    gone = [path for path in files if path.suffix == ".log" and not path.exists()]
+    run.expect(not gone, f"{name} {kind}: {len(gone)} log files were deleted")
+    for path, data in files.items():
+        path.write_bytes(data)
+
+
+def _files(run: Run) -> list[Path]:
+    return [path for path in run.broker.data_dir.rglob("*") if path.is_file()]

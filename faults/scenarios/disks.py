@@ -1,0 +1,97 @@
+"""Owns scenarios of disks that lose power, fail, or fill up."""
+
+import time
+
+from faults.checker import Anomaly
+from faults.run import Run, ScenarioError
+from faults.storage.volumes import CutVolume, FailingVolume, FullVolume
+
+_ACKS_BETWEEN = 200
+_EXIT_STORAGE = 74
+
+
+def _cut_power(run: Run, volume: CutVolume) -> None:
+    """Everything stops at one moment: the broker first, so that it cannot see its disk go."""
+    run.fault("power cut")
+    run.broker.pause()
+    volume.cut_power()
+    run.broker.kill()
+    run.proof(volume.recover())
+    run.restart(run.broker)
+
+
+def power_cut(run: Run) -> None:
+    """Cut the power in the middle of writes, again and again: acked records were flushed."""
+    volume = CutVolume(run.home / "disk")
+    run.use(volume)
+    run.start_brokers(data_dirs=[volume.path / "data"])
+    run.start_load()
+    for _ in range(3 if run.quick else 15):
+        run.await_acks(_ACKS_BETWEEN)
+        _cut_power(run, volume)
+    run.await_acks(_ACKS_BETWEEN)
+    run.finish()
+
+
+def power_cut_unflushed(run: Run) -> None:
+    """The same with log.flush = never, which promises nothing: the harness must see the loss."""
+    volume = CutVolume(run.home / "disk")
+    run.use(volume)
+    run.start_brokers(data_dirs=[volume.path / "data"], settings={"LOG__FLUSH": "never"})
+    run.start_load()
+    run.await_acks(_ACKS_BETWEEN)
+    _cut_power(run, volume)
+    # Offsets are given out again after the loss, and sequence numbers are unknown.
+    run.allow(*Anomaly)
+    run.stop_load("consume")
+    run.finish()
+    lost = run.result.verdict.count(Anomaly.LOST) + run.result.verdict.count(Anomaly.INCONSISTENT)
+    run.expect(lost > 0, "a power cut without flushes lost nothing: this harness sees no loss")
+    run.note(f"lost or replaced, as must be seen here: {lost}")
+
+
+def fsync_fails(run: Run) -> None:
+    """fsync says EIO: the broker ends itself at once, and the disk's content is still good."""
+    volume = FailingVolume(run.home / "disk")
+    run.use(volume)
+    run.start_brokers(data_dirs=[volume.path / "data"])
+    run.start_load()
+    run.await_acks(_ACKS_BETWEEN)
+    run.fault("fsync EIO")
+    volume.fail()
+    code = run.broker.exit_code(seconds_max=60.0)
+    if code is None:
+        raise ScenarioError("the broker went on although its disk refuses writes")
+    run.expect(code == _EXIT_STORAGE, f"exit code {code} instead of {_EXIT_STORAGE}")
+    fenced = [line for line in run.broker.output.splitlines() if "Input/output error" in line]
+    run.expect(bool(fenced), "the broker did not say which error ended it")
+    run.expect("Traceback" not in run.broker.output, "the broker ended with a traceback")
+    if fenced:
+        run.proof(f"exit code {code}: {fenced[-1].strip()[:160]}")
+    volume.repair()
+    run.restart(run.broker)
+    run.await_acks(_ACKS_BETWEEN)
+    run.finish()
+
+
+def disk_full(run: Run) -> None:
+    """The disk fills up: writes wait, reads go on, and it heals without a restart."""
+    volume = FullVolume(run.home / "disk")
+    run.use(volume)
+    run.start_brokers(data_dirs=[volume.path / "data"], settings={"LOG__DISK_RESERVE_BYTES": "0"})
+    run.start_load()
+    pid = run.broker.pid
+    for leave_bytes in (0, 5000) if run.quick else (0, 1, 4096, 5000, 70_000):
+        run.await_acks(_ACKS_BETWEEN)
+        run.fault("ENOSPC")
+        left = volume.fill(leave_bytes=leave_bytes)
+        time.sleep(1.5)
+        before = run.acks()
+        time.sleep(1.0)
+        run.expect(run.acks() == before, "writes were acked on a full disk")
+        run.expect(run.read_all(), "reads did not go on while the disk was full")
+        run.proof(f"{left} bytes left, no acks")
+        volume.relieve()
+        run.await_acks(_ACKS_BETWEEN, seconds_max=30.0)
+    run.expect(run.broker.alive() and run.broker.pid == pid, "the broker was restarted")
+    run.finish()
