@@ -8,14 +8,25 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import assert_never
 
-from moldau.metadata.image import Broker, Image, Partition, Topic, collision_key
+from moldau.metadata.image import (
+    Broker,
+    BrokerState,
+    Image,
+    Partition,
+    Topic,
+    collision_key,
+)
 from moldau.metadata.records import (
     BrokerConfigsSet,
     BrokerRegistered,
+    BrokerStateSet,
     ClusterCreated,
+    FeatureLevelSet,
     MetadataRecord,
     PartitionsCreated,
     ProducerIdsAllocated,
+    ReplicasReached,
+    ReplicasWished,
     TopicConfigsSet,
     TopicCreated,
     TopicDeleted,
@@ -29,18 +40,26 @@ def apply(image: Image, record: MetadataRecord) -> Image:
             return _next(image, cluster_id=record.cluster_id)
         case BrokerRegistered():
             return _register_broker(image, record)
+        case BrokerStateSet():
+            return _set_broker_state(image, record)
+        case FeatureLevelSet():
+            return _next(image, feature_level=max(image.feature_level, record.level))
         case TopicCreated():
             return _create_topic(image, record)
         case TopicDeleted():
             return _delete_topic(image, record)
         case PartitionsCreated():
             return _create_partitions(image, record)
+        case ReplicasWished() | ReplicasReached():
+            return _set_replicas(image, record)
         case TopicConfigsSet():
             topic = image.topic_by_id(record.topic_id)
             if topic is None:
                 return image
             return _with_topic(image, replace(topic, configs=record.configs))
         case BrokerConfigsSet():
+            if record.broker_id in image.removed_brokers:
+                return image
             configs = dict(image.broker_configs)
             configs[record.broker_id] = record.configs
             if not record.configs:
@@ -67,14 +86,45 @@ def _next(image: Image, **changes: object) -> Image:
 
 
 def _register_broker(image: Image, record: BrokerRegistered) -> Image:
+    if record.id in image.removed_brokers:
+        return image
+    known = image.brokers.get(record.id)
+    if known is not None and record.epoch < known.epoch:
+        return image
     broker = Broker(
         id=record.id,
         host=record.host,
         port=record.port,
         rack=record.rack,
         incarnation=record.incarnation,
+        process=record.process,
+        raft=record.raft,
+        http=record.http,
+        epoch=record.epoch,
+        feature_level_max=record.feature_level_max,
+        # A restart does not take a drain back.
+        state=BrokerState.ACTIVE if known is None else known.state,
     )
     return _next(image, brokers={**image.brokers, record.id: broker})
+
+
+def _set_broker_state(image: Image, record: BrokerStateSet) -> Image:
+    known = image.brokers.get(record.broker_id)
+    if known is None:
+        return image
+    broker = replace(known, state=record.state)
+    if record.state is not BrokerState.REMOVED:
+        return _next(image, brokers={**image.brokers, broker.id: broker})
+    return _next(
+        image,
+        brokers={number: other for number, other in image.brokers.items() if number != broker.id},
+        removed_brokers={**image.removed_brokers, broker.id: broker},
+        broker_configs={
+            number: configs
+            for number, configs in image.broker_configs.items()
+            if number != broker.id
+        },
+    )
 
 
 def _create_topic(image: Image, record: TopicCreated) -> Image:
@@ -119,6 +169,20 @@ def _create_partitions(image: Image, record: PartitionsCreated) -> Image:
         return image
     added = _partitions(record.first, record.partitions)
     return _with_topic(image, replace(topic, partitions=topic.partitions + added))
+
+
+def _set_replicas(image: Image, record: ReplicasWished | ReplicasReached) -> Image:
+    topic = image.topic_by_id(record.topic_id)
+    if topic is None or not 0 <= record.partition < len(topic.partitions):
+        return image
+    index = record.partition
+    match record:
+        case ReplicasWished():
+            partition = Partition(index, record.replicas, record.target, record.origin, record.wish)
+        case ReplicasReached():
+            partition = Partition(index, record.replicas, wish=record.wish)
+    partitions = (*topic.partitions[:index], partition, *topic.partitions[index + 1 :])
+    return _with_topic(image, replace(topic, partitions=partitions))
 
 
 def _with_topic(image: Image, topic: Topic) -> Image:

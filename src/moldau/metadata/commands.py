@@ -5,7 +5,8 @@ from enum import IntEnum
 
 from msgspec import Struct
 
-from moldau.model.ids import BrokerId, TopicId
+from moldau.metadata.image import FEATURE_LEVEL_MAX, Endpoint
+from moldau.model.ids import BrokerId, PartitionIndex, TopicId
 
 
 class ConfigOperation(IntEnum):
@@ -32,13 +33,49 @@ class CreateCluster(Struct, frozen=True, kw_only=True):
 
 
 class RegisterBroker(Struct, frozen=True, kw_only=True):
-    """A broker says where it is reached. The same incarnation may register again and move."""
+    """A broker says where it is reached. The same incarnation may register again and move.
 
-    id: BrokerId
+    Without an id, the broker gets the one that its data directory has, or one never used before.
+    `process` is made once per start: a request repeated by the same process changes nothing.
+    """
+
+    id: BrokerId | None
     host: str
     port: int
     rack: str | None = None
     incarnation: str
+    process: str = ""
+    raft: Endpoint | None = None
+    http: Endpoint | None = None
+    feature_level_max: int = FEATURE_LEVEL_MAX
+
+
+class DrainBroker(Struct, frozen=True, kw_only=True):
+    """The first half of removing a broker: no new replicas, and the old ones move away."""
+
+    broker_id: BrokerId
+
+
+class KeepBroker(Struct, frozen=True, kw_only=True):
+    """Takes DrainBroker back. What has moved stays where it is."""
+
+    broker_id: BrokerId
+
+
+class RemoveBroker(Struct, frozen=True, kw_only=True):
+    """The second half, once nothing is left on the broker.
+
+    `metadata_members` are the voters and learners of the metadata group, by its own log.
+    """
+
+    broker_id: BrokerId
+    metadata_members: Sequence[BrokerId]
+
+
+class RaiseFeatureLevel(Struct, frozen=True, kw_only=True):
+    """From now on, what needs this level may be written."""
+
+    level: int
 
 
 class CreateTopic(Struct, frozen=True, kw_only=True):
@@ -69,6 +106,29 @@ class CreatePartitions(Struct, frozen=True, kw_only=True):
     topic: str
     count: int
     assignments: Sequence[Sequence[int]] | None = None
+
+
+class ReassignPartition(Struct, frozen=True, kw_only=True):
+    """One partition of AlterPartitionReassignments; `replicas` None cancels a move under way."""
+
+    topic: str
+    partition: PartitionIndex
+    replicas: Sequence[int] | None
+    allow_replication_factor_change: bool = True
+
+
+class ReportReplicas(Struct, frozen=True, kw_only=True):
+    """A partition's leader tells the committed members of its group, and the wish it followed."""
+
+    topic_id: TopicId
+    partition: PartitionIndex
+    wish: int
+    voters: Sequence[BrokerId]
+    learners: Sequence[BrokerId] = ()
+
+
+class SpreadInternalTopics(Struct, frozen=True, kw_only=True):
+    """Raises the replication of internal topics to three, or to as many brokers as there are."""
 
 
 class AlterTopicConfigs(Struct, frozen=True, kw_only=True):
@@ -108,9 +168,16 @@ class AllocateProducerIds(Struct, frozen=True, kw_only=True):
 Command = (
     CreateCluster
     | RegisterBroker
+    | DrainBroker
+    | KeepBroker
+    | RemoveBroker
+    | RaiseFeatureLevel
     | CreateTopic
     | DeleteTopic
     | CreatePartitions
+    | ReassignPartition
+    | ReportReplicas
+    | SpreadInternalTopics
     | AlterTopicConfigs
     | ReplaceTopicConfigs
     | AlterBrokerConfigs

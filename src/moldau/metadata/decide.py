@@ -3,12 +3,27 @@
 `decide` returns the records of an accepted command (none, if it is already so) and raises
 RefusedError otherwise, with Kafka's code and a message that names what to change. The caller has at
 most one uncommitted command per object under way, or two commands would be judged by one image.
+The rules for brokers and for moving replicas have modules of their own.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, assert_never
 
+from moldau.metadata.apply import apply_all
+from moldau.metadata.broker_rules import (
+    drain_broker,
+    keep_broker,
+    raise_feature_level,
+    register_broker,
+    remove_broker,
+)
+from moldau.metadata.checks import (
+    check_replicas,
+    check_replication_factor,
+    existing_topic,
+    invalid_assignment,
+)
 from moldau.metadata.commands import (
     AllocateProducerIds,
     AlterBrokerConfigs,
@@ -18,24 +33,29 @@ from moldau.metadata.commands import (
     CreatePartitions,
     CreateTopic,
     DeleteTopic,
+    DrainBroker,
+    KeepBroker,
+    RaiseFeatureLevel,
+    ReassignPartition,
     RegisterBroker,
+    RemoveBroker,
     ReplaceBrokerConfigs,
     ReplaceTopicConfigs,
+    ReportReplicas,
+    SpreadInternalTopics,
 )
 from moldau.metadata.config_changes import changed_configs
 from moldau.metadata.config_types import shown
 from moldau.metadata.image import (
     CLUSTER_DEFAULT,
     INTERNAL_TOPICS,
-    Broker,
     Image,
     Topic,
     collision_key,
 )
-from moldau.metadata.placement import place
+from moldau.metadata.placement import Replicas, cluster_loads, place
 from moldau.metadata.records import (
     BrokerConfigsSet,
-    BrokerRegistered,
     ClusterCreated,
     MetadataRecord,
     PartitionsCreated,
@@ -43,6 +63,11 @@ from moldau.metadata.records import (
     TopicConfigsSet,
     TopicCreated,
     TopicDeleted,
+)
+from moldau.metadata.replica_rules import (
+    reassign_partition,
+    report_replicas,
+    spread_internal_topics,
 )
 from moldau.metadata.topic_config_table import TOPIC_CONFIGS
 from moldau.metadata.topic_configs import BROKER_CONFIGS, check_broker_configs, check_topic_configs
@@ -59,19 +84,33 @@ def decide(command: Command, image: Image) -> list[MetadataRecord]:
         case CreateCluster():
             return _create_cluster(command, image)
         case RegisterBroker():
-            return _register_broker(command, image)
+            return register_broker(command, image)
+        case DrainBroker():
+            return drain_broker(command, image)
+        case KeepBroker():
+            return keep_broker(command, image)
+        case RemoveBroker():
+            return remove_broker(command, image)
+        case RaiseFeatureLevel():
+            return raise_feature_level(command, image)
         case CreateTopic():
             return _create_topic(command, image)
         case DeleteTopic():
             return _delete_topic(command, image)
         case CreatePartitions():
             return _create_partitions(command, image)
+        case ReassignPartition():
+            return reassign_partition(command, image)
+        case ReportReplicas():
+            return report_replicas(command, image)
+        case SpreadInternalTopics():
+            return spread_internal_topics(command, image)
         case AlterTopicConfigs():
-            topic = _existing_topic(image, command.topic)
+            topic = existing_topic(image, command.topic)
             changed = changed_configs(command.changes, topic.configs, TOPIC_CONFIGS)
             return _set_topic_configs(topic, changed)
         case ReplaceTopicConfigs():
-            return _set_topic_configs(_existing_topic(image, command.topic), command.configs)
+            return _set_topic_configs(existing_topic(image, command.topic), command.configs)
         case AlterBrokerConfigs():
             current = image.broker_overrides(command.broker_id)
             definitions = {name: found for name, (found, _) in BROKER_CONFIGS.items()}
@@ -83,6 +122,25 @@ def decide(command: Command, image: Image) -> list[MetadataRecord]:
             return _allocate_producer_ids(command, image)
         case _:
             assert_never(command)
+
+
+def decide_each(
+    commands: Iterable[Command], image: Image
+) -> list[list[MetadataRecord] | RefusedError]:
+    """The records or the refusal of each command, each judged after those before it.
+
+    For requests that name many objects: all records go into one write, in this order.
+    """
+    outcomes: list[list[MetadataRecord] | RefusedError] = []
+    for command in commands:
+        try:
+            records = decide(command, image)
+        except RefusedError as refusal:
+            outcomes.append(refusal)
+        else:
+            image = apply_all(image, records)
+            outcomes.append(records)
+    return outcomes
 
 
 def check_topic_name(name: str) -> None:
@@ -113,44 +171,6 @@ def _create_cluster(command: CreateCluster, image: Image) -> list[MetadataRecord
             f"This cluster is {image.cluster_id}, not {command.cluster_id}",
         )
     return [ClusterCreated(cluster_id=command.cluster_id)]
-
-
-def _register_broker(command: RegisterBroker, image: Image) -> list[MetadataRecord]:
-    if command.id < 0:
-        raise RefusedError(
-            ErrorCode.INVALID_REGISTRATION, f"Broker id {command.id} must not be negative"
-        )
-    if not command.host or not 0 < command.port < 65536:
-        raise RefusedError(
-            ErrorCode.INVALID_REGISTRATION,
-            f"Broker {command.id} cannot be reached at {shown(command.host)} port {command.port}",
-        )
-    known = image.brokers.get(command.id)
-    if known is not None and known.incarnation != command.incarnation:
-        # Votes and acks were given in the name of this id from another directory.
-        raise RefusedError(
-            ErrorCode.DUPLICATE_BROKER_REGISTRATION,
-            f"Broker id {command.id} belongs to another data directory "
-            f"(last at {known.host}:{known.port}): give this broker an id of its own",
-        )
-    broker = Broker(
-        id=command.id,
-        host=command.host,
-        port=command.port,
-        rack=command.rack,
-        incarnation=command.incarnation,
-    )
-    if broker == known:
-        return []
-    return [
-        BrokerRegistered(
-            id=command.id,
-            host=command.host,
-            port=command.port,
-            rack=command.rack,
-            incarnation=command.incarnation,
-        )
-    ]
 
 
 def _create_topic(command: CreateTopic, image: Image) -> list[MetadataRecord]:
@@ -186,16 +206,16 @@ def _create_topic(command: CreateTopic, image: Image) -> list[MetadataRecord]:
     ]
 
 
-def _first_partitions(command: CreateTopic, image: Image) -> tuple[tuple[BrokerId, ...], ...]:
+def _first_partitions(command: CreateTopic, image: Image) -> tuple[Replicas, ...]:
     if command.assignments is None:
         _check_partition_count(command.partitions)
-        _check_replication_factor(command.replication_factor, image)
+        check_replication_factor(command.replication_factor, image)
         return place(
             image.brokers.values(),
             topic_id=command.topic_id,
-            first=0,
             count=command.partitions,
             replication_factor=command.replication_factor,
+            cluster=cluster_loads(image),
         )
     if command.partitions != -1 or command.replication_factor != -1:
         raise RefusedError(
@@ -205,7 +225,7 @@ def _first_partitions(command: CreateTopic, image: Image) -> tuple[tuple[BrokerI
     count = len(command.assignments)
     _check_partition_count(count)
     if sorted(command.assignments) != list(range(count)):
-        raise _invalid_assignment(
+        raise invalid_assignment(
             f"The assignment must name the partitions 0 to {count - 1} once each"
         )
     return _check_assignments(
@@ -226,7 +246,7 @@ def _topic_to_delete(command: DeleteTopic, image: Image) -> Topic:
     if command.topic_id is None:
         if command.name is None:
             raise RefusedError(ErrorCode.INVALID_REQUEST, "A topic to delete needs a name or an id")
-        return _existing_topic(image, command.name)
+        return existing_topic(image, command.name)
     topic = image.topic_by_id(command.topic_id)
     if topic is None or command.name not in (None, topic.name):
         raise RefusedError(
@@ -236,7 +256,7 @@ def _topic_to_delete(command: DeleteTopic, image: Image) -> Topic:
 
 
 def _create_partitions(command: CreatePartitions, image: Image) -> list[MetadataRecord]:
-    topic = _existing_topic(image, command.topic)
+    topic = existing_topic(image, command.topic)
     if topic.internal:
         # The partition of a key is a hash modulo their number: growing would lose every key.
         raise _invalid_topic(f"Topic '{topic.name}' belongs to the broker itself and cannot grow")
@@ -254,17 +274,18 @@ def _create_partitions(command: CreatePartitions, image: Image) -> list[Metadata
         )
     added = command.count - current
     if command.assignments is None:
-        _check_replication_factor(topic.replication_factor, image)
+        check_replication_factor(topic.replication_factor, image)
         partitions = place(
             image.brokers.values(),
             topic_id=topic.topic_id,
-            first=current,
             count=added,
             replication_factor=topic.replication_factor,
+            existing=[partition.wanted for partition in topic.partitions],
+            cluster=cluster_loads(image),
         )
     else:
         if len(command.assignments) != added:
-            raise _invalid_assignment(
+            raise invalid_assignment(
                 f"{added} partitions are to be added to '{topic.name}', "
                 f"but the assignment has {len(command.assignments)}"
             )
@@ -286,41 +307,17 @@ def _check_partition_count(count: int) -> None:
         )
 
 
-def _check_replication_factor(factor: int, image: Image) -> None:
-    if factor < 1:
-        raise RefusedError(
-            ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"The replication factor must be at least 1, not {factor}",
-        )
-    if factor > len(image.brokers):
-        raise RefusedError(
-            ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"The replication factor is {factor}, but the cluster has {len(image.brokers)} "
-            f"broker{'' if len(image.brokers) == 1 else 's'}",
-        )
-
-
 def _check_assignments(
     assignments: Sequence[Sequence[int]], first: int, factor: int | None, image: Image
-) -> tuple[tuple[BrokerId, ...], ...]:
+) -> tuple[Replicas, ...]:
     checked = []
     for index, replicas in enumerate(assignments, start=first):
-        if not replicas:
-            raise _invalid_assignment(f"Partition {index} has no replicas")
-        if len(set(replicas)) != len(replicas):
-            raise _invalid_assignment(f"Partition {index} names a broker twice: {list(replicas)}")
-        unknown = [broker for broker in replicas if BrokerId(broker) not in image.brokers]
-        if unknown:
-            raise _invalid_assignment(
-                f"Partition {index} names the unknown broker {unknown[0]}; "
-                f"known are {sorted(image.brokers)}"
-            )
+        checked.append(check_replicas(index, replicas, image))
         factor = len(replicas) if factor is None else factor
         if len(replicas) != factor:
-            raise _invalid_assignment(
+            raise invalid_assignment(
                 f"Partition {index} has {len(replicas)} replicas, the others have {factor}"
             )
-        checked.append(tuple(BrokerId(broker) for broker in replicas))
     return tuple(checked)
 
 
@@ -353,21 +350,8 @@ def _allocate_producer_ids(command: AllocateProducerIds, image: Image) -> list[M
     return [ProducerIdsAllocated(first=ProducerId(image.next_producer_id), count=command.count)]
 
 
-def _existing_topic(image: Image, name: str) -> Topic:
-    topic = image.topics.get(name)
-    if topic is None:
-        raise RefusedError(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {shown(name)} does not exist"
-        )
-    return topic
-
-
 def _invalid_topic(message: str) -> RefusedError:
     return RefusedError(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
-
-
-def _invalid_assignment(message: str) -> RefusedError:
-    return RefusedError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
 
 
 def _hex(topic_id: TopicId) -> str:

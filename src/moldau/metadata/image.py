@@ -1,13 +1,15 @@
 """Owns the cluster's state as one immutable value: the Image.
 
 An image never changes. A handler takes one, and what it reads from it fits together, however long
-it holds it. `apply` makes the next image; the maps that a record does not touch are shared.
+it holds it. `apply` makes the next image; the maps that a record does not touch are shared. The
+names of fields are also the names in stored snapshots (`snapshot.py`): a new one needs a default.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import IntEnum
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 from moldau.model.ids import BrokerId, PartitionIndex, ProducerId, TopicId
 
@@ -19,8 +21,31 @@ INTERNAL_TOPICS: Final = frozenset({CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TO
 CLUSTER_DEFAULT: Final = BrokerId(-1)
 """Key in `broker_configs` of the settings that hold for every broker."""
 
+FEATURE_LEVEL_MAX: Final = 1
+"""The newest feature level that this version knows: 0 is a broker on its own, 1 a cluster."""
+
 _FIRST_PRODUCER_ID: Final = ProducerId(0)
 _EMPTY: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+class Endpoint(NamedTuple):
+    """Where one listener of a broker is reached."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+class BrokerState(IntEnum):
+    """A broker's way out of the cluster. The numbers are stored."""
+
+    ACTIVE = 0
+    DRAINING = 1
+    """Its replicas move away; it gets no new ones."""
+    REMOVED = 2
+    """Gone for good; only its id and its data directory are remembered, so that neither returns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,17 +54,62 @@ class Broker:
 
     id: BrokerId
     host: str
+    """With `port`: where clients reach it."""
     port: int
     rack: str | None = None
     incarnation: str = ""
+    process: str = ""
+    """Made once per start of the process: tells a new start from the repetition of a request."""
+    raft: Endpoint | None = None
+    """Where its peers reach it; None for a broker that never was in a cluster."""
+    http: Endpoint | None = None
+    epoch: int = 0
+    """Rises with each registration; peers that name an older one are refused."""
+    feature_level_max: int = 0
+    """The newest feature level that its version knows."""
+    state: BrokerState = BrokerState.ACTIVE
+
+    @property
+    def active(self) -> bool:
+        return self.state is BrokerState.ACTIVE
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """One partition and the brokers that shall hold it; the first is the preferred leader."""
+    """One partition, the brokers that hold it now, and those that shall.
+
+    The log of the partition's own Raft group is the truth about its voters. What stands here is
+    the wish, and what the group was last known to have reached.
+    """
 
     index: PartitionIndex
     replicas: tuple[BrokerId, ...]
+    """Brokers that keep a replica open. During a move: the wished ones, then all that may leave."""
+    target: tuple[BrokerId, ...] = ()
+    """The wished replicas during a move; empty when there is none."""
+    origin: tuple[BrokerId, ...] = ()
+    """The replicas before the move: what cancelling it returns to."""
+    wish: int = 0
+    """Rises with each change of the wish; a report about an older one no longer counts."""
+
+    @property
+    def moving(self) -> bool:
+        return bool(self.target)
+
+    @property
+    def wanted(self) -> tuple[BrokerId, ...]:
+        """The replicas that the partition shall have in the end; the preferred leader first."""
+        return self.target or self.replicas
+
+    @property
+    def adding(self) -> tuple[BrokerId, ...]:
+        return tuple(broker for broker in self.target if broker not in self.origin)
+
+    @property
+    def removing(self) -> tuple[BrokerId, ...]:
+        if not self.target:
+            return ()
+        return tuple(broker for broker in self.replicas if broker not in self.target)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +124,7 @@ class Topic:
 
     @property
     def replication_factor(self) -> int:
-        return len(self.partitions[0].replicas) if self.partitions else 0
+        return len(self.partitions[0].wanted) if self.partitions else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +133,10 @@ class Image:
 
     cluster_id: str = ""
     brokers: Mapping[BrokerId, Broker] = field(default_factory=dict)
+    """Active and draining ones."""
+    removed_brokers: Mapping[BrokerId, Broker] = field(default_factory=dict)
+    feature_level: int = 0
+    """What every broker is known to understand; never falls."""
     topics: Mapping[str, Topic] = field(default_factory=dict)
     topics_by_id: Mapping[TopicId, Topic] = field(default_factory=dict)
     collision_names: Mapping[str, str] = field(default_factory=dict)
@@ -77,6 +151,10 @@ class Image:
 
     def topic_by_id(self, topic_id: TopicId) -> Topic | None:
         return self.topics_by_id.get(topic_id)
+
+    def active_brokers(self) -> list[Broker]:
+        """Those that may be given replicas."""
+        return [broker for broker in self.brokers.values() if broker.active]
 
     def broker_overrides(self, broker_id: BrokerId) -> Mapping[str, str]:
         """Settings changed at run time for one broker (or CLUSTER_DEFAULT)."""

@@ -1,61 +1,216 @@
-"""Owns the choice of brokers for new partitions. Deterministic: the seed comes with the command.
+"""Owns the choice of brokers for partitions. Deterministic: the seed comes with the command.
 
-Brokers are laid out in a ring in which neighbours are in different racks as far as possible. The
-leaders of successive partitions go round the ring; followers come from the rest of the ring, first
-from racks that the partition does not use yet. Each turn of the ring begins its search one place
-further, so that two brokers do not always share the same partitions.
+Three wishes, the first wins. Replicas of a partition are in different racks as far as there are
+racks. The replicas of a topic are spread evenly: racks by the size they have, then the brokers of a
+rack; so are its preferred leaders. Among equals, the pair of brokers that shares the fewest
+partitions of the topic is taken (when a broker dies, its work then falls to many), and then the
+broker that has the least to do in the whole cluster: a broker that just joined comes first, but no
+topic is heaped upon it.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from zlib import crc32
 
-from moldau.metadata.image import Broker
+from moldau.metadata.image import Broker, Image
 from moldau.model.ids import BrokerId, TopicId
+
+Replicas = tuple[BrokerId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Loads:
+    """How much brokers have to do, of one topic or of all."""
+
+    replicas: Counter[BrokerId] = field(default_factory=Counter)
+    leaders: Counter[BrokerId] = field(default_factory=Counter)
+
+    def add(self, replicas: Sequence[BrokerId]) -> None:
+        self.replicas.update(replicas)
+        self.leaders[replicas[0]] += 1
+
+    def drop(self, replicas: Sequence[BrokerId]) -> None:
+        self.replicas.subtract(replicas)
+        self.leaders[replicas[0]] -= 1
+
+
+def cluster_loads(image: Image) -> Loads:
+    """The wished replicas and preferred leaders of every broker."""
+    loads = Loads()
+    for topic in image.topics.values():
+        for partition in topic.partitions:
+            loads.add(partition.wanted)
+    return loads
 
 
 def place(
     brokers: Iterable[Broker],
     *,
     topic_id: TopicId,
-    first: int,
     count: int,
     replication_factor: int,
-) -> tuple[tuple[BrokerId, ...], ...]:
-    """Replicas for partitions first … first + count - 1, the preferred leader first."""
-    ring = _ring(brokers)
-    start = crc32(topic_id) % len(ring)
-    return tuple(
-        _replicas(ring, start + index, index // len(ring), replication_factor)
-        for index in range(first, first + count)
-    )
+    existing: Iterable[Replicas] = (),
+    cluster: Loads | None = None,
+) -> tuple[Replicas, ...]:
+    """Replicas for `count` partitions beside the `existing` ones, the preferred leader first."""
+    spread = Spread(brokers, topic_id=topic_id, existing=existing, cluster=cluster)
+    for _ in range(count):
+        spread.place((), replication_factor)
+    return tuple(spread.placed)
 
 
-def _ring(brokers: Iterable[Broker]) -> list[Broker]:
-    racks: dict[str | None, list[Broker]] = {}
-    for broker in sorted(brokers, key=lambda broker: broker.id):
-        racks.setdefault(broker.rack, []).append(broker)
-    columns = [racks[rack] for rack in sorted(racks, key=lambda rack: (rack is not None, rack))]
-    depth = max((len(column) for column in columns), default=0)
-    return [column[row] for row in range(depth) for column in columns if row < len(column)]
+class Spread:
+    """The state of one choice after another within a topic. Only active brokers are chosen."""
+
+    def __init__(
+        self,
+        brokers: Iterable[Broker],
+        *,
+        topic_id: TopicId,
+        existing: Iterable[Replicas] = (),
+        cluster: Loads | None = None,
+    ) -> None:
+        known = sorted(brokers, key=lambda broker: broker.id)
+        self._rack_of = {broker.id: broker.rack for broker in known}
+        self._racks: dict[str | None, list[BrokerId]] = {}
+        for broker in known:
+            if broker.active:
+                self._racks.setdefault(broker.rack, []).append(broker.id)
+        active = [broker.id for broker in known if broker.active]
+        start = crc32(topic_id) % max(len(active), 1)
+        self._turn = {broker: rank for rank, broker in enumerate(active[start:] + active[:start])}
+        self._topic = Loads()
+        self._shared: Counter[tuple[BrokerId, BrokerId]] = Counter()
+        self._cluster = cluster or Loads()
+        self._rack_load = dict.fromkeys(self._racks, 0)
+        self._rack_tie = {
+            rack: (
+                sum(self._cluster.replicas[broker] for broker in brokers) / len(brokers),
+                min(self._turn[broker] for broker in brokers),
+            )
+            for rack, brokers in self._racks.items()
+        }
+        self.placed: list[Replicas] = []
+        # Positions in `placed` by preferred leader: keys of a dict, because a set has no order.
+        self._led: dict[BrokerId, dict[int, None]] = {}
+        for replicas in existing:
+            self._count(replicas)
+
+    def place(self, kept: Replicas, replication_factor: int) -> None:
+        """One more of `placed`: `kept` and as many others as are needed, any of them first."""
+        chosen = self._chosen(kept, replication_factor)
+        leader = min(chosen, key=self._leader_key)
+        replicas = _led_by(leader, chosen)
+        self._led.setdefault(leader, {})[len(self.placed)] = None
+        self.placed.append(replicas)
+        self._count(replicas)
+        self._balance(leader)
+
+    def replace(self, replicas: Replicas, leaving: BrokerId, replication_factor: int) -> Replicas:
+        """`replicas` with another broker in the place of `leaving`, or none if none is left."""
+        kept = tuple(broker for broker in replicas if broker != leaving)
+        added = self._chosen(kept, replication_factor)[len(kept) :]
+        self._forget(replicas)
+        # In the same place: who takes over from a preferred leader becomes one.
+        position = replicas.index(leaving)
+        replaced = (*replicas[:position], *added, *replicas[position + 1 :])
+        self._count(replaced)
+        return replaced
+
+    def _chosen(self, kept: Replicas, replication_factor: int) -> list[BrokerId]:
+        chosen = list(kept)
+        used = dict.fromkeys(self._racks, 0)
+        for broker in kept:
+            if broker in self._rack_of and self._rack_of[broker] in used:
+                used[self._rack_of[broker]] += 1
+        left = {
+            rack: [broker for broker in brokers if broker not in kept]
+            for rack, brokers in self._racks.items()
+        }
+        while len(chosen) < replication_factor and any(left.values()):
+            rack = min(
+                (rack for rack, brokers in left.items() if brokers),
+                key=lambda rack: (
+                    used[rack],
+                    (self._rack_load[rack] + used[rack]) / len(self._racks[rack]),
+                    self._rack_tie[rack],
+                ),
+            )
+            broker = min(left[rack], key=lambda broker: self._broker_key(broker, chosen))
+            left[rack].remove(broker)
+            chosen.append(broker)
+            used[rack] += 1
+        return chosen
+
+    def _broker_key(self, broker: BrokerId, chosen: Sequence[BrokerId]) -> tuple[int, ...]:
+        return (
+            self._topic.replicas[broker],
+            sum(self._shared[(broker, other)] for other in chosen),
+            self._cluster.replicas[broker],
+            self._turn[broker],
+        )
+
+    def _leader_key(self, broker: BrokerId) -> tuple[int, ...]:
+        # A broker that is being removed leads only if nobody else can.
+        return (
+            broker not in self._turn,
+            self._topic.leaders[broker],
+            self._cluster.leaders[broker],
+            self._turn.get(broker, broker),
+        )
+
+    def _balance(self, leader: BrokerId) -> None:
+        """If `leader` now leads two more than another broker, pass one on, perhaps by others.
+
+        Replicas are spread evenly, so that an even choice of leaders always exists; choosing them
+        one by one can miss it.
+        """
+        leaders = self._topic.leaders
+        few = leaders[leader] - 2
+        if min(leaders[broker] for broker in self._turn) > few:
+            return
+        came_from: dict[BrokerId, tuple[BrokerId, int]] = {}
+        queue = [leader]
+        for broker in queue:
+            for position in self._led.get(broker, ()):
+                for other in self.placed[position]:
+                    if other == leader or other in came_from:
+                        continue
+                    came_from[other] = (broker, position)
+                    if leaders[other] <= few and other in self._turn:
+                        self._pass_on(leader, other, came_from)
+                        return
+                    queue.append(other)
+
+    def _pass_on(
+        self, leader: BrokerId, to: BrokerId, came_from: dict[BrokerId, tuple[BrokerId, int]]
+    ) -> None:
+        self._topic.leaders[leader] -= 1
+        self._topic.leaders[to] += 1
+        while to != leader:
+            giver, position = came_from[to]
+            self.placed[position] = _led_by(to, self.placed[position])
+            del self._led[giver][position]
+            self._led.setdefault(to, {})[position] = None
+            to = giver
+
+    def _count(self, replicas: Replicas) -> None:
+        self._topic.add(replicas)
+        self._share(replicas, 1)
+
+    def _forget(self, replicas: Replicas) -> None:
+        self._topic.drop(replicas)
+        self._share(replicas, -1)
+
+    def _share(self, replicas: Replicas, change: int) -> None:
+        for broker in replicas:
+            if broker in self._turn:
+                self._rack_load[self._rack_of[broker]] += change
+            for other in replicas:
+                if broker != other:
+                    self._shared[(broker, other)] += change
 
 
-def _replicas(
-    ring: Sequence[Broker], position: int, turn: int, replication_factor: int
-) -> tuple[BrokerId, ...]:
-    leader = ring[position % len(ring)]
-    others = [ring[(position + step) % len(ring)] for step in range(1, len(ring))]
-    if others:
-        shift = turn % len(others)
-        others = others[shift:] + others[:shift]
-    chosen = [leader]
-    racks_used = {leader.rack}
-    while len(chosen) < replication_factor:
-        fresh = next((broker for broker in others if broker.rack not in racks_used), None)
-        if fresh is None:
-            # Every rack that has a broker left is used: begin another round over the racks.
-            racks_used = set()
-            continue
-        others.remove(fresh)
-        chosen.append(fresh)
-        racks_used.add(fresh.rack)
-    return tuple(broker.id for broker in chosen)
+def _led_by(leader: BrokerId, brokers: Sequence[BrokerId]) -> Replicas:
+    return (leader, *(broker for broker in brokers if broker != leader))

@@ -10,8 +10,9 @@ from typing import Final
 
 import msgspec
 
+from moldau.metadata.image import BrokerState, Endpoint
 from moldau.model.errors import CorruptionError
-from moldau.model.ids import BrokerId, ProducerId, TopicId
+from moldau.model.ids import BrokerId, PartitionIndex, ProducerId, TopicId
 
 FORMAT_VERSION: Final = 1
 
@@ -30,6 +31,24 @@ class BrokerRegistered(msgspec.Struct, frozen=True, kw_only=True, tag="broker"):
     port: int
     rack: str | None = None
     incarnation: str = ""
+    process: str = ""
+    raft: Endpoint | None = None
+    http: Endpoint | None = None
+    epoch: int = 0
+    feature_level_max: int = 0
+
+
+class BrokerStateSet(msgspec.Struct, frozen=True, kw_only=True, tag="broker-state"):
+    """The broker is active, leaves, or is gone for good."""
+
+    broker_id: BrokerId
+    state: BrokerState
+
+
+class FeatureLevelSet(msgspec.Struct, frozen=True, kw_only=True, tag="feature-level"):
+    """Every broker understands this level from now on."""
+
+    level: int
 
 
 class TopicCreated(msgspec.Struct, frozen=True, kw_only=True, tag="topic"):
@@ -56,6 +75,29 @@ class PartitionsCreated(msgspec.Struct, frozen=True, kw_only=True, tag="partitio
     partitions: tuple[tuple[BrokerId, ...], ...]
 
 
+class ReplicasWished(msgspec.Struct, frozen=True, kw_only=True, tag="replicas-wished"):
+    """The partition shall be on `target`; until that is reached, all of `replicas` keep it.
+
+    `origin` is where cancelling the move leads back to.
+    """
+
+    topic_id: TopicId
+    partition: PartitionIndex
+    replicas: tuple[BrokerId, ...]
+    target: tuple[BrokerId, ...]
+    origin: tuple[BrokerId, ...]
+    wish: int
+
+
+class ReplicasReached(msgspec.Struct, frozen=True, kw_only=True, tag="replicas-reached"):
+    """The partition's group has exactly these voters; its move is over."""
+
+    topic_id: TopicId
+    partition: PartitionIndex
+    replicas: tuple[BrokerId, ...]
+    wish: int
+
+
 class TopicConfigsSet(msgspec.Struct, frozen=True, kw_only=True, tag="topic-configs"):
     """All overrides of the topic afterwards."""
 
@@ -80,9 +122,13 @@ class ProducerIdsAllocated(msgspec.Struct, frozen=True, kw_only=True, tag="produ
 MetadataRecord = (
     ClusterCreated
     | BrokerRegistered
+    | BrokerStateSet
+    | FeatureLevelSet
     | TopicCreated
     | TopicDeleted
     | PartitionsCreated
+    | ReplicasWished
+    | ReplicasReached
     | TopicConfigsSet
     | BrokerConfigsSet
     | ProducerIdsAllocated

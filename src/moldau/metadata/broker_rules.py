@@ -1,0 +1,262 @@
+"""Owns the rules for brokers: who may register, leave and return, and who is a peer.
+
+An id belongs to one data directory for ever: votes and acks were given in its name from there. So a
+removed broker is remembered, and neither its id nor its directory comes back.
+"""
+
+from typing import Final
+
+from moldau.metadata.checks import count_brokers
+from moldau.metadata.commands import (
+    DrainBroker,
+    KeepBroker,
+    RaiseFeatureLevel,
+    RegisterBroker,
+    RemoveBroker,
+)
+from moldau.metadata.config_types import INT_MAX, shown
+from moldau.metadata.image import FEATURE_LEVEL_MAX, Broker, BrokerState, Endpoint, Image
+from moldau.metadata.records import (
+    BrokerRegistered,
+    BrokerStateSet,
+    FeatureLevelSet,
+    MetadataRecord,
+)
+from moldau.model.errors import ErrorCode, RefusedError
+from moldau.model.ids import BrokerId
+
+HOST_LENGTH_MAX: Final = 255
+NAME_LENGTH_MAX: Final = 255
+"""Of a rack, an incarnation and a process: they are kept by every broker."""
+BROKERS_MAX: Final = 1000
+
+
+def register_broker(command: RegisterBroker, image: Image) -> list[MetadataRecord]:
+    broker_id = _id_for(command, image)
+    _check_described(broker_id, command)
+    _check_identity(broker_id, command, image)
+    if command.feature_level_max < image.feature_level:
+        raise RefusedError(
+            ErrorCode.UNSUPPORTED_VERSION,
+            f"Broker {broker_id} knows feature level {command.feature_level_max}, but the cluster "
+            f"is at {image.feature_level}: install a newer version on it",
+        )
+    known = image.brokers.get(broker_id)
+    if known is None and len(image.brokers) >= BROKERS_MAX:
+        raise _invalid(f"The cluster has {BROKERS_MAX} brokers, and no more are possible")
+    if known is not None and _same_registration(known, command):
+        return []
+    return [
+        BrokerRegistered(
+            id=broker_id,
+            host=command.host,
+            port=command.port,
+            rack=command.rack,
+            incarnation=command.incarnation,
+            process=command.process,
+            raft=command.raft,
+            http=command.http,
+            epoch=1 if known is None else known.epoch + 1,
+            feature_level_max=command.feature_level_max,
+        )
+    ]
+
+
+def drain_broker(command: DrainBroker, image: Image) -> list[MetadataRecord]:
+    broker = _known_broker(command.broker_id, image)
+    if broker.state is BrokerState.DRAINING:
+        return []
+    remaining = len(image.active_brokers()) - 1
+    if remaining < 1:
+        raise RefusedError(
+            ErrorCode.INVALID_REQUEST,
+            f"Broker {broker.id} is the last active one and cannot be removed",
+        )
+    for topic in image.topics.values():
+        # Internal topics have as many replicas as brokers allow; their number may fall.
+        for partition in () if topic.internal else topic.partitions:
+            # One that is leaving too holds a place that has to be found elsewhere all the same.
+            if len(partition.wanted) > remaining:
+                raise RefusedError(
+                    ErrorCode.INVALID_REPLICATION_FACTOR,
+                    f"Topic '{topic.name}' has {len(partition.wanted)} replicas, but the cluster "
+                    f"has {count_brokers(image)}, and {remaining} without broker {broker.id}: add "
+                    "a broker first, or reassign the topic to fewer replicas",
+                )
+    return [BrokerStateSet(broker_id=broker.id, state=BrokerState.DRAINING)]
+
+
+def keep_broker(command: KeepBroker, image: Image) -> list[MetadataRecord]:
+    broker = _known_broker(command.broker_id, image)
+    if broker.state is BrokerState.ACTIVE:
+        return []
+    return [BrokerStateSet(broker_id=broker.id, state=BrokerState.ACTIVE)]
+
+
+def remove_broker(command: RemoveBroker, image: Image) -> list[MetadataRecord]:
+    if command.broker_id in image.removed_brokers:
+        return []
+    broker = _known_broker(command.broker_id, image)
+    if broker.state is not BrokerState.DRAINING:
+        raise RefusedError(
+            ErrorCode.INVALID_REQUEST,
+            f"Broker {broker.id} has to be drained before it is removed",
+        )
+    left = replicas_on(image, broker.id)
+    if left:
+        raise RefusedError(
+            ErrorCode.REASSIGNMENT_IN_PROGRESS,
+            f"Broker {broker.id} still holds {left} {'replica' if left == 1 else 'replicas'}",
+        )
+    if broker.id in command.metadata_members:
+        raise RefusedError(
+            ErrorCode.REASSIGNMENT_IN_PROGRESS,
+            f"Broker {broker.id} still belongs to the metadata group",
+        )
+    return [BrokerStateSet(broker_id=broker.id, state=BrokerState.REMOVED)]
+
+
+def raise_feature_level(command: RaiseFeatureLevel, image: Image) -> list[MetadataRecord]:
+    if command.level == image.feature_level:
+        return []
+    if command.level < image.feature_level:
+        raise RefusedError(
+            ErrorCode.INVALID_UPDATE_VERSION,
+            f"The feature level is {image.feature_level} and cannot fall to {command.level}",
+        )
+    if command.level > FEATURE_LEVEL_MAX:
+        raise RefusedError(
+            ErrorCode.INVALID_UPDATE_VERSION,
+            f"This version knows feature levels up to {FEATURE_LEVEL_MAX}, not {command.level}",
+        )
+    behind = [
+        broker for broker in image.brokers.values() if broker.feature_level_max < command.level
+    ]
+    if behind:
+        raise RefusedError(
+            ErrorCode.FEATURE_UPDATE_FAILED,
+            f"Broker {behind[0].id} knows feature level {behind[0].feature_level_max}, not "
+            f"{command.level}: restart it with a newer version first",
+        )
+    return [FeatureLevelSet(level=command.level)]
+
+
+def possible_feature_level(image: Image) -> int:
+    """The highest level that every broker knows."""
+    levels = [broker.feature_level_max for broker in image.brokers.values()]
+    return max(image.feature_level, min((*levels, FEATURE_LEVEL_MAX))) if levels else 0
+
+
+def replicas_on(image: Image, broker_id: BrokerId) -> int:
+    """How many replicas the broker holds or shall hold."""
+    return sum(
+        broker_id in partition.replicas or broker_id in partition.target
+        for topic in image.topics.values()
+        for partition in topic.partitions
+    )
+
+
+def peer_refusal(
+    image: Image, *, cluster_id: str, broker_id: BrokerId, incarnation: str, epoch: int
+) -> str | None:
+    """Why whoever introduces itself so is no peer of ours; None if it is one.
+
+    A registration newer than our image is believed if the directory is the known one: the image
+    lags behind on every broker but one.
+    """
+    if cluster_id != image.cluster_id:
+        return f"cluster {shown(cluster_id)} is not this cluster, which is {image.cluster_id}"
+    if broker_id in image.removed_brokers:
+        return f"broker {broker_id} was removed from the cluster"
+    known = image.brokers.get(broker_id)
+    if known is None:
+        return f"broker {broker_id} is not registered here yet"
+    if known.incarnation != incarnation:
+        return f"broker id {broker_id} belongs to another data directory"
+    if epoch < known.epoch:
+        return f"registration {epoch} of broker {broker_id} is out of date, {known.epoch} is known"
+    return None
+
+
+def _id_for(command: RegisterBroker, image: Image) -> BrokerId:
+    if command.id is not None:
+        return command.id
+    ever = {**image.brokers, **image.removed_brokers}
+    for broker in ever.values():
+        if command.incarnation and broker.incarnation == command.incarnation:
+            return broker.id
+    return BrokerId(max(ever, default=0) + 1)
+
+
+def _check_described(broker_id: BrokerId, command: RegisterBroker) -> None:
+    if not 0 <= broker_id <= INT_MAX:
+        raise _invalid(f"Broker id {broker_id} must be between 0 and {INT_MAX}")
+    for endpoint in (Endpoint(command.host, command.port), command.raft, command.http):
+        if endpoint is not None and (
+            not 0 < len(endpoint.host) <= HOST_LENGTH_MAX or not 0 < endpoint.port < 65536
+        ):
+            raise _invalid(
+                f"Broker {broker_id} cannot be reached at {shown(endpoint.host)} "
+                f"port {endpoint.port}"
+            )
+    if not command.incarnation:
+        raise _invalid(f"Broker {broker_id} does not say which data directory it has")
+    for text in (command.rack or "", command.incarnation, command.process):
+        if len(text) > NAME_LENGTH_MAX:
+            raise _invalid(
+                f"Broker {broker_id} registers with {shown(text)}, "
+                f"but {NAME_LENGTH_MAX} characters are the most"
+            )
+    if command.feature_level_max < 0:
+        raise _invalid(f"Feature level {command.feature_level_max} must not be negative")
+
+
+def _check_identity(broker_id: BrokerId, command: RegisterBroker, image: Image) -> None:
+    if broker_id in image.removed_brokers:
+        raise RefusedError(
+            ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+            f"Broker {broker_id} was removed from this cluster: "
+            "start it with an empty data directory and another id",
+        )
+    known = image.brokers.get(broker_id)
+    if known is not None and known.incarnation != command.incarnation:
+        # Votes and acks were given in the name of this id from another directory.
+        raise RefusedError(
+            ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+            f"Broker id {broker_id} belongs to another data directory "
+            f"(last at {known.host}:{known.port}): give this broker an id of its own",
+        )
+    for other in (*image.brokers.values(), *image.removed_brokers.values()):
+        if other.id != broker_id and other.incarnation == command.incarnation:
+            raise RefusedError(
+                ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+                f"The data directory of broker {broker_id} is that of broker {other.id}: "
+                "a copied directory cannot be a broker of its own",
+            )
+
+
+def _same_registration(known: Broker, command: RegisterBroker) -> bool:
+    return (
+        (known.host, known.port) == (command.host, command.port)
+        and known.rack == command.rack
+        and known.process == command.process
+        and known.raft == command.raft
+        and known.http == command.http
+        and known.feature_level_max == command.feature_level_max
+    )
+
+
+def _known_broker(broker_id: BrokerId, image: Image) -> Broker:
+    broker = image.brokers.get(broker_id)
+    if broker is None:
+        gone = broker_id in image.removed_brokers
+        raise RefusedError(
+            ErrorCode.BROKER_ID_NOT_REGISTERED,
+            f"Broker {broker_id} {'was removed' if gone else 'is unknown'}; "
+            f"known are {sorted(image.brokers)}",
+        )
+    return broker
+
+
+def _invalid(message: str) -> RefusedError:
+    return RefusedError(ErrorCode.INVALID_REGISTRATION, message)

@@ -1,0 +1,67 @@
+"""Owns the checks that several rules share: does the topic exist, may these brokers hold it?"""
+
+from collections.abc import Sequence
+
+from moldau.metadata.config_types import shown
+from moldau.metadata.image import BrokerState, Image, Topic
+from moldau.metadata.placement import Replicas
+from moldau.model.errors import ErrorCode, RefusedError
+from moldau.model.ids import BrokerId
+
+
+def existing_topic(image: Image, name: str) -> Topic:
+    topic = image.topics.get(name)
+    if topic is None:
+        raise RefusedError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {shown(name)} does not exist"
+        )
+    return topic
+
+
+def check_replication_factor(factor: int, image: Image) -> None:
+    if factor < 1:
+        raise RefusedError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"The replication factor must be at least 1, not {factor}",
+        )
+    if factor > len(image.active_brokers()):
+        raise RefusedError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"The replication factor is {factor}, but the cluster has {count_brokers(image)}",
+        )
+
+
+def count_brokers(image: Image) -> str:
+    """How many brokers may be given replicas, for messages."""
+    active = len(image.active_brokers())
+    leaving = [broker.id for broker in image.brokers.values() if not broker.active]
+    text = f"{active} {'broker' if active == 1 else 'brokers'}"
+    if leaving:
+        text += f" beside the leaving {', '.join(str(broker) for broker in sorted(leaving))}"
+    return text
+
+
+def check_replicas(
+    partition: int, replicas: Sequence[int], image: Image, kept: Sequence[BrokerId] = ()
+) -> Replicas:
+    """The brokers given for a partition by hand. Those in `kept` hold it already."""
+    if not replicas:
+        raise invalid_assignment(f"Partition {partition} has no replicas")
+    if len(set(replicas)) != len(replicas):
+        raise invalid_assignment(f"Partition {partition} names a broker twice: {list(replicas)}")
+    for number in replicas:
+        broker = image.brokers.get(BrokerId(number))
+        if broker is None:
+            raise invalid_assignment(
+                f"Partition {partition} names the unknown broker {number}; "
+                f"known are {sorted(image.brokers)}"
+            )
+        if broker.state is not BrokerState.ACTIVE and broker.id not in kept:
+            raise invalid_assignment(
+                f"Partition {partition} names broker {number}, which is being removed"
+            )
+    return tuple(BrokerId(number) for number in replicas)
+
+
+def invalid_assignment(message: str) -> RefusedError:
+    return RefusedError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)

@@ -1,0 +1,109 @@
+"""Owns the bytes of a whole image: what the metadata log's snapshot holds, and what a joiner gets.
+
+One format byte, then a msgpack map that names its fields, as in `records`. No checksum: the file
+and the connection that carry it have their own. Reading is bounded by the bytes given: msgpack
+allocates nothing for a length that it only announces.
+"""
+
+from typing import Final
+
+import msgspec
+
+from moldau.metadata.image import Broker, BrokerState, Image, Topic, collision_key
+from moldau.model.errors import CorruptionError
+from moldau.model.ids import NO_TOPIC_ID, BrokerId, ProducerId
+
+SNAPSHOT_FORMAT: Final = 1
+SNAPSHOT_BYTES_MAX: Final = 256 * 1024 * 1024
+"""About two million partitions."""
+
+
+class _Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """Maps that follow from others (ids, colliding names) are not stored."""
+
+    cluster_id: str
+    version: int
+    brokers: tuple[Broker, ...]
+    removed_brokers: tuple[Broker, ...] = ()
+    topics: tuple[Topic, ...]
+    broker_configs: dict[BrokerId, dict[str, str]]
+    next_producer_id: ProducerId
+    feature_level: int = 0
+
+
+_encoder: Final = msgspec.msgpack.Encoder()
+_decoder: Final = msgspec.msgpack.Decoder(_Snapshot)
+_PREFIX: Final = bytes([SNAPSHOT_FORMAT])
+
+
+def encode_image(image: Image) -> bytes:
+    return _PREFIX + _encoder.encode(
+        _Snapshot(
+            cluster_id=image.cluster_id,
+            version=image.version,
+            brokers=tuple(image.brokers.values()),
+            removed_brokers=tuple(image.removed_brokers.values()),
+            topics=tuple(image.topics.values()),
+            broker_configs={
+                broker: dict(configs) for broker, configs in image.broker_configs.items()
+            },
+            next_producer_id=image.next_producer_id,
+            feature_level=image.feature_level,
+        )
+    )
+
+
+def decode_image(
+    data: bytes | bytearray | memoryview, bytes_max: int = SNAPSHOT_BYTES_MAX
+) -> Image:
+    """Raises CorruptionError for anything that no image could have been written as."""
+    view = memoryview(data)
+    if not len(view):
+        raise CorruptionError("metadata snapshot is empty")
+    if len(view) > bytes_max:
+        raise CorruptionError(f"metadata snapshot has {len(view)} bytes, {bytes_max} are the most")
+    if view[0] != SNAPSHOT_FORMAT:
+        raise CorruptionError(
+            f"metadata snapshot has format {view[0]}, this version reads {SNAPSHOT_FORMAT}: "
+            "it was written by a newer moldau"
+        )
+    try:
+        snapshot = _decoder.decode(view[1:])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise CorruptionError(f"metadata snapshot cannot be read: {error}") from error
+    _check(snapshot)
+    return Image(
+        cluster_id=snapshot.cluster_id,
+        brokers={broker.id: broker for broker in snapshot.brokers},
+        removed_brokers={broker.id: broker for broker in snapshot.removed_brokers},
+        feature_level=snapshot.feature_level,
+        topics={topic.name: topic for topic in snapshot.topics},
+        topics_by_id={topic.topic_id: topic for topic in snapshot.topics},
+        collision_names={collision_key(topic.name): topic.name for topic in snapshot.topics},
+        broker_configs=snapshot.broker_configs,
+        next_producer_id=snapshot.next_producer_id,
+        version=snapshot.version,
+    )
+
+
+def _check(snapshot: _Snapshot) -> None:
+    """What every image keeps and the types do not say."""
+    ids = [broker.id for broker in (*snapshot.brokers, *snapshot.removed_brokers)]
+    if len(set(ids)) != len(ids):
+        raise CorruptionError("metadata snapshot names a broker twice")
+    for broker in snapshot.brokers:
+        if broker.state is BrokerState.REMOVED:
+            raise CorruptionError(f"metadata snapshot lists the removed broker {broker.id}")
+    topics = snapshot.topics
+    if len({collision_key(topic.name) for topic in topics}) != len(topics) or len(
+        {topic.topic_id for topic in topics}
+    ) != len(topics):
+        raise CorruptionError("metadata snapshot names a topic twice")
+    for topic in topics:
+        if len(topic.topic_id) != len(NO_TOPIC_ID):
+            raise CorruptionError(f"metadata snapshot has no proper id for topic '{topic.name}'")
+        for index, partition in enumerate(topic.partitions):
+            if partition.index != index or not partition.replicas:
+                raise CorruptionError(
+                    f"metadata snapshot has no partition {index} of '{topic.name}' in its place"
+                )

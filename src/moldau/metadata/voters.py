@@ -1,0 +1,87 @@
+"""Owns the wish for the members of the metadata group, and the single steps to any wish.
+
+Every broker is a member, because every broker holds the image; up to five vote. Three or five, not
+four: a fourth voter has to be waited for and lets no further broker fail. Two brokers both vote,
+although neither can then be missed: a change that is acknowledged must be on more than one disk.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from typing import Final
+
+from moldau.metadata.broker_rules import replicas_on
+from moldau.metadata.image import Broker, Image
+from moldau.model.ids import BrokerId
+from moldau.raft.membership import Members
+
+VOTERS_MAX: Final = 5
+
+
+def wished_voters(brokers: Iterable[Broker], current: Sequence[BrokerId]) -> tuple[BrokerId, ...]:
+    """Who shall vote in the metadata group, in ascending order.
+
+    Those who vote stay as far as possible; others come from racks that have the fewest voters.
+    Brokers that leave do not vote, unless there is nobody else.
+    """
+    known = sorted(brokers, key=lambda broker: broker.id)
+    able = [broker for broker in known if broker.active] or known
+    count = min(len(able), VOTERS_MAX)
+    if count > 3:
+        count -= 1 - count % 2
+    chosen: list[Broker] = []
+    voting: Counter[str | None] = Counter()
+    while len(chosen) < count:
+        best = min(
+            (broker for broker in able if broker not in chosen),
+            key=lambda broker: (broker.id not in current, voting[broker.rack], broker.id),
+        )
+        chosen.append(best)
+        voting[best.rack] += 1
+    return tuple(sorted(broker.id for broker in chosen))
+
+
+def wished_members(image: Image, current: Members) -> Members:
+    """The metadata group as it shall be: every broker, except those that have been drained."""
+    voters = wished_voters(image.brokers.values(), current.voters)
+    learners = [
+        broker.id
+        for broker in image.brokers.values()
+        if broker.id not in voters and (broker.active or replicas_on(image, broker.id))
+    ]
+    return Members(voters, tuple(sorted(learners)))
+
+
+def next_members(
+    current: Members,
+    wish: Members,
+    *,
+    leader: BrokerId,
+    ready: Collection[BrokerId],
+) -> Members | None:
+    """The next membership on the way to `wish`; None if it is reached, or nobody is ready yet.
+
+    Also for partitions, whose wished replicas are the voters. Ask again when a step is committed
+    and when a learner has caught up, which puts it into `ready`. A voter comes before another one
+    goes, and goes before the next one comes: the group is never smaller than both its old and its
+    new size, and its majority hardly larger. `leader` goes last; before a step that leaves it out,
+    the driver transfers leadership to a voter of that step.
+    """
+    step = current
+    for broker in wish.everyone:
+        if broker not in current.everyone:
+            step = step.with_learner(broker)
+    if step != current:
+        return step
+    leaving = [broker for broker in current.voters if broker not in wish.voters]
+    if not leaving or len(current.voters) <= len(wish.voters):
+        for broker in current.learners:
+            if broker in wish.voters and broker in ready:
+                return current.with_voter(broker)
+    if leaving and len(current.voters) > len(wish.voters):
+        broker = min(leaving, key=lambda broker: (broker == leader, broker))
+        step = current.without(broker)
+        return step.with_learner(broker) if broker in wish.learners else step
+    for broker in current.learners:
+        if broker not in wish.everyone:
+            step = step.without(broker)
+    return step if step != current else None
