@@ -66,6 +66,7 @@ format: $(VENV)/test ## let ruff put the code in shape
 
 docs: $(VENV)/test ## write the generated reference pages anew
 	@$(BIN)/python -m moldau.edge.kafka.compatibility
+	@$(BIN)/python -m moldau.server.config.render > docs/reference/configuration.md
 
 bench: $(VENV)/bench ## measure against the targets and the peers (about 12 minutes)
 	@$(BIN)/python -m benchmarks
