@@ -387,12 +387,20 @@ class SimBroker:
 
     # ---- clients
 
+    @property
+    def takes_proposals(self) -> bool:
+        process = self.process
+        return (
+            process is not None
+            and process.core.may_propose
+            and not self.is_full
+            and len(process.pending) < PENDING_MAX
+        )
+
     def propose(self, data: bytes, number: int) -> bool:
         """Append a client's batch, stamped for this place; False if this broker may not."""
         process = self.process
-        if process is None or not process.core.may_propose or self.is_full:
-            return False
-        if len(process.pending) >= PENDING_MAX:
+        if process is None or not self.takes_proposals:
             return False
         log = self.storage.log
         items = batch_items(log.end_index, data)

@@ -1,7 +1,8 @@
 """Owns the planted mistakes: cores and drivers that break one rule each.
 
-A simulation is worth what it finds. Every mutant here must be caught, by the random runs or, where
-noted, by a scenario; tests/sim/test_mutants.py says so. Most are mistakes that real systems made.
+A simulation is worth what it finds. Every mutant here must be caught: by random runs, or by a
+scenario where chance would need too long or nothing is lost; tests/sim/test_mutants.py says which.
+Most are mistakes that real systems made.
 """
 
 from moldau.model.ids import NO_EPOCH, BrokerId, Epoch, RaftIndex
@@ -170,10 +171,7 @@ class TakesStaleAnswers(RaftCore):
 
     def _answer_stale(self, sender: BrokerId, message: Message) -> None:
         if isinstance(message, AppendAnswered) and self.is_leader:
-            matched = min(message.matched, self.end)
-            self._on_append_answered(sender, message._replace(matched=matched))
-        elif isinstance(message, VoteAnswered) and not message.is_pre:
-            self._on_vote_answered(sender, message._replace(epoch=self.epoch))
+            self._on_append_answered(sender, message)
         else:
             super()._answer_stale(sender, message)
 
@@ -226,36 +224,35 @@ class ReadsWithoutAsking(RaftCore):
 
 
 class PreVoteIgnoresLog(RaftCore):
-    """A pre-vote is given without a look at the candidate's log. Caught by a scenario: it only
-    disturbs."""
+    """A pre-vote is given without a look at the candidate's log."""
 
     def _on_pre_vote_asked(self, sender: BrokerId, message: VoteAsked) -> None:
         self._send(sender, VoteAnswered(message.epoch, True, True))
 
 
 class PreVoteIgnoresLeader(RaftCore):
-    """Votes are given while the leader is alive. Caught by a scenario."""
+    """Votes are given while the leader is alive."""
 
     def _hears_leader(self) -> bool:
         return False
 
 
 class NeverStepsDown(RaftCore):
-    """A leader that hears nobody goes on. Caught by a scenario."""
+    """A leader that hears nobody goes on."""
 
     def _check_quorum(self) -> None:
         self._quorum_checked_at = self._now
 
 
 class TransfersForever(RaftCore):
-    """A transfer that does not end blocks writes for good. Caught by a scenario."""
+    """A transfer that does not end blocks writes for good."""
 
     def _end_transfer(self) -> None:
         self._transfer_deadline = self._now + 1000
 
 
 class SearchesOneByOne(RaftCore):
-    """A leader goes back one entry per refusal. Caught by a scenario: it is only slow."""
+    """A leader goes back one entry per refusal."""
 
     def _end_of_epoch(self, epoch: Epoch, limit: RaftIndex) -> RaftIndex:
         return RaftIndex(max(0, limit - 1))
@@ -278,38 +275,3 @@ class ReportsEndAsFlushed(SimBroker):
         if isinstance(event, Flushed):
             event = event._replace(end=self.storage.log.end_index)
         super().handle(event)
-
-
-CORE_MUTANTS: tuple[type[RaftCore], ...] = (
-    AcksBeforeFlush,
-    CountsOwnBeforeFlush,
-    CountsReceived,
-    SendsVoteAtOnce,
-    VotesTwice,
-    VotesForStaleLogs,
-    ComparesLengthOnly,
-    CommitsOldEpochs,
-    SkipsNoop,
-    TruncatesOnDuplicates,
-    TruncatesToMessage,
-    NeverTruncates,
-    CountsLateFlushes,
-    AcksOwnEnd,
-    CommitsOwnEnd,
-    KeepsAgreement,
-    SkipsPreviousEpoch,
-    TakesStaleAnswers,
-    CommitsWithMinority,
-    ChangesMembersEarly,
-    ChangesMembersAtOnce,
-    KeepsTruncatedMembers,
-    ReadsWithoutAsking,
-)
-BROKER_MUTANTS: tuple[type[SimBroker], ...] = (ForgetsVotes, ReportsEndAsFlushed)
-SCENARIO_MUTANTS: tuple[type[RaftCore], ...] = (
-    PreVoteIgnoresLog,
-    PreVoteIgnoresLeader,
-    NeverStepsDown,
-    TransfersForever,
-    SearchesOneByOne,
-)

@@ -72,7 +72,7 @@ class Rates:
             transfer_ms=some(500, 3000),
             members_ms=some(200, 1000, 5000),
             read_ms=some(50, 500),
-            propose_ms=rng.choice((5, 20, 100)),
+            propose_ms=rng.choice((10, 50, 200)),
         )
 
     def healed(self) -> "Rates":

@@ -20,6 +20,7 @@ the election times, which a fixed seed decides; messages take 1 ms each, flushes
     stall 2 | unstall 2          the disk of broker 2 ends no flush
     again 1>2 nth=0              the nth message with entries from 1 to 2 arrives once more
     ask 2>3 epoch=1 end=5 last=0 [pre]    a vote asked by hand
+    answer 3>1 epoch=0 matched=5 flushed=5    an append answered by hand
     show 1 | show all            role, log by epochs, commit
 """
 
@@ -46,7 +47,7 @@ from moldau.raft.events import (
     TransferAsked,
 )
 from moldau.raft.membership import Members
-from moldau.raft.messages import VoteAsked
+from moldau.raft.messages import AppendAnswered, Message, VoteAsked
 from moldau.records.record import Record, build_batch
 from moldau.testing.logs import flush
 from moldau.testing.simulation.adapter import LogAdapter, batch_items, write_items
@@ -110,6 +111,7 @@ class Scenario:
             "unstall": self._stall,
             "again": self._again,
             "ask": self._ask_vote,
+            "answer": self._answer,
             "show": self._show,
         }
 
@@ -303,8 +305,20 @@ class Scenario:
             "pre" in words,
             False,
         )
+        self._deliver(source, target, question)
+
+    def _answer(self, words: list[str], named: dict[str, str]) -> None:
+        source, target = (BrokerId(int(part)) for part in words[1].split(">"))
+        epoch = Epoch(int(named["epoch"]))
+        matched = RaftIndex(int(named["matched"]))
+        answer = AppendAnswered(
+            epoch, True, matched, matched, RaftIndex(int(named["flushed"])), epoch
+        )
+        self._deliver(source, target, answer)
+
+    def _deliver(self, source: BrokerId, target: BrokerId, message: Message) -> None:
         incarnation = self.world.brokers[source].incarnation
-        self.world.brokers[target].receive(Parcel(source, target, incarnation, question))
+        self.world.brokers[target].receive(Parcel(source, target, incarnation, message))
 
     # ---- looking
 

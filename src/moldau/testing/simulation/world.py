@@ -218,7 +218,7 @@ class World:
     def propose(self, broker: SimBroker) -> bool:
         """A client sends a batch that nobody sent before."""
         process = broker.process
-        if process is None or not process.core.may_propose:
+        if process is None or not broker.takes_proposals:
             return False
         self.proposals += 1
         number = self.proposals
