@@ -85,6 +85,22 @@ def test_an_old_batch_beyond_the_cut_does_not_come_back(monkeypatch: pytest.Monk
     assert ends_after(True) == 3
 
 
+@pytest.mark.parametrize("policy", list(FlushPolicy))
+@pytest.mark.parametrize("size", [0, 100, HEADER_BYTES - 1, HEADER_BYTES])
+def test_a_file_that_a_power_cut_left_without_a_batch_is_an_empty_log(
+    policy: FlushPolicy, size: int
+) -> None:
+    config = LogConfig(flush=policy)
+    disk = SimDisk()
+    disk.makedirs("log")
+    disk.open(FIRST, create=True).pwrite(bytes(size), 0)
+    log = open_log(disk, config)
+    assert log.end_offset == 0
+    batch = append(log, value=b"new")
+    flush(log)
+    assert list(open_log(killed(disk), config).batches(Offset(0))) == [batch]
+
+
 @pytest.mark.parametrize("place", ["first", "middle", "last"])
 def test_a_flipped_bit_in_flushed_data_stops_the_log_after_a_kill(place: str) -> None:
     disk = SimDisk()

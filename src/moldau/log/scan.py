@@ -178,7 +178,8 @@ def is_zero(file: File, position: int, end: int) -> bool:
 
 def find_valid_batch(file: File, position: int, end: int, offset: Offset) -> int | None:
     """Position of an intact batch of the log beyond a bad one that begins at `position`."""
-    data = file.pread(min(end - position, _SEARCH_BYTES_MAX), position)
+    # A power cut may leave a file that ends before its first batch.
+    data = file.pread(max(0, min(end - position, _SEARCH_BYTES_MAX)), position)
     if len(data) > LENGTH_END:
         # A flipped bit in the records leaves the length right: the next batch follows at once.
         _, length = _peek(data)

@@ -102,6 +102,8 @@ class SimFile:
 
     def pread(self, size: int, position: int) -> bytes:
         self._check_open()
+        if size < 0 or position < 0:
+            _fail(errno.EINVAL, self._path)
         return bytes(self._node.live[position : position + size])
 
     def flush(self) -> None:
