@@ -70,6 +70,21 @@ def test_a_damaged_identity_is_corruption_and_stays(tmp_path: Path, content: byt
     assert files.read("broker.json") == content
 
 
+def test_a_flipped_bit_anywhere_in_the_identity_is_never_another_identity(tmp_path: Path) -> None:
+    files = OsFiles(tmp_path)
+    load_identity(files, FRESH)
+    good = files.read("broker.json")
+    for position in range(len(good)):
+        for bit in range(8):
+            bad = bytearray(good)
+            bad[position] ^= 1 << bit
+            files.replace("broker.json", bytes(bad))
+            try:
+                assert load_identity(files, FRESH) == FRESH
+            except CorruptionError as error:
+                assert "broker.json" in str(error)
+
+
 def test_logs_without_an_identity_are_not_adopted(tmp_path: Path) -> None:
     files = OsFiles(tmp_path)
     files.makedirs(partition_path("t", TOPIC_ID, ZERO))

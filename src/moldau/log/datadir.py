@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from crc32c import crc32c
+
 from moldau.log.flush import DISK_FULL
 from moldau.log.port import Files
 from moldau.model.errors import ConfigError, CorruptionError, StorageError
@@ -78,6 +80,11 @@ class DirectoryLock:
             self._descriptor = None
 
 
+def _checksum(identity: Identity) -> str:
+    text = f"{identity.broker_id} {identity.cluster_id} {identity.directory_id}"
+    return f"{crc32c(text.encode()):08x}"
+
+
 def load_identity(files: Files, fresh: Identity) -> Identity:
     """The directory's identity; a new directory takes on `fresh`.
 
@@ -93,6 +100,7 @@ def load_identity(files: Files, fresh: Identity) -> Identity:
             "broker_id": fresh.broker_id,
             "cluster_id": fresh.cluster_id,
             "directory_id": fresh.directory_id,
+            "checksum": _checksum(fresh),
         }
         files.replace(_IDENTITY, json.dumps(entry, indent=2).encode() + b"\n")
         return fresh
@@ -103,6 +111,9 @@ def load_identity(files: Files, fresh: Identity) -> Identity:
             cluster_id=str(entry["cluster_id"]),
             directory_id=str(entry["directory_id"]),
         )
+        # One flipped bit makes another cluster's broker of it.
+        if entry["checksum"] != _checksum(found):
+            raise ValueError("its checksum does not match; restore it from a backup")
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptionError(f"{_IDENTITY} cannot be read: {error}") from None
     if found.broker_id != fresh.broker_id:
