@@ -14,6 +14,7 @@ The connection owns its socket instead of using a transport, for two reasons tha
 
 import logging
 import socket
+import struct
 from asyncio import AbstractEventLoop
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -29,6 +30,7 @@ from moldau.net.outgoing import Outgoing
 log = logging.getLogger(__name__)
 
 _LENGTH_BYTES = 4
+_unpack_length = struct.Struct(">i").unpack_from
 _TURN_SECONDS_MAX = 0.005
 """Frames of one connection are handled for so long; those left wait for its next turn."""
 
@@ -196,12 +198,16 @@ class Connection(Outgoing):
         self._flush()
 
     def _handle_frames(self, view: memoryview, position: int, end: int) -> int:
-        request_bytes_max = self._limits.request_bytes_max
+        limits, budget, replies = self._limits, self._budget, self._replies
+        request_bytes_max = limits.request_bytes_max
+        inflight_requests_max = limits.inflight_requests_max
+        inflight_bytes_max = limits.inflight_bytes_max
+        outgoing_bytes_max = limits.outgoing_bytes_max
         on_frame = self._handler.on_frame
         monotonic = self._clock.monotonic
         turn_ends = monotonic() + _TURN_SECONDS_MAX
         while end - position >= _LENGTH_BYTES:
-            size = int.from_bytes(view[position : position + _LENGTH_BYTES], "big", signed=True)
+            (size,) = _unpack_length(view, position)
             if not 0 < size <= request_bytes_max:
                 raise PeerProtocolError(f"frame of {size} bytes (limit {request_bytes_max})")
             frame_end = position + _LENGTH_BYTES + size
@@ -213,10 +219,10 @@ class Connection(Outgoing):
             if self.is_closed:
                 break
             if (
-                len(self._replies) >= self._limits.inflight_requests_max
-                or self._inflight_bytes >= self._limits.inflight_bytes_max
-                or self._out_bytes >= self._limits.outgoing_bytes_max
-                or self._budget.used >= self._budget.bytes_max
+                len(replies) >= inflight_requests_max
+                or self._inflight_bytes >= inflight_bytes_max
+                or self._out_bytes >= outgoing_bytes_max
+                or budget.used >= budget.bytes_max
                 or (position < end and monotonic() >= turn_ends)
             ):
                 self._pause()

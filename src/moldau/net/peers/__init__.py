@@ -1,0 +1,1 @@
+"""Connections between brokers: one outgoing link per peer, one listener for theirs."""

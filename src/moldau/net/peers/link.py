@@ -1,0 +1,306 @@
+"""Owns the outgoing link to one peer: dialling, the handshake, the queue, and dialling again.
+
+A link only sends. It never keeps anything for a peer that is not there: what was queued when the
+connection broke is gone, and its owner is told so. While more than the bound waits to be sent,
+`has_room` is False and bulk must wait for `on_room`; small messages are still taken up to twice the
+bound and dropped beyond, as a network may do.
+"""
+
+import asyncio
+import logging
+import random
+import socket
+import struct
+from asyncio import AbstractEventLoop
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from moldau.model.errors import PeerProtocolError
+from moldau.model.slices import Chunk, FileSlice
+from moldau.net.outgoing import Outgoing
+from moldau.net.peers.frames import FrameKind, frame_head, size_of
+from moldau.net.peers.handshake import (
+    HANDSHAKE_BYTES_MAX,
+    Hello,
+    decode_answer,
+    encode_hello,
+)
+
+log = logging.getLogger(__name__)
+
+_LENGTH: Final = struct.Struct(">I")
+_DIAL_SECONDS_MAX: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkLimits:
+    """Bounds of one link."""
+
+    queue_bytes_max: int = 2 * 1024 * 1024
+    """Little: heartbeats wait behind it."""
+    queue_chunks_max: int = 4096
+    retry_seconds_min: float = 0.05
+    retry_seconds_max: float = 2.0
+    unacknowledged_ms_max: int = 10_000
+    """A peer whose kernel takes nothing for this long is gone."""
+
+
+class _Stream(Outgoing):
+    """The connected socket of a link."""
+
+    __slots__ = ("_link", "is_closed")
+
+    def __init__(self, loop: AbstractEventLoop, sock: socket.socket, link: "PeerLink") -> None:
+        super().__init__(loop, sock)
+        self._link = link
+        self.is_closed = False
+        loop.add_reader(sock, self._on_readable)
+
+    @property
+    def queued_bytes(self) -> int:
+        return self._out_bytes
+
+    @property
+    def queued_chunks(self) -> int:
+        return len(self._out)
+
+    @property
+    def has_files(self) -> bool:
+        return any(isinstance(chunk, FileSlice) for chunk in self._out)
+
+    def send(self, chunks: Sequence[Chunk]) -> None:
+        self._enqueue(chunks)
+        if not self._writing:
+            self._write()
+
+    def _on_writable(self) -> None:
+        self._write()
+        if not self.is_closed:
+            self._link.on_progress()
+
+    def _on_readable(self) -> None:
+        try:
+            received = self._socket.recv(64)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self.close(f"reset: {error.strerror}")
+            return
+        self.close("closed by the peer" if not received else "the peer sent on a one-way link")
+
+    def close(self, reason: str, level: int = logging.INFO) -> None:
+        if self.is_closed:
+            return
+        self.is_closed = True
+        self._loop.remove_reader(self._socket)
+        super().close(reason, level)
+        self._link.on_stream_closed(self, reason, level)
+
+
+class PeerLink:
+    """One peer, as far as sending to it goes. Starts dialling with `start`."""
+
+    def __init__(
+        self,
+        *,
+        loop: AbstractEventLoop,
+        rng: random.Random,
+        hello: Hello,
+        address: tuple[str, int],
+        on_connected: Callable[[], None],
+        on_lost: Callable[[str], None],
+        on_room: Callable[[], None],
+        limits: LinkLimits | None = None,
+    ) -> None:
+        """Callbacks run from the loop, never inside a call of this object's methods."""
+        self._loop = loop
+        self._rng = rng
+        self._hello = hello
+        self.address = address
+        self._on_connected = on_connected
+        self._on_lost = on_lost
+        self._on_room = on_room
+        self._limits = limits or LinkLimits()
+        self._stream: _Stream | None = None
+        self._dialling: asyncio.Task[None] | None = None
+        self._is_stopped = True
+        self._wants_room = False
+        self._attempts = 0
+        self.refusal = ""
+        """Why the peer refused the last hello; empty if it did not."""
+        self.frames_total = 0
+        self.bytes_total = 0
+        self.dropped_total = 0
+
+    # ---- life
+
+    def start(self) -> None:
+        self._is_stopped = False
+        if self._dialling is None and self._stream is None:
+            self._dialling = self._loop.create_task(self._dial())
+
+    def stop(self) -> None:
+        """For good; nothing is reported any more."""
+        self._is_stopped = True
+        if self._dialling is not None:
+            self._dialling.cancel()
+            self._dialling = None
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.close("the link was stopped", logging.DEBUG)
+
+    def move(self, address: tuple[str, int]) -> None:
+        """The peer lives elsewhere now."""
+        if address != self.address:
+            self.address = address
+            self.reset("the peer moved")
+
+    def reset(self, reason: str) -> None:
+        """Drop the connection with all that is queued, and dial again."""
+        if self._stream is not None:
+            self._stream.close(reason)
+
+    # ---- sending
+
+    @property
+    def is_connected(self) -> bool:
+        return self._stream is not None
+
+    @property
+    def queued_bytes(self) -> int:
+        return self._stream.queued_bytes if self._stream is not None else 0
+
+    @property
+    def has_files_queued(self) -> bool:
+        """Whether slices of files wait, whose bytes must not change until they are sent."""
+        return self._stream is not None and self._stream.has_files
+
+    @property
+    def has_room(self) -> bool:
+        """Whether bulk may be sent now. If not, on_room or on_lost follows."""
+        stream = self._stream
+        if stream is None:
+            return False
+        limits = self._limits
+        if (
+            stream.queued_bytes < limits.queue_bytes_max
+            and stream.queued_chunks < limits.queue_chunks_max
+        ):
+            return True
+        self._wants_room = True
+        return False
+
+    def send(self, kind: FrameKind, chunks: Sequence[Chunk]) -> bool:
+        """Queue one frame; False if it was dropped, because nobody is there or too much waits."""
+        stream = self._stream
+        if stream is None:
+            return False
+        limits = self._limits
+        if (
+            stream.queued_bytes > 2 * limits.queue_bytes_max
+            or stream.queued_chunks > 2 * limits.queue_chunks_max
+        ):
+            self.dropped_total += 1
+            return False
+        size = size_of(chunks)
+        self.frames_total += 1
+        self.bytes_total += size
+        stream.send([frame_head(kind, size), *chunks])
+        return self._stream is stream
+
+    def on_progress(self) -> None:
+        """For the stream: it sent something."""
+        stream, limits = self._stream, self._limits
+        if (
+            self._wants_room
+            and stream is not None
+            and stream.queued_bytes <= limits.queue_bytes_max // 2
+            and stream.queued_chunks <= limits.queue_chunks_max // 2
+        ):
+            self._wants_room = False
+            self._on_room()
+
+    def on_stream_closed(self, stream: _Stream, reason: str, level: int) -> None:
+        """For the stream: it ended."""
+        if self._stream is not stream:
+            return
+        self._stream = None
+        self._wants_room = False
+        log.log(level, "link to broker %d lost: %s", self._hello.target, reason)
+        self._loop.call_soon(self._report_lost, reason)
+
+    def _report_lost(self, reason: str) -> None:
+        if not self._is_stopped:
+            self._on_lost(reason)
+            self.start()
+
+    # ---- dialling
+
+    async def _dial(self) -> None:
+        try:
+            while not self._is_stopped:
+                try:
+                    async with asyncio.timeout(_DIAL_SECONDS_MAX):
+                        sock = await self._shake_hands()
+                    break
+                except (OSError, TimeoutError, PeerProtocolError) as error:
+                    log.debug("broker %d cannot be reached: %s", self._hello.target, error)
+                await asyncio.sleep(self._next_delay())
+            else:
+                return
+        finally:
+            self._dialling = None
+        self._attempts = 0
+        self._stream = _Stream(self._loop, sock, self)
+        log.info("link to broker %d is up", self._hello.target)
+        self._on_connected()
+
+    def _next_delay(self) -> float:
+        limits = self._limits
+        longest = limits.retry_seconds_min * (1 << min(self._attempts, 16))
+        self._attempts += 1
+        # Never the same for two brokers: they would come back all at once.
+        return min(longest, limits.retry_seconds_max) * (0.5 + self._rng.random() / 2)
+
+    async def _shake_hands(self) -> socket.socket:
+        """A connected socket whose other side accepted the hello."""
+        loop = self._loop
+        host, port = self.address
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        if not found:
+            raise OSError(f"{host} has no address")
+        family, kind, protocol, _, address = found[0]
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(
+                socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, self._limits.unacknowledged_ms_max
+            )
+            await loop.sock_connect(sock, address)
+            body = encode_hello(self._hello)
+            await loop.sock_sendall(sock, _LENGTH.pack(len(body)) + body)
+            (size,) = _LENGTH.unpack(await self._receive(sock, _LENGTH.size))
+            if size > HANDSHAKE_BYTES_MAX:
+                raise PeerProtocolError(f"an answer of {size} bytes to a hello")
+            answer = decode_answer(await self._receive(sock, size))
+            if answer.reason != self.refusal:
+                self.refusal = answer.reason
+                if answer.reason:
+                    log.warning("broker %d refuses: %s", self._hello.target, answer.reason)
+            if answer.reason:
+                raise PeerProtocolError(f"refused: {answer.reason}")
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+
+    async def _receive(self, sock: socket.socket, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            more = await self._loop.sock_recv(sock, size - len(data))
+            if not more:
+                raise PeerProtocolError("closed during the handshake")
+            data += more
+        return data

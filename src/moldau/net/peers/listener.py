@@ -1,0 +1,175 @@
+"""Owns the listening socket for peers: a caller says who it is first, or is closed.
+
+What a peer sends arrives here; answers leave by this broker's own link to it. Of two connections of
+the same peer the later one counts: the earlier is a leftover that nobody has noticed yet.
+"""
+
+import logging
+import struct
+from asyncio import AbstractEventLoop
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from moldau.model.clock import Clock
+from moldau.model.errors import PeerProtocolError
+from moldau.model.ids import BrokerId
+from moldau.net.buffers import ByteBudget
+from moldau.net.connection import Connection, ConnectionLimits
+from moldau.net.listener import Listener, ListenerLimits
+from moldau.net.peers.frames import FRAME_BYTES_MAX, FrameKind
+from moldau.net.peers.handshake import (
+    HANDSHAKE_BYTES_MAX,
+    PROTOCOL_VERSION,
+    Answer,
+    Hello,
+    decode_hello,
+    encode_answer,
+)
+
+log = logging.getLogger(__name__)
+
+HANDSHAKE_SECONDS_MAX: Final = 10.0
+_SILENT_SECONDS_MAX: Final = 30.0
+"""Peers send a heartbeat several times a second: one that does not is gone."""
+_RECEIVING_BYTES_MAX: Final = 256 * 1024 * 1024
+_CALLER_LIMITS: Final = ConnectionLimits(
+    request_bytes_max=HANDSHAKE_BYTES_MAX,
+    inflight_bytes_max=HANDSHAKE_BYTES_MAX,
+    inflight_requests_max=1,
+    outgoing_bytes_max=HANDSHAKE_BYTES_MAX,
+)
+_PEER_LIMITS: Final = ConnectionLimits(
+    request_bytes_max=FRAME_BYTES_MAX,
+    inflight_bytes_max=FRAME_BYTES_MAX,
+    inflight_requests_max=1,
+    outgoing_bytes_max=HANDSHAKE_BYTES_MAX,
+)
+_LENGTH: Final = struct.Struct(">I")
+_KINDS: Final = {int(kind): kind for kind in FrameKind}
+
+
+class PeerHandler(Protocol):
+    """Who understands the frames of peers. A body is valid only until the call returns."""
+
+    def on_peer_connected(self, hello: Hello) -> None: ...
+
+    def on_peer_frame(self, sender: BrokerId, kind: FrameKind, body: memoryview) -> None:
+        """Raises PeerProtocolError: the connection is closed then."""
+        ...
+
+    def on_peer_gone(self, sender: BrokerId) -> None: ...
+
+
+class PeerListener:
+    """Accepts peers, and nobody else."""
+
+    def __init__(
+        self,
+        *,
+        loop: AbstractEventLoop,
+        clock: Clock,
+        cluster_id: str,
+        me: BrokerId,
+        authorize: Callable[[Hello], str | None],
+        handler: PeerHandler,
+        connections_max: int = 256,
+        handshake_seconds_max: float = HANDSHAKE_SECONDS_MAX,
+    ) -> None:
+        """`authorize` returns why a caller of the right cluster is refused, or None."""
+        self._loop = loop
+        self._cluster_id = cluster_id
+        self._me = me
+        self._authorize = authorize
+        self._handler = handler
+        self._handshake_seconds_max = handshake_seconds_max
+        self._connections: dict[BrokerId, Connection] = {}
+        self.refused_total = 0
+        self._listener = Listener(
+            loop=loop,
+            handler=self,
+            limits=ListenerLimits(
+                connections_max=connections_max,
+                connections_per_address_max=connections_max,
+                idle_seconds_max=_SILENT_SECONDS_MAX,
+            ),
+            connection_limits=_CALLER_LIMITS,
+            budget=ByteBudget(_RECEIVING_BYTES_MAX),
+            clock=clock,
+            on_accepted=self._await_hello,
+        )
+
+    def bind(self, host: str, port: int) -> tuple[str, int]:
+        """Returns the address bound (port 0 picks a free one). Raises OSError."""
+        return self._listener.bind(host, port)
+
+    def start(self) -> None:
+        self._listener.start()
+
+    def close(self) -> None:
+        self._listener.close()
+
+    @property
+    def peers(self) -> list[BrokerId]:
+        """Who is connected to this broker now."""
+        return list(self._connections)
+
+    def disconnect(self, peer: BrokerId, reason: str) -> None:
+        """Close what a peer sends on; it may call again, and is judged again then."""
+        connection = self._connections.get(peer)
+        if connection is not None:
+            connection.close(reason, level=logging.INFO)
+
+    # ---- frames
+
+    def _await_hello(self, connection: Connection) -> None:
+        self._loop.call_later(self._handshake_seconds_max, self._give_up, connection)
+
+    def _give_up(self, connection: Connection) -> None:
+        if connection.state is None:
+            connection.close("no hello in time", level=logging.WARNING)
+
+    def on_frame(self, connection: Connection, frame: memoryview) -> None:
+        hello = connection.state
+        if not isinstance(hello, Hello):
+            self._greet(connection, frame)
+            return
+        kind = _KINDS.get(frame[0])
+        if kind is None:
+            raise PeerProtocolError(f"a frame of unknown kind {frame[0]}")
+        self._handler.on_peer_frame(hello.sender, kind, frame[1:])
+        connection.no_reply()
+
+    def _greet(self, connection: Connection, frame: memoryview) -> None:
+        hello = decode_hello(frame)
+        reason = self._judge(hello)
+        body = encode_answer(Answer(reason or ""))
+        connection.reply([_LENGTH.pack(len(body)) + body])
+        if reason is not None:
+            self.refused_total += 1
+            log.warning("broker %d at %s refused: %s", hello.sender, connection.address, reason)
+            connection.drain()
+            return
+        earlier = self._connections.get(hello.sender)
+        if earlier is not None:
+            earlier.close("the peer connected anew")
+        connection.state = hello
+        connection.set_limits(_PEER_LIMITS)
+        self._connections[hello.sender] = connection
+        self._handler.on_peer_connected(hello)
+
+    def _judge(self, hello: Hello) -> str | None:
+        if hello.version != PROTOCOL_VERSION:
+            return f"protocol version {hello.version}; this broker speaks {PROTOCOL_VERSION}"
+        if hello.cluster_id != self._cluster_id:
+            return f"this broker is of cluster {self._cluster_id}"
+        if hello.target != self._me:
+            return f"this is broker {self._me}, not {hello.target}"
+        if hello.sender == self._me or hello.sender < 0:
+            return f"broker {hello.sender} cannot be a peer of broker {self._me}"
+        return self._authorize(hello)
+
+    def on_closed(self, connection: Connection) -> None:
+        hello = connection.state
+        if isinstance(hello, Hello) and self._connections.get(hello.sender) is connection:
+            del self._connections[hello.sender]
+            self._handler.on_peer_gone(hello.sender)

@@ -1,0 +1,159 @@
+"""Owns small questions between brokers: request id, method, payload; a reply or an error.
+
+For what is rare: forwarded commands, announcements, joins. A question leaves by the link to the
+peer, its answer comes back by the peer's own link, so both sides bound what is open: the asker how
+many answers it waits for, the asked how many it works on.
+"""
+
+import asyncio
+import logging
+import struct
+from asyncio import AbstractEventLoop
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from moldau.model.errors import ErrorCode, PeerProtocolError, RefusedError
+from moldau.model.ids import BrokerId
+from moldau.model.slices import Chunk
+from moldau.net.peers.frames import FrameKind
+
+log = logging.getLogger(__name__)
+
+PAYLOAD_BYTES_MAX: Final = 8 * 1024 * 1024
+_OPEN_MAX: Final = 1024
+_WORKING_PER_PEER_MAX: Final = 64
+_REQUEST: Final = struct.Struct(">QH")
+_REPLY: Final = struct.Struct(">Q")
+_FAILURE: Final = struct.Struct(">Qh")
+_MESSAGE_BYTES_MAX: Final = 1024
+
+Answerer = Callable[[BrokerId, bytes], Awaitable[bytes]]
+"""Answers one method; RefusedError goes back to the asker with its code."""
+Sender = Callable[[BrokerId, FrameKind, list[Chunk]], bool]
+
+
+class PeerRpc:
+    """Questions asked and answered by one broker."""
+
+    def __init__(self, *, loop: AbstractEventLoop, send: Sender) -> None:
+        self._loop = loop
+        self._send = send
+        self._methods: dict[int, Answerer] = {}
+        self._next_id = 1
+        self._open: dict[int, tuple[BrokerId, asyncio.Future[bytes]]] = {}
+        self._working: dict[asyncio.Task[None], BrokerId] = {}
+
+    def serve(self, method: int, answerer: Answerer) -> None:
+        self._methods[method] = answerer
+
+    async def call(
+        self, peer: BrokerId, method: int, payload: bytes, timeout_seconds: float
+    ) -> bytes:
+        """Raises RefusedError: the peer's own, or NETWORK_EXCEPTION, REQUEST_TIMED_OUT."""
+        if len(payload) > PAYLOAD_BYTES_MAX:
+            raise RefusedError(ErrorCode.INVALID_REQUEST, f"a question of {len(payload)} bytes")
+        if len(self._open) >= _OPEN_MAX:
+            raise RefusedError(ErrorCode.NETWORK_EXCEPTION, f"{_OPEN_MAX} questions are open")
+        request_id = self._next_id
+        self._next_id += 1
+        future: asyncio.Future[bytes] = self._loop.create_future()
+        self._open[request_id] = (peer, future)
+        try:
+            if not self._send(
+                peer, FrameKind.REQUEST, [_REQUEST.pack(request_id, method), payload]
+            ):
+                raise RefusedError(ErrorCode.NETWORK_EXCEPTION, f"no link to broker {peer}")
+            async with asyncio.timeout(timeout_seconds):
+                return await future
+        except TimeoutError:
+            raise RefusedError(
+                ErrorCode.REQUEST_TIMED_OUT, f"broker {peer} did not answer in time"
+            ) from None
+        finally:
+            del self._open[request_id]
+
+    def on_frame(self, sender: BrokerId, kind: FrameKind, body: memoryview) -> None:
+        """Raises PeerProtocolError."""
+        try:
+            if kind is FrameKind.REQUEST:
+                request_id, method = _REQUEST.unpack_from(body)
+                self._on_request(sender, request_id, method, body[_REQUEST.size :])
+            elif kind is FrameKind.REPLY:
+                (request_id,) = _REPLY.unpack_from(body)
+                self._settle(sender, request_id, bytes(body[_REPLY.size :]))
+            else:
+                request_id, code = _FAILURE.unpack_from(body)
+                message = bytes(body[_FAILURE.size :]).decode(errors="replace")
+                self._settle(sender, request_id, RefusedError(_code(code), message))
+        except struct.error:
+            raise PeerProtocolError(f"a frame of kind {kind} with {len(body)} bytes") from None
+
+    def _settle(self, sender: BrokerId, request_id: int, result: bytes | RefusedError) -> None:
+        peer, future = self._open.get(request_id, (None, None))
+        if future is None or peer != sender or future.done():
+            # Given up meanwhile.
+            return
+        if isinstance(result, bytes):
+            future.set_result(result)
+        else:
+            future.set_exception(result)
+
+    def _on_request(self, sender: BrokerId, request_id: int, method: int, body: memoryview) -> None:
+        if len(body) > PAYLOAD_BYTES_MAX:
+            raise PeerProtocolError(f"a question of {len(body)} bytes")
+        answerer = self._methods.get(method)
+        if answerer is None:
+            error = RefusedError(ErrorCode.UNSUPPORTED_VERSION, f"method {method} is not known")
+            self._fail(sender, request_id, error)
+            return
+        if sum(peer == sender for peer in self._working.values()) >= _WORKING_PER_PEER_MAX:
+            error = RefusedError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, "too many questions at once")
+            self._fail(sender, request_id, error)
+            return
+        task = self._loop.create_task(self._answer(sender, request_id, answerer, bytes(body)))
+        self._working[task] = sender
+        task.add_done_callback(self._forget)
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        del self._working[task]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a question of a peer met a defect", exc_info=error)
+
+    async def _answer(
+        self, sender: BrokerId, request_id: int, answerer: Answerer, payload: bytes
+    ) -> None:
+        try:
+            reply = await answerer(sender, payload)
+        except RefusedError as error:
+            self._fail(sender, request_id, error)
+            return
+        if len(reply) > PAYLOAD_BYTES_MAX:
+            refusal = RefusedError(ErrorCode.UNKNOWN_SERVER_ERROR, f"a reply of {len(reply)} bytes")
+            self._fail(sender, request_id, refusal)
+            return
+        self._send(sender, FrameKind.REPLY, [_REPLY.pack(request_id), reply])
+
+    def _fail(self, sender: BrokerId, request_id: int, error: RefusedError) -> None:
+        text = error.message.encode()[:_MESSAGE_BYTES_MAX]
+        self._send(sender, FrameKind.FAILURE, [_FAILURE.pack(request_id, error.code), text])
+
+    def peer_lost(self, peer: BrokerId) -> None:
+        """Whatever it was asked is not answered any more."""
+        for asked, future in list(self._open.values()):
+            if asked == peer and not future.done():
+                future.set_exception(
+                    RefusedError(ErrorCode.NETWORK_EXCEPTION, f"the link to broker {peer} is lost")
+                )
+
+    def stop(self) -> None:
+        for task in list(self._working):
+            task.cancel()
+        for peer in {peer for peer, _ in self._open.values()}:
+            self.peer_lost(peer)
+
+
+def _code(code: int) -> ErrorCode:
+    try:
+        return ErrorCode(code)
+    except ValueError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR

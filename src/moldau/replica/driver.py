@@ -1,0 +1,580 @@
+"""Owns every Raft group of this broker: steps their cores, and runs what they want done.
+
+Everything happens on the event loop. An event is one step of one core; what it wants of log and
+peers is done before the next step of that group. What can be shared between groups waits for the
+end of the loop's turn: one frame per peer, one write of votes, one look at what is flushed. So ten
+proposals of one turn travel as one Append and are answered once.
+
+Signs of life are per pair of brokers (heartbeat.py) and reach a core only when it matters to it:
+before its timer fires, and before it judges a candidate.
+"""
+
+import asyncio
+import logging
+import random
+from asyncio import AbstractEventLoop, TimerHandle
+from collections.abc import Mapping, Sequence
+from heapq import heappop, heappush
+from typing import Final
+
+from moldau.log.interface import PartitionLog
+from moldau.model.clock import Clock
+from moldau.model.errors import (
+    CorruptionError,
+    DiskFullError,
+    ErrorCode,
+    MoldauError,
+    RefusedError,
+    StorageError,
+)
+from moldau.model.ids import NO_EPOCH, BrokerId, Epoch, Offset
+from moldau.net.peers.frames import FrameKind
+from moldau.raft import events as e
+from moldau.raft.config import RaftConfig
+from moldau.raft.core import RaftCore
+from moldau.raft.errors import RaftError
+from moldau.raft.events import Event, Role
+from moldau.raft.membership import Members
+from moldau.raft.messages import AppendAnswered, Pong, VoteAsked
+from moldau.raft.progress import FOREVER
+from moldau.records.batch import BatchHeader, stamp
+from moldau.replica.effects import Effects
+from moldau.replica.flusher import Flusher, FlushHandle
+from moldau.replica.group import FollowerProgress, Group, GroupOwner
+from moldau.replica.heartbeat import PeerBeat, decode_heartbeat, encode_heartbeat
+from moldau.replica.log_view import GroupLog
+from moldau.replica.peer import Peer
+from moldau.replica.peer_codec import GroupKey, Parcel, decode_frame
+from moldau.replica.transport import Transport
+from moldau.replica.vote_writer import Vote, Votes, VoteWriter
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT_MS: Final = 150
+_BULK_BYTES_PER_TURN_MAX: Final = 4 * 1024 * 1024
+"""Sent to one peer before it is the turn of others."""
+_STALL_MS: Final = 200
+"""A timer this late was held up, and so were the messages that would have moved it."""
+
+
+class Driver:
+    """All groups of one broker."""
+
+    def __init__(
+        self,
+        *,
+        loop: AbstractEventLoop,
+        clock: Clock,
+        rng: random.Random,
+        flusher: Flusher,
+        votes: Votes,
+        transport: Transport,
+        config: RaftConfig | None = None,
+        heartbeat_ms: int = HEARTBEAT_MS,
+    ) -> None:
+        """A failed disk is reported through the flusher, which ends the process."""
+        self._loop = loop
+        self._clock = clock
+        self._rng = rng
+        self._flusher = flusher
+        self._transport = transport
+        self._config = config or RaftConfig()
+        self._heartbeat_seconds = heartbeat_ms / 1000
+        self.me = transport.me
+        self._session = rng.getrandbits(64)
+        self._groups: dict[bytes, Group] = {}
+        self._names: dict[str, Group] = {}
+        self._peers: dict[BrokerId, Peer] = {}
+        self._votes = VoteWriter(
+            loop=loop, votes=votes, on_persisted=self._on_votes, on_failure=flusher.report
+        )
+        self._effects = Effects(peers=self._peers, votes=self._votes, flusher=flusher)
+        self._touched: dict[Group, None] = {}
+        self._is_turning = False
+        self._turn_due = False
+        self._heap: list[tuple[int, int, Group]] = []
+        self._heap_number = 0
+        self._timer: TimerHandle | None = None
+        self._timer_at = FOREVER
+        self._is_stalled = False
+        self._beat_timer: TimerHandle | None = None
+        self._read_number = 0
+        self.unknown_total = 0
+        """Messages for groups that are not here."""
+        transport.attach(self)
+
+    def start(self) -> None:
+        """Begin to beat; the transport is started by its owner."""
+        self._beat_timer = self._loop.call_later(self._heartbeat_seconds, self._on_beat)
+
+    def stop(self) -> None:
+        """Step nothing any more. Logs, flusher and transport are closed by their owners."""
+        for timer in (self._timer, self._beat_timer):
+            if timer is not None:
+                timer.cancel()
+        for group in list(self._names.values()):
+            self.remove_group(group)
+        self._votes.stop()
+
+    @property
+    def now(self) -> int:
+        """Milliseconds of the steady clock, as the cores count."""
+        return int(self._clock.monotonic() * 1000)
+
+    # ---- peers and groups
+
+    def add_peer(self, broker: BrokerId, address: tuple[str, int]) -> None:
+        """A broker of the cluster, or its new address."""
+        link = self._transport.add_peer(broker, address)
+        if broker not in self._peers:
+            peer = self._peers[broker] = Peer(broker, link, PeerBeat(self._session))
+            for group in list(self._names.values()):
+                if group.is_leader and broker in group.core.progress:
+                    peer.beat.lead(group)
+                    # What was to be sent to it before had nowhere to wait.
+                    self._handle(group, e.PeerLost(broker))
+
+    def remove_peer(self, broker: BrokerId) -> None:
+        """It left the cluster."""
+        self._transport.remove_peer(broker)
+        self._peers.pop(broker, None)
+
+    def add_group(
+        self,
+        key: GroupKey,
+        partition_log: PartitionLog,
+        members: Members,
+        owner: GroupOwner,
+        *,
+        may_vote: bool = True,
+    ) -> Group:
+        """Run a group. `members`: as created; what the log says is more recent.
+
+        A group with this broker as its only voter elects itself at once.
+        """
+        wire = key.wire
+        if wire in self._groups:
+            raise ValueError(f"group {key.name} runs already")
+        view = GroupLog(partition_log, members)
+        epoch, voted_for = self._votes.get(key.name)
+        core = RaftCore(
+            me=self.me,
+            log=view,
+            config=self._config,
+            chance=self._rng,
+            now=self.now,
+            epoch=epoch,
+            voted_for=voted_for,
+            may_vote=may_vote,
+        )
+        handle = FlushHandle(partition_log, lambda: self._on_flushed(group))
+        group = Group(
+            key=key, log=partition_log, view=view, core=core, owner=owner, flush_handle=handle
+        )
+        self._groups[wire] = group
+        self._names[group.name] = group
+        self._touch(group)
+        if partition_log.flushed_index < partition_log.end_index:
+            self._effects.flush_later(group, 0)
+        if core.members.voters == (self.me,):
+            self.campaign(group)
+        return group
+
+    def remove_group(self, group: Group, *, forget_vote: bool = False) -> None:
+        """Stop a group; the owner closes its log. A deleted topic's vote is forgotten, too."""
+        if self._names.pop(group.name, None) is None:
+            return
+        del self._groups[group.wire]
+        group.is_removed = True
+        group.flush_handle.is_dropped = True
+        self._touched.pop(group, None)
+        self._detach(group)
+        if forget_vote:
+            self._votes.forget(group.name)
+
+    def _detach(self, group: Group) -> None:
+        """Nothing is sent, promised or answered for the group any more."""
+        for peer in self._peers.values():
+            peer.waiting.pop(group, None)
+            peer.beat.forget(group)
+        reads, group.reads = group.reads, {}
+        for future in reads.values():
+            if not future.done():
+                future.set_exception(RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+
+    def get(self, key: GroupKey) -> Group | None:
+        return self._groups.get(key.wire)
+
+    @property
+    def groups(self) -> Mapping[str, Group]:
+        """By name."""
+        return self._names
+
+    # ---- what the owner asks for
+
+    def propose(
+        self, group: Group, data: bytearray | memoryview, headers: Sequence[BatchHeader]
+    ) -> tuple[Offset, Offset]:
+        """Append checked batches; returns the first offset and the one after the last.
+
+        `data` is stamped in place and not kept. They are committed once on_commit says so; if the
+        epoch ends before, they may be cut. Raises RefusedError, DiskFullError, StorageError.
+        """
+        self.check_leading(group)
+        partition_log = group.log
+        epoch = group.core.epoch
+        base = offset = partition_log.end_offset
+        position = 0
+        stamped = []
+        for header in headers:
+            stamp(data, position, offset, epoch)
+            header = header._replace(base_offset=offset, leader_epoch=epoch)
+            stamped.append(header)
+            position += header.size
+            offset = header.next_offset
+        with self._flusher.fencing():
+            partition_log.append(data, stamped)
+        self.appended(group, position)
+        return base, offset
+
+    def check_leading(self, group: Group) -> None:
+        """Raises RefusedError unless records may be appended now."""
+        if not group.is_running or not group.core.may_propose:
+            raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{group.name} is led elsewhere")
+
+    def appended(self, group: Group, size: int) -> None:
+        """For an owner that appends stamped batches of the current epoch to the log itself."""
+        self._effects.flush_later(group, size)
+        self._handle(group, e.Appended(group.log.end_index))
+
+    def campaign(self, group: Group) -> None:
+        """Stand for election now, e.g. as the preferred leader of a fresh group."""
+        self._handle(group, e.CampaignAsked())
+
+    def transfer(self, group: Group, target: BrokerId) -> None:
+        """Hand leadership over; on_role tells. Raises RaftRefusal."""
+        self._handle(group, e.TransferAsked(target))
+
+    def change_members(self, group: Group, members: Members) -> None:
+        """Raises RaftRefusal."""
+        self._handle(group, e.MembersAsked(members))
+
+    def read_index(self, group: Group) -> asyncio.Future[Offset]:
+        """From which offset on a read is fresh. Raises RaftRefusal; the future RefusedError."""
+        self._read_number += 1
+        future: asyncio.Future[Offset] = self._loop.create_future()
+        group.reads[self._read_number] = future
+        try:
+            self._handle(group, e.ReadAsked(self._read_number))
+        except MoldauError:
+            del group.reads[self._read_number]
+            raise
+        return future
+
+    def in_sync(self, group: Group, lag_ms_max: int) -> list[BrokerId]:
+        """Voters that held everything within that time; empty unless this broker leads."""
+        if group.is_running:
+            self._refresh(group)
+        return group.core.in_sync(lag_ms_max)
+
+    def followers(self, group: Group) -> dict[BrokerId, FollowerProgress]:
+        """How far the other members are; empty unless this broker leads."""
+        return {
+            broker: FollowerProgress(
+                progress.match, progress.received, progress.caught_up_at, progress.state
+            )
+            for broker, progress in group.core.progress.items()
+        }
+
+    # ---- steps
+
+    def _handle(self, group: Group, event: Event) -> None:
+        """Step the core, and everything that follows at once."""
+        if not group.is_running:
+            return
+        queue = group.queue
+        queue.append(event)
+        if group.is_stepping:
+            return
+        group.is_stepping = True
+        now = self.now
+        core, execute = group.core, self._effects.execute
+        try:
+            while queue:
+                try:
+                    for effect in core.step(now, queue.popleft()):
+                        execute(group, effect)
+                except DiskFullError as error:
+                    log.warning("%s: %s", group.name, error)
+                    # The rest of the step never happened, and the core must hear of it next.
+                    queue.appendleft(e.AppendFailed())
+        except (RaftError, CorruptionError) as error:
+            self._fail(group, error)
+        except StorageError as error:
+            self._flusher.report(error)
+            self._fail(group, error)
+        finally:
+            queue.clear()
+            group.is_stepping = False
+        self._touch(group)
+        self._tell(group)
+
+    def _tell(self, group: Group) -> None:
+        while group.news:
+            group.news.popleft()()
+
+    def _fail(self, group: Group, error: MoldauError) -> None:
+        log.error("group %s stops: %s", group.name, error)
+        group.failure = error
+        group.news.clear()
+        group.news.append(lambda: group.owner.on_failed(group, error))
+        self._detach(group)
+
+    def _on_flushed(self, group: Group) -> None:
+        self._touch(group)
+
+    def _on_votes(self, votes: Mapping[str, Vote]) -> None:
+        for name, (epoch, voted_for) in votes.items():
+            group = self._names.get(name)
+            if group is not None:
+                self._handle(group, e.VotePersisted(epoch, voted_for))
+
+    def _refresh(self, group: Group) -> None:
+        """Let the core know what the brokers' heartbeats said of its members."""
+        core = group.core
+        if core.role is Role.LEADER:
+            for broker, progress in core.progress.items():
+                peer = self._peers.get(broker)
+                if peer is None:
+                    continue
+                answered_at = peer.beat.answered_for(group, core.epoch)
+                if answered_at > progress.heard_at:
+                    self._feed(group, answered_at, e.PeerAlive(broker, core.epoch))
+            return
+        peer = self._peers.get(core.leader)
+        if peer is not None:
+            heard_at = peer.beat.heard_for(group, core.epoch)
+            if heard_at > core.heard_at:
+                # Commits came with the heartbeat itself.
+                sign = e.LeaderAlive(core.leader, core.epoch, group.view.start_index)
+                self._feed(group, heard_at, sign)
+
+    def _feed(self, group: Group, at: int, event: Event) -> None:
+        """A sign of life of some time ago."""
+        for effect in group.core.step(at, event):
+            self._effects.execute(group, effect)
+
+    # ---- the end of a turn
+
+    def _touch(self, group: Group) -> None:
+        """Something happened in the group: look at it at the end of the turn."""
+        if group.is_running:
+            self._touched[group] = None
+            self._turn_soon()
+
+    def _turn_soon(self) -> None:
+        if not self._turn_due and not self._is_turning:
+            self._turn_due = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._turn_due = False
+        self._is_turning = True
+        try:
+            self._settle()
+            is_more = self._send_bulk()
+            self._settle()
+            for peer in list(self._peers.values()):
+                peer.flush()
+            self._votes.write()
+        finally:
+            self._is_turning = False
+        if is_more or self._touched:
+            self._turn_soon()
+
+    def _settle(self) -> None:
+        """Tell cores what is flushed, follow changes of members, and set timers."""
+        touched = self._touched
+        while touched:
+            group = next(iter(touched))
+            del touched[group]
+            core = group.core
+            flushed = group.log.flushed_index
+            if flushed > core.flushed:
+                self._handle(group, e.Flushed(flushed, core.truncations))
+                continue
+            if core.commit > group.commit_told:
+                # A full disk cut the step short that would have told.
+                self._effects.tell_commit(group, core.commit)
+                self._tell(group)
+            if core.progress is not group.tracked:
+                self._track(group)
+            if core.deadline < group.timer_at:
+                self._set_timer(group, core.deadline)
+
+    def _track(self, group: Group) -> None:
+        """The members to beat to are others now."""
+        core, old = group.core, group.tracked
+        is_same_epoch = group.tracked_epoch == core.epoch
+        group.tracked, group.tracked_epoch = core.progress, core.epoch
+        for broker in old:
+            peer = self._peers.get(broker)
+            if peer is not None and broker not in core.progress:
+                peer.beat.leave(group)
+                peer.waiting.pop(group, None)
+        for broker in core.progress:
+            peer = self._peers.get(broker)
+            if peer is not None and not (is_same_epoch and broker in old):
+                peer.beat.lead(group)
+
+    def _send_bulk(self) -> bool:
+        """Send entries to peers that have room; True if it is only the turn of others."""
+        is_more = False
+        for peer in list(self._peers.values()):
+            sent = 0
+            waiting = peer.waiting
+            while waiting and peer.link.has_room:
+                if sent >= _BULK_BYTES_PER_TURN_MAX:
+                    is_more = True
+                    break
+                group = next(iter(waiting))
+                sent += self._send_waiting(peer, group)
+            peer.flush()
+        return is_more
+
+    def _send_waiting(self, peer: Peer, group: Group) -> int:
+        """Send what one group has for a peer; returns its size."""
+        effect = peer.waiting.pop(group)
+        try:
+            event, size = self._effects.send_bulk(peer, group, effect)
+        except CorruptionError as error:
+            self._fail(group, error)
+            self._tell(group)
+            return 0
+        if event is not None:
+            self._handle(group, event)
+        return size
+
+    # ---- timers
+
+    def _set_timer(self, group: Group, deadline: int) -> None:
+        group.timer_at = deadline
+        self._heap_number += 1
+        heappush(self._heap, (deadline, self._heap_number, group))
+        if deadline < self._timer_at:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._arm(deadline)
+
+    def _arm(self, at: int) -> None:
+        self._timer_at = at
+        delay = max(0, at - self.now + 1) / 1000
+        self._timer = self._loop.call_later(delay, self._on_timer)
+
+    def _on_timer(self) -> None:
+        now = self.now
+        was_due, self._timer_at = self._timer_at, FOREVER
+        self._timer = None
+        if now - was_due > _STALL_MS and not self._is_stalled:
+            # This process stood still. Messages wait in the sockets: read them before judging.
+            self._is_stalled = True
+            self._arm(now + 10)
+            return
+        self._is_stalled = False
+        heap = self._heap
+        while heap and heap[0][0] <= now:
+            at, _, group = heappop(heap)
+            if group.timer_at != at or not group.is_running:
+                continue
+            group.timer_at = FOREVER
+            self._refresh(group)
+            if group.core.deadline <= now:
+                self._handle(group, e.Tick())
+            else:
+                self._touch(group)
+        if heap and heap[0][0] < self._timer_at:
+            self._arm(heap[0][0])
+
+    # ---- heartbeats
+
+    def _on_beat(self) -> None:
+        self._beat_timer = self._loop.call_later(self._heartbeat_seconds, self._on_beat)
+        for peer in list(self._peers.values()):
+            if not peer.link.is_connected:
+                continue
+            for group in list(peer.beat.unconfirmed):
+                self._handle(group, e.HeartbeatDue(peer.id))
+            beat = encode_heartbeat(peer.beat.compose())
+            if not peer.link.send(FrameKind.HEARTBEAT, [beat]):
+                peer.beat.not_sent()
+
+    def on_heartbeat(self, sender: BrokerId, body: memoryview) -> None:
+        """For the transport. Raises PeerProtocolError."""
+        peer = self._peers.get(sender)
+        beat = decode_heartbeat(body)
+        if peer is None:
+            return
+        now = self.now
+        commits = peer.beat.take(beat, now, self._groups)
+        if beat.listed is not None:
+            for group in peer.beat.listed:
+                self._check_following(peer, group)
+        peer.beat.take_answer(beat, now, self._groups)
+        for group, epoch, commit in commits:
+            self._handle(group, e.LeaderAlive(sender, epoch, commit))
+
+    def _check_following(self, peer: Peer, group: Group) -> None:
+        core = group.core
+        is_following = group.is_running and core.leader == peer.id
+        peer.beat.check(group, core.epoch if is_following else NO_EPOCH)
+
+    # ---- what the transport says
+
+    def on_raft(self, sender: BrokerId, body: memoryview) -> None:
+        """Raises PeerProtocolError."""
+        peer = self._peers.get(sender)
+        if peer is None:
+            return
+        for parcel in decode_frame(body):
+            group = self._groups.get(parcel.group)
+            if group is None or group.failure is not None:
+                self.unknown_total += 1
+            else:
+                self._receive(peer, group, parcel)
+
+    def _receive(self, peer: Peer, group: Group, parcel: Parcel) -> None:
+        message = parcel.message
+        if isinstance(message, VoteAsked):
+            self._refresh(group)
+        group.at_hand = parcel
+        try:
+            self._handle(group, e.Received(peer.id, message))
+        finally:
+            group.at_hand = None
+        if isinstance(message, (AppendAnswered, Pong)) and group in peer.beat.unconfirmed:
+            self._confirm(peer, group, message.epoch)
+
+    def _confirm(self, peer: Peer, group: Group, epoch: Epoch) -> None:
+        if group.core.role is Role.LEADER and group.core.epoch == epoch:
+            peer.beat.confirm(group, epoch)
+
+    def on_link_up(self, peer: BrokerId) -> None:
+        self._turn_soon()
+
+    def on_link_room(self, peer: BrokerId) -> None:
+        self._turn_soon()
+
+    def on_link_lost(self, broker: BrokerId) -> None:
+        peer = self._peers.get(broker)
+        if peer is None:
+            return
+        peer.drop()
+        peer.beat.link_lost()
+        for group in list(self._names.values()):
+            if group.is_leader and broker in group.core.progress:
+                self._handle(group, e.PeerLost(broker))
+
+    def on_peer_changed(self, broker: BrokerId) -> None:
+        peer = self._peers.get(broker)
+        if peer is not None:
+            peer.beat.peer_gone()

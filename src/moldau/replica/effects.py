@@ -1,0 +1,189 @@
+"""Owns what the effects of a core do: to the log, to the peers' queues, to the owner's ears."""
+
+from functools import partial
+from typing import assert_never
+
+from moldau.log.interface import ControlKind
+from moldau.model.errors import ErrorCode, RefusedError
+from moldau.model.ids import NO_EPOCH, BrokerId, RaftIndex
+from moldau.raft import events as e
+from moldau.raft.errors import RaftError
+from moldau.raft.events import Effect, Event, Role
+from moldau.raft.membership import encode_members
+from moldau.raft.messages import Snapshot
+from moldau.replica.flusher import Flusher
+from moldau.replica.group import Group
+from moldau.replica.peer import Peer
+from moldau.replica.peer_codec import encode_append, encode_message, encode_snapshot
+from moldau.replica.vote_writer import VoteWriter
+
+
+class Effects:
+    """Carries out effects. What the owner hears of waits until the step is over."""
+
+    def __init__(self, *, peers: dict[BrokerId, Peer], votes: VoteWriter, flusher: Flusher) -> None:
+        self._peers = peers
+        self._votes = votes
+        self._flusher = flusher
+
+    def execute(self, group: Group, effect: Effect) -> None:
+        """Raises RaftError, CorruptionError, StorageError."""
+        match effect:
+            case e.Send(broker, message):
+                peer = self._peers.get(broker)
+                if peer is not None:
+                    peer.post(encode_message(group.wire, message))
+            case e.SendAppend(broker) | e.SendSnapshot(broker):
+                peer = self._peers.get(broker)
+                if peer is not None:
+                    # Last in the row: groups take turns.
+                    peer.waiting.pop(group, None)
+                    peer.waiting[group] = effect
+            case e.StoreEntries(start):
+                self._store(group, start)
+            case e.Committed(end):
+                self.tell_commit(group, end)
+            case e.PersistVote(epoch, voted_for):
+                self._votes.ask(group.name, (epoch, voted_for))
+            case e.AppendNoop(epoch):
+                group.log.append_control(epoch, ControlKind.NOOP, b"")
+            case e.AppendMembership(epoch, members):
+                payload = encode_members(members)
+                group.log.append_control(epoch, ControlKind.MEMBERSHIP, payload)
+            case e.Truncate(end):
+                self._truncate(group, end)
+            case e.ResetLog():
+                self._reset(group)
+            case e.RoleChanged():
+                self._change_role(group, effect)
+            case e.ReadReady(read_ids, end):
+                offset = group.log.offset_of(end)
+                for read_id in read_ids:
+                    future = group.reads.pop(read_id)
+                    if not future.done():
+                        group.news.append(partial(future.set_result, offset))
+            case e.ReadFailed(read_ids):
+                for read_id in read_ids:
+                    future = group.reads.pop(read_id)
+                    if not future.done():
+                        refusal = RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+                        group.news.append(partial(future.set_exception, refusal))
+            case e.TransferEnded():
+                pass
+            case _:
+                assert_never(effect)
+
+    # ---- the log
+
+    def flush_later(self, group: Group, size: int) -> None:
+        """The log has grown by that much."""
+        if group.flushes_always:
+            self._flusher.request(group.flush_handle, size)
+        else:
+            # Counted all the same: the flusher must know a large flush when it comes.
+            group.flush_handle.unflushed_bytes += size
+
+    def _store(self, group: Group, start: RaftIndex) -> None:
+        parcel = group.at_hand
+        if parcel is None:
+            raise RaftError("entries are to be stored that nobody sent")
+        try:
+            size, headers = group.view.store(parcel.parts, start)
+        finally:
+            # A part may be in the log even if the disk was full for the rest.
+            self.flush_later(group, 0)
+        group.flush_handle.unflushed_bytes += size
+        if headers:
+            group.news.append(partial(group.owner.on_stored, group, headers))
+
+    def _truncate(self, group: Group, end: RaftIndex) -> None:
+        self._unsend_files()
+        group.log.truncate(end)
+        group.news.append(partial(group.owner.on_truncated, group, group.log.end_offset))
+
+    def _reset(self, group: Group) -> None:
+        parcel = group.at_hand
+        if parcel is None or parcel.start is None:
+            raise RaftError("a log is to be reset without a snapshot")
+        self._unsend_files()
+        group.log.reset(parcel.start)
+        group.news.append(partial(group.owner.on_reset, group, parcel.start.offset, parcel.payload))
+
+    def _unsend_files(self) -> None:
+        """Bytes that still wait to be sent from files are about to be others."""
+        for peer in self._peers.values():
+            if peer.link.has_files_queued:
+                peer.link.reset("a log was cut while parts of it were on their way")
+
+    # ---- the owner
+
+    def tell_commit(self, group: Group, end: RaftIndex) -> None:
+        """To the owner, and to the members that this broker leads."""
+        if end <= group.commit_told:
+            return
+        group.commit_told = end
+        if group.core.role is Role.LEADER:
+            for broker in group.core.progress:
+                peer = self._peers.get(broker)
+                if peer is not None:
+                    peer.beat.note_commit(group)
+        offset = group.log.offset_of(end)
+        group.news.append(partial(group.owner.on_commit, group, offset))
+
+    def _change_role(self, group: Group, effect: e.RoleChanged) -> None:
+        for peer in self._peers.values():
+            is_following = effect.role is Role.FOLLOWER and effect.leader == peer.id
+            peer.beat.check(group, effect.epoch if is_following else NO_EPOCH)
+            if effect.role is not Role.LEADER:
+                peer.waiting.pop(group, None)
+        group.news.append(
+            partial(group.owner.on_role, group, effect.role, effect.epoch, effect.leader)
+        )
+
+    # ---- bulk
+
+    def send_bulk(
+        self, peer: Peer, group: Group, effect: e.SendAppend | e.SendSnapshot
+    ) -> tuple[Event | None, int]:
+        """Send what waited for room; returns what the core must hear, and the size.
+
+        Raises CorruptionError.
+        """
+        core, view = group.core, group.view
+        if not group.is_running or core.role is not Role.LEADER:
+            return None, 0
+        if isinstance(effect, e.SendSnapshot):
+            return self._send_snapshot(peer, group, effect)
+        if effect.epoch != core.epoch:
+            return None, 0
+        if effect.start < view.start_index:
+            # Retention was faster: what was to be sent is gone.
+            return e.PeerLost(peer.id), 0
+        end, size = effect.start, 0
+        head_of = partial(
+            encode_append, group.wire, effect.epoch, effect.start, effect.prev_epoch, core.commit
+        )
+        if effect.bytes_max:
+            reading = view.read(effect.start, effect.bytes_max)
+            end, size = reading.end, reading.size
+            head = head_of(size)
+            peer.post_bulk([head, *reading.chunks], len(head) + size)
+        else:
+            head = head_of(0)
+            peer.post_bulk([head], len(head))
+        peer.beat.commit_sent(group)
+        return e.AppendSent(peer.id, effect.epoch, end, size), size
+
+    def _send_snapshot(
+        self, peer: Peer, group: Group, effect: e.SendSnapshot
+    ) -> tuple[Event | None, int]:
+        message = effect.message
+        start = group.view.snapshot_start()
+        if not isinstance(message, Snapshot) or message.epoch != group.core.epoch:
+            return None, 0
+        if start.offset + start.control_count != message.start:
+            return e.PeerLost(peer.id), 0
+        payload = group.owner.snapshot(group, start.offset)
+        data = encode_snapshot(group.wire, message, start, payload)
+        peer.post_bulk([data], len(data))
+        return None, len(data)

@@ -1,0 +1,154 @@
+"""Owns one Raft group on this broker as the driver sees it, and what its owner is told."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from moldau.log.interface import FlushPolicy, PartitionLog
+from moldau.model.errors import MoldauError
+from moldau.model.ids import BrokerId, Epoch, Offset, RaftIndex
+from moldau.raft.core import RaftCore
+from moldau.raft.events import Event, Role
+from moldau.raft.membership import Members
+from moldau.raft.progress import FOREVER, PeerState, Progress
+from moldau.records.batch import BatchHeader
+from moldau.replica.flusher import FlushHandle
+from moldau.replica.log_view import GroupLog
+from moldau.replica.peer_codec import GroupKey, Parcel
+
+
+class GroupOwner(Protocol):
+    """Who is told what happens in a group, after each step and in order.
+
+    It may call the driver from inside these.
+    """
+
+    def on_role(self, group: "Group", role: Role, epoch: Epoch, leader: BrokerId) -> None:
+        """`leader` is NO_BROKER while none is known."""
+        ...
+
+    def on_commit(self, group: "Group", offset: Offset) -> None:
+        """All records below `offset` are committed."""
+        ...
+
+    def on_stored(self, group: "Group", headers: list[BatchHeader]) -> None:
+        """Batches of the leader are in the log."""
+        ...
+
+    def on_truncated(self, group: "Group", offset: Offset) -> None:
+        """Records from `offset` on are gone from the log: they never were committed."""
+        ...
+
+    def snapshot(self, group: "Group", offset: Offset) -> bytes:
+        """What a state machine that begins at `offset` must know; empty if nothing."""
+        ...
+
+    def on_reset(self, group: "Group", offset: Offset, payload: bytes) -> None:
+        """The log begins anew at `offset`, with the leader's snapshot for there."""
+        ...
+
+    def on_failed(self, group: "Group", error: MoldauError) -> None:
+        """The group stopped on this broker; its files are kept as they are."""
+        ...
+
+
+class FollowerProgress(NamedTuple):
+    """How far a member is, as its leader knows."""
+
+    flushed: RaftIndex
+    received: RaftIndex
+    caught_up_at: int
+    """Milliseconds of the driver's clock."""
+    state: PeerState
+
+
+class Group:
+    """One group. Others read `core` and `log`; only the driver steps and writes."""
+
+    __slots__ = (
+        "at_hand",
+        "commit_told",
+        "core",
+        "failure",
+        "flush_handle",
+        "is_removed",
+        "is_stepping",
+        "key",
+        "log",
+        "name",
+        "news",
+        "owner",
+        "queue",
+        "reads",
+        "timer_at",
+        "tracked",
+        "tracked_epoch",
+        "view",
+        "wire",
+    )
+
+    def __init__(
+        self,
+        *,
+        key: GroupKey,
+        log: PartitionLog,
+        view: GroupLog,
+        core: RaftCore,
+        owner: GroupOwner,
+        flush_handle: FlushHandle,
+    ) -> None:
+        self.key = key
+        self.name = key.name
+        self.wire = key.wire
+        self.log = log
+        self.view = view
+        self.core = core
+        self.owner = owner
+        self.flush_handle = flush_handle
+        self.failure: MoldauError | None = None
+        self.is_removed = False
+        self.is_stepping = False
+        self.queue: deque[Event] = deque()
+        self.news: deque[Callable[[], None]] = deque()
+        """For the owner, once the step is over."""
+        self.at_hand: Parcel | None = None
+        """The message that the core is stepped with."""
+        self.timer_at = FOREVER
+        self.commit_told = core.commit
+        self.tracked: dict[BrokerId, Progress] = core.progress
+        """The members whose heartbeats are set up: the core makes a new one at each change."""
+        self.tracked_epoch = core.epoch
+        self.reads: dict[int, asyncio.Future[Offset]] = {}
+
+    @property
+    def is_running(self) -> bool:
+        return self.failure is None and not self.is_removed
+
+    @property
+    def is_leader(self) -> bool:
+        return self.core.role is Role.LEADER
+
+    @property
+    def epoch(self) -> Epoch:
+        return self.core.epoch
+
+    @property
+    def leader(self) -> BrokerId:
+        return self.core.leader
+
+    @property
+    def members(self) -> Members:
+        return self.core.members
+
+    @property
+    def commit_offset(self) -> Offset:
+        """The high watermark, as far as this broker knows."""
+        return max(self.log.offset_of(self.core.commit), self.log.start_offset)
+
+    @property
+    def flushes_always(self) -> bool:
+        return self.log.config.flush is FlushPolicy.ALWAYS
+
+    def __repr__(self) -> str:
+        return f"Group({self.name})"

@@ -1,0 +1,275 @@
+"""Owns the heartbeat between two brokers: one small frame for all groups that they share.
+
+A leader lists the groups that the peer has confirmed: those in which it answered in the leader's
+epoch. The list has a version, and is sent only when it changed; after that a heartbeat names the
+version, and stands for a sign of life in every group of it. The peer answers in its own next
+heartbeat: which version it heard last, and which groups of it it does not follow (any more). Those
+leave the list, and are pinged one by one until they answer again. Commits that nobody has been told
+since travel along.
+
+A session number tells processes apart: what answers an earlier process of a broker says nothing.
+"""
+
+import struct
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from moldau.model.errors import PeerProtocolError
+from moldau.model.ids import NO_EPOCH, Epoch, RaftIndex
+from moldau.replica.group import Group
+
+_HEAD: Final = struct.Struct(">QQQQQQ?III")
+_LISTED: Final = struct.Struct(">20si")
+_COMMIT: Final = struct.Struct(">Iq")
+
+
+class Heartbeat(NamedTuple):
+    """As it travels."""
+
+    session: int
+    number: int
+    """Counts the sender's heartbeats."""
+    version: int
+    """Of the sender's list."""
+    heard_session: int
+    heard_number: int
+    """The last heartbeat of the other side that arrived, 0 if none did."""
+    heard_version: int
+    listed: tuple[tuple[bytes, Epoch], ...] | None
+    """The list, if it changed: groups that the sender leads and the receiver confirmed."""
+    commits: tuple[tuple[int, RaftIndex], ...]
+    """Place in the list, and the commit."""
+    refused: tuple[tuple[bytes, Epoch], ...]
+    """Groups of the receiver's list that the sender does not follow."""
+
+
+def encode_heartbeat(beat: Heartbeat) -> bytes:
+    listed = beat.listed or ()
+    head = _HEAD.pack(
+        *beat[:6], beat.listed is not None, len(listed), len(beat.commits), len(beat.refused)
+    )
+    return b"".join(
+        (
+            head,
+            *(_LISTED.pack(*entry) for entry in listed),
+            *(_COMMIT.pack(*entry) for entry in beat.commits),
+            *(_LISTED.pack(*entry) for entry in beat.refused),
+        )
+    )
+
+
+def decode_heartbeat(body: memoryview) -> Heartbeat:
+    """Raises PeerProtocolError."""
+    if len(body) < _HEAD.size:
+        raise PeerProtocolError(f"a heartbeat of {len(body)} bytes")
+    (
+        session,
+        number,
+        version,
+        heard_session,
+        heard_number,
+        heard_version,
+        has_list,
+        listed_count,
+        commit_count,
+        refused_count,
+    ) = _HEAD.unpack_from(body)
+    commits_at = _HEAD.size + listed_count * _LISTED.size
+    refused_at = commits_at + commit_count * _COMMIT.size
+    end = refused_at + refused_count * _LISTED.size
+    if end != len(body) or (listed_count and not has_list):
+        raise PeerProtocolError(f"a heartbeat of {len(body)} bytes instead of {end}")
+    listed = tuple(_LISTED.iter_unpack(body[_HEAD.size : commits_at])) if has_list else None
+    commits = tuple(_COMMIT.iter_unpack(body[commits_at:refused_at]))
+    refused = tuple(_LISTED.iter_unpack(body[refused_at:end]))
+    if any(commit < 0 for _, commit in commits):
+        raise PeerProtocolError("a commit below 0")
+    return Heartbeat(
+        session,
+        number,
+        version,
+        heard_session,
+        heard_number,
+        heard_version,
+        listed,
+        commits,
+        refused,
+    )
+
+
+class PeerBeat:
+    """Both directions of the heartbeat with one peer."""
+
+    def __init__(self, session: int) -> None:
+        self._session = session
+        # What this broker leads.
+        self.unconfirmed: dict[Group, None] = {}
+        """Groups led here that the peer has not confirmed: they are pinged."""
+        self._confirmed: dict[Group, tuple[Epoch, int]] = {}
+        """With the epoch and the first version of the list that names them."""
+        self._places: dict[Group, int] = {}
+        self._version = 0
+        self._is_changed = True
+        self._commits: dict[Group, None] = {}
+        self._number = 0
+        self._answered_number = 0
+        self._answered_version = 0
+        self.answered_at = 0
+        """When the peer's last answer came."""
+        # What the peer leads.
+        self._heard_session = 0
+        self._heard_number = 0
+        self._heard_version = 0
+        self._listed: list[Group | None] = []
+        self._epochs: dict[Group, Epoch] = {}
+        self._refused: dict[bytes, Epoch] = {}
+        self.heard_at = 0
+        """When the peer's last heartbeat came."""
+
+    # ---- leading
+
+    def lead(self, group: Group) -> None:
+        """This broker leads, and the peer belongs to the group."""
+        self.leave(group)
+        self.unconfirmed[group] = None
+
+    def leave(self, group: Group) -> None:
+        """This broker leads no more, or the peer is no member any more."""
+        self.unconfirmed.pop(group, None)
+        self._commits.pop(group, None)
+        if self._confirmed.pop(group, None) is not None:
+            self._is_changed = True
+
+    def confirm(self, group: Group, epoch: Epoch) -> None:
+        """The peer answered as a follower."""
+        if group in self.unconfirmed:
+            del self.unconfirmed[group]
+            self._confirmed[group] = (epoch, self._version + 1)
+            self._commits[group] = None
+            self._is_changed = True
+
+    def note_commit(self, group: Group) -> None:
+        """The peer does not know the commit yet."""
+        self._commits[group] = None
+
+    def commit_sent(self, group: Group) -> None:
+        self._commits.pop(group, None)
+
+    def link_lost(self) -> None:
+        """The peer may be another process when it comes back: it confirms everything anew."""
+        for group in self._confirmed:
+            self.unconfirmed[group] = None
+        self._confirmed.clear()
+        self._is_changed = True
+
+    def answered_for(self, group: Group, epoch: Epoch) -> int:
+        """When the peer last said that it follows in this group and epoch; 0 if it did not."""
+        confirmed = self._confirmed.get(group)
+        if confirmed is None or confirmed[0] != epoch or confirmed[1] > self._answered_version:
+            return 0
+        return self.answered_at
+
+    def compose(self) -> Heartbeat:
+        """The next heartbeat. The caller sends it, or tells of a lost link."""
+        self._number += 1
+        listed: tuple[tuple[bytes, Epoch], ...] | None = None
+        if self._is_changed:
+            self._is_changed = False
+            self._version += 1
+            self._places = {group: place for place, group in enumerate(self._confirmed)}
+            listed = tuple((group.wire, epoch) for group, (epoch, _) in self._confirmed.items())
+        commits = []
+        for group in list(self._commits):
+            place = self._places.get(group)
+            if place is not None and group in self._confirmed:
+                commits.append((place, group.core.commit))
+                del self._commits[group]
+        return Heartbeat(
+            self._session,
+            self._number,
+            self._version,
+            self._heard_session,
+            self._heard_number,
+            self._heard_version,
+            listed,
+            tuple(commits),
+            tuple(self._refused.items()),
+        )
+
+    def not_sent(self) -> None:
+        """The last heartbeat was dropped: what it told is told again."""
+        self._is_changed = True
+        self._commits = dict.fromkeys(self._confirmed)
+
+    def take_answer(self, beat: Heartbeat, now: int, groups: Mapping[bytes, Group]) -> None:
+        """What the peer's heartbeat says of this broker's."""
+        if beat.heard_session != self._session or beat.heard_number <= self._answered_number:
+            return
+        self._answered_number = beat.heard_number
+        self._answered_version = beat.heard_version
+        self.answered_at = now
+        for wire, epoch in beat.refused:
+            group = groups.get(wire)
+            if group is not None and self._confirmed.get(group, (NO_EPOCH, 0))[0] == epoch:
+                self.lead(group)
+
+    # ---- following
+
+    def take(
+        self, beat: Heartbeat, now: int, groups: Mapping[bytes, Group]
+    ) -> list[tuple[Group, Epoch, RaftIndex]]:
+        """Note the peer's list; returns commits that it told. Raises PeerProtocolError."""
+        if beat.listed is not None:
+            self._listed = [groups.get(wire) for wire, _ in beat.listed]
+            self._epochs = {}
+            self._refused = {}
+            self._heard_session = beat.session
+            self._heard_version = beat.version
+            for (wire, epoch), group in zip(beat.listed, self._listed, strict=True):
+                if group is None:
+                    self._refused[wire] = epoch
+                else:
+                    self._epochs[group] = epoch
+        elif (beat.session, beat.version) != (self._heard_session, self._heard_version):
+            raise PeerProtocolError(f"a heartbeat of version {beat.version} without its list")
+        self._heard_number = beat.number
+        self.heard_at = now
+        commits = []
+        for place, commit in beat.commits:
+            if place >= len(self._listed):
+                raise PeerProtocolError(f"a commit of group {place} of {len(self._listed)}")
+            group = self._listed[place]
+            if group is not None:
+                commits.append((group, self._epochs[group], commit))
+        return commits
+
+    @property
+    def listed(self) -> Iterable[Group]:
+        """The groups that the peer says it leads."""
+        return self._epochs.keys()
+
+    def check(self, group: Group, is_following: Epoch) -> None:
+        """The group follows the peer in that epoch now, or in NO_EPOCH: not at all."""
+        epoch = self._epochs.get(group)
+        if epoch is None:
+            return
+        if epoch == is_following:
+            self._refused.pop(group.wire, None)
+        else:
+            self._refused[group.wire] = epoch
+
+    def heard_for(self, group: Group, epoch: Epoch) -> int:
+        """When the peer last said that it leads this group in this epoch; 0 if it did not."""
+        return self.heard_at if self._epochs.get(group) == epoch else 0
+
+    def peer_gone(self) -> None:
+        """Its connection ended: a list comes first on the next."""
+        self._listed, self._epochs, self._refused = [], {}, {}
+        self._heard_session = self._heard_number = self._heard_version = 0
+
+    def forget(self, group: Group) -> None:
+        """The group is removed from this broker."""
+        self.leave(group)
+        if group in self._epochs:
+            self._refused[group.wire] = self._epochs.pop(group)
+            self._listed = [None if other is group else other for other in self._listed]

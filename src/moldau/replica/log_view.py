@@ -1,0 +1,191 @@
+"""Owns a partition's log as its Raft group uses it: the core's view, and entries in and out.
+
+An index counts record offsets and control entries alike. Entries leave as they stand in the files,
+to be sent without being read, and come in as the parts of a received Append.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from moldau.log.disk import read_slice
+from moldau.log.interface import ControlEntry, ControlKind, LogStart, PartitionLog
+from moldau.model.errors import CorruptionError
+from moldau.model.ids import Epoch, Offset, RaftIndex
+from moldau.model.slices import Chunk
+from moldau.net.outgoing import SENDFILE_BYTES_MIN
+from moldau.raft.membership import Members, decode_members
+from moldau.records.batch import BatchHeader
+from moldau.replica.peer_codec import (
+    BatchRun,
+    Part,
+    encode_batches_head,
+    encode_control,
+)
+
+
+class Reading(NamedTuple):
+    """Encoded entries, ready to be sent."""
+
+    chunks: list[Chunk]
+    size: int
+    end: RaftIndex
+
+
+class GroupLog:
+    """LogView over a PartitionLog, and the way of entries between logs."""
+
+    def __init__(self, log: PartitionLog, initial: Members) -> None:
+        """`initial`: the members as long as the log names none."""
+        self.log = log
+        self._initial = initial
+        self._start: LogStart | None = None
+        self._start_index = RaftIndex(0)
+
+    # ---- for the core
+
+    @property
+    def start_index(self) -> RaftIndex:
+        start = self.log.start
+        if start is not self._start:
+            self._start = start
+            first = next(self.log.headers(start.offset), None)
+            offset = start.offset if first is None else min(start.offset, first.base_offset)
+            self._start_index = RaftIndex(offset + start.control_count)
+        return self._start_index
+
+    @property
+    def end_index(self) -> RaftIndex:
+        return self.log.end_index
+
+    @property
+    def flushed_index(self) -> RaftIndex:
+        return self.log.flushed_index
+
+    @property
+    def last_epoch(self) -> Epoch:
+        return self.log.last_epoch
+
+    def epoch_of(self, index: RaftIndex) -> Epoch:
+        start = self.log.start
+        if index < start.offset + start.control_count:
+            return start.epoch
+        return self.log.epoch_of(index)
+
+    def boundary(self, index: RaftIndex) -> RaftIndex:
+        if index >= self.log.end_index or self._control_at(index) is not None:
+            return index
+        offset = self.log.offset_of(index)
+        header = next(self.log.headers(offset))
+        return RaftIndex(index - (offset - header.base_offset))
+
+    def members(self, before: RaftIndex) -> tuple[RaftIndex, Members]:
+        start = self.log.start
+        controls = self.log.controls()
+        for ordinal in range(len(controls) - 1, -1, -1):
+            control = controls[ordinal]
+            index = RaftIndex(control.offset + start.control_count + ordinal)
+            if control.kind is ControlKind.MEMBERSHIP and index < before:
+                return index, decode_members(control.payload)
+        if start.voters:
+            return RaftIndex(-1), decode_members(start.voters)
+        return RaftIndex(-1), self._initial
+
+    def snapshot_start(self) -> LogStart:
+        """Where a member begins that fell behind the start: at a boundary, as start_index."""
+        start = self.log.start
+        return start._replace(offset=Offset(self.start_index - start.control_count))
+
+    # ---- control entries
+
+    def _index_of_control(self, place: int) -> RaftIndex:
+        start = self.log.start
+        return RaftIndex(self.log.controls()[place].offset + start.control_count + place)
+
+    def _first_control(self, index: RaftIndex) -> int:
+        """Place of the first control entry at or above `index`."""
+        count = len(self.log.controls())
+        # Mostly the last entries are wanted, and no control entry is among them.
+        if not count or index > self._index_of_control(count - 1):
+            return count
+        return bisect_left(range(count), index, key=self._index_of_control)
+
+    def _control_at(self, index: RaftIndex) -> ControlEntry | None:
+        place = self._first_control(index)
+        controls = self.log.controls()
+        if place < len(controls) and self._index_of_control(place) == index:
+            return controls[place]
+        return None
+
+    # ---- entries out
+
+    def read(self, start: RaftIndex, bytes_max: int) -> Reading:
+        """Entries from `start` on, about bytes_max of them, but at least one if there is one."""
+        log = self.log
+        chunks: list[Chunk] = []
+        size = 0
+        index = start
+        end_index = log.end_index
+        controls = log.controls()
+        place = self._first_control(start)
+        while index < end_index and (size < bytes_max or not chunks):
+            if place < len(controls) and self._index_of_control(place) == index:
+                control = controls[place]
+                data = encode_control(control.kind, control.epoch, control.payload)
+                chunks.append(data)
+                size += len(data)
+                index = RaftIndex(index + 1)
+                place += 1
+                continue
+            offset = max(log.offset_of(index), log.start_offset)
+            limit = controls[place].offset if place < len(controls) else log.end_offset
+            read = log.read(offset, max(1, bytes_max - size), limit)
+            if not read.size:
+                raise CorruptionError(f"nothing at offset {offset} of a log up to {limit}")
+            head = encode_batches_head(read.size)
+            chunks.append(head)
+            # Small pieces are read now: the log may be cut before the socket takes them.
+            is_small = read.size < SENDFILE_BYTES_MIN
+            chunks.append(read_slice(read.data) if is_small else read.data)
+            size += len(head) + read.size
+            index = RaftIndex(read.next_offset + log.start.control_count + place)
+        return Reading(chunks, size, index)
+
+    # ---- entries in
+
+    def store(self, parts: Sequence[Part], start: RaftIndex) -> tuple[int, list[BatchHeader]]:
+        """Append the entries from `start` on; returns bytes and headers of the batches.
+
+        Raises CorruptionError if they do not continue this log, StorageError.
+        """
+        size = 0
+        stored: list[BatchHeader] = []
+        for part in parts:
+            if isinstance(part, BatchRun):
+                headers, data = _from(part, start)
+                if not headers:
+                    continue
+                if headers[0].base_offset != self.log.end_offset:
+                    raise CorruptionError(
+                        f"the leader's entry {start} is at offset {headers[0].base_offset}, "
+                        f"here it is {self.log.end_offset}"
+                    )
+                self.log.append(data, headers)
+                size += len(data)
+                stored += headers
+            elif part.start >= start:
+                self.log.append_control(part.epoch, part.kind, part.payload)
+        return size, stored
+
+
+def _from(run: BatchRun, start: RaftIndex) -> tuple[list[BatchHeader], memoryview]:
+    """The batches of a run that begin at or above `start`."""
+    if run.start >= start:
+        return run.headers, run.data
+    index, position = run.start, 0
+    for place, header in enumerate(run.headers):
+        if index >= start:
+            return run.headers[place:], run.data[position:]
+        index = RaftIndex(index + header.last_offset_delta + 1)
+        position += header.size
+    return [], run.data[:0]

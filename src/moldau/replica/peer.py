@@ -1,0 +1,59 @@
+"""Owns what is on its way to one peer: messages of all groups, gathered into frames."""
+
+from typing import Final
+
+from moldau.model.ids import BrokerId
+from moldau.model.slices import Chunk
+from moldau.net.peers.frames import FrameKind
+from moldau.net.peers.link import PeerLink
+from moldau.raft.events import SendAppend, SendSnapshot
+from moldau.replica.group import Group
+from moldau.replica.heartbeat import PeerBeat
+
+FRAME_BYTES_TARGET: Final = 1024 * 1024
+"""A frame is closed once it holds this much."""
+_WAITING_BYTES_MAX: Final = 8 * 1024 * 1024
+
+
+class Peer:
+    """One other broker."""
+
+    __slots__ = ("_chunks", "_size", "beat", "dropped_total", "id", "link", "waiting")
+
+    def __init__(self, broker: BrokerId, link: PeerLink, beat: PeerBeat) -> None:
+        self.id = broker
+        self.link = link
+        self.beat = beat
+        self.waiting: dict[Group, SendAppend | SendSnapshot] = {}
+        """Bulk that goes out when the link has room; never more than one of a group."""
+        self._chunks: list[Chunk] = []
+        self._size = 0
+        self.dropped_total = 0
+
+    def post(self, data: bytes) -> None:
+        """A small message, sent at the end of this turn of the loop."""
+        if not self.link.is_connected or self._size > _WAITING_BYTES_MAX:
+            # Nobody waits for ever for an answer: all of them are asked again.
+            self.dropped_total += 1
+            return
+        self._chunks.append(data)
+        self._size += len(data)
+
+    def post_bulk(self, chunks: list[Chunk], size: int) -> None:
+        """Only when the link has room."""
+        self._chunks += chunks
+        self._size += size
+        if self._size >= FRAME_BYTES_TARGET:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand everything to the link, as one frame."""
+        if self._chunks:
+            chunks, self._chunks, self._size = self._chunks, [], 0
+            if not self.link.send(FrameKind.RAFT, chunks):
+                self.dropped_total += 1
+
+    def drop(self) -> None:
+        """The link is lost."""
+        self._chunks, self._size = [], 0
+        self.waiting.clear()

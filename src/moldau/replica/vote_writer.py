@@ -1,0 +1,110 @@
+"""Owns how votes reach the disk: those of all groups together, in a thread of its own, in order.
+
+A vote journal's flush may take milliseconds, and a thousand groups elect at once after a start.
+What is voted while one write runs goes into the next.
+"""
+
+import asyncio
+from asyncio import AbstractEventLoop
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, Protocol
+
+from moldau.model.errors import DiskFullError, StorageError
+from moldau.model.ids import BrokerId, Epoch
+
+_DISK_FULL_RETRY_SECONDS: Final = 0.5
+
+Vote = tuple[Epoch, BrokerId]
+
+
+class Votes(Protocol):
+    """The broker's durable votes, by group name."""
+
+    def get(self, group: str) -> Vote: ...
+
+    def record(self, votes: Mapping[str, Vote]) -> None: ...
+
+    def forget(self, groups: frozenset[str]) -> None: ...
+
+
+class VoteWriter:
+    """Writes votes and says when they are durable."""
+
+    def __init__(
+        self,
+        *,
+        loop: AbstractEventLoop,
+        votes: Votes,
+        on_persisted: Callable[[Mapping[str, Vote]], None],
+        on_failure: Callable[[StorageError], None],
+    ) -> None:
+        self._loop = loop
+        self._votes = votes
+        self._on_persisted = on_persisted
+        self._on_failure = on_failure
+        self._asked: dict[str, Vote] = {}
+        self._forgotten: set[str] = set()
+        self._running: asyncio.Future[None] | None = None
+        self._is_waiting = False
+        self._is_stopped = False
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="moldau-votes")
+        self.writes_total = 0
+
+    def get(self, group: str) -> Vote:
+        return self._votes.get(group)
+
+    def ask(self, group: str, vote: Vote) -> None:
+        """Of a group's votes only the last matters: the ones before were never told anybody."""
+        self._forgotten.discard(group)
+        self._asked[group] = vote
+
+    def forget(self, group: str) -> None:
+        """The group is deleted for good."""
+        self._asked.pop(group, None)
+        self._forgotten.add(group)
+        self.write()
+
+    def write(self) -> None:
+        """Begin to write what was asked for, unless a write runs: it goes on by itself then."""
+        if self._is_stopped or self._running is not None or self._is_waiting:
+            return
+        if not self._asked and not self._forgotten:
+            return
+        asked, self._asked = self._asked, {}
+        forgotten, self._forgotten = frozenset(self._forgotten), set()
+        self._running = self._loop.run_in_executor(self._thread, self._store, asked, forgotten)
+        self._running.add_done_callback(lambda future: self._on_done(future, asked))
+
+    def _store(self, votes: Mapping[str, Vote], forgotten: frozenset[str]) -> None:
+        if forgotten:
+            self._votes.forget(forgotten)
+        self._votes.record(votes)
+
+    def _on_done(self, future: asyncio.Future[None], asked: Mapping[str, Vote]) -> None:
+        self._running = None
+        if self._is_stopped or future.cancelled():
+            return
+        error = future.exception()
+        if error is None:
+            self.writes_total += 1
+            self._on_persisted(asked)
+            self.write()
+        elif isinstance(error, DiskFullError):
+            # Nothing was stored. Elections wait until there is room.
+            self._asked = {**asked, **self._asked}
+            self._is_waiting = True
+            self._loop.call_later(_DISK_FULL_RETRY_SECONDS, self._write_again)
+        elif isinstance(error, StorageError):
+            self._on_failure(error)
+        else:
+            self._on_failure(StorageError(f"the votes could not be stored: {error!r}"))
+
+    def _write_again(self) -> None:
+        self._is_waiting = False
+        self.write()
+
+    def stop(self) -> None:
+        """Finish the write that runs; begin no other."""
+        self._is_stopped = True
+        self._thread.shutdown(wait=True)

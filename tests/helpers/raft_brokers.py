@@ -1,0 +1,316 @@
+"""Owns brokers for tests of replication: several drivers in one process, on loopback sockets."""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from moldau.log.disk import open_disk_log, read_slice
+from moldau.log.files import OsFiles
+from moldau.log.interface import LogConfig, PartitionLog
+from moldau.log.memory import MemoryLog
+from moldau.log.votes import VoteJournal
+from moldau.model.errors import MoldauError, StorageError
+from moldau.model.flush import FlushPolicy
+from moldau.model.ids import (
+    BrokerId,
+    Epoch,
+    Offset,
+    PartitionIndex,
+    TimestampMs,
+    TopicId,
+)
+from moldau.net.peers.link import LinkLimits
+from moldau.raft.config import RaftConfig
+from moldau.raft.events import Role
+from moldau.raft.membership import Members
+from moldau.records.batch import BatchHeader
+from moldau.replica.driver import Driver
+from moldau.replica.flusher import Flusher
+from moldau.replica.group import Group
+from moldau.replica.peer_codec import GroupKey
+from moldau.replica.transport import Transport
+from moldau.testing.logs import headers_of, make_batch
+from moldau.testing.replicas import MemoryVotes
+
+CLUSTER = "c1"
+CONFIG = RaftConfig(
+    election_ms_min=400, election_ms_max=800, retry_ms=150, snapshot_retry_ms=500,
+    transfer_ms_max=500,
+)  # fmt: skip
+HEARTBEAT_MS = 60
+WAIT_SECONDS = 30.0
+
+
+class RealClock:
+    def wall_ms(self) -> TimestampMs:
+        return TimestampMs(int(time.time() * 1000))
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+
+class Votes(MemoryVotes):
+    def forget(self, groups: frozenset[str]) -> None:
+        for group in groups:
+            self._votes.pop(group, None)
+
+
+class Owner:
+    """Remembers what it is told."""
+
+    def __init__(self) -> None:
+        self.roles: list[tuple[Role, Epoch, BrokerId]] = []
+        self.commit = 0
+        self.commits = 0
+        self.stored: list[BatchHeader] = []
+        self.truncated: list[int] = []
+        self.resets: list[tuple[int, bytes]] = []
+        self.failures: list[MoldauError] = []
+        self.on_committed: Callable[[int], None] = lambda _: None
+
+    def on_role(self, group: Group, role: Role, epoch: Epoch, leader: BrokerId) -> None:
+        self.roles.append((role, epoch, leader))
+
+    def on_commit(self, group: Group, offset: Offset) -> None:
+        assert offset >= self.commit
+        self.commit = offset
+        self.commits += 1
+        self.on_committed(offset)
+
+    def on_stored(self, group: Group, headers: list[BatchHeader]) -> None:
+        self.stored += headers
+
+    def on_truncated(self, group: Group, offset: Offset) -> None:
+        self.truncated.append(offset)
+
+    def snapshot(self, group: Group, offset: Offset) -> bytes:
+        return b"state at %d" % offset
+
+    def on_reset(self, group: Group, offset: Offset, payload: bytes) -> None:
+        self.resets.append((offset, payload))
+
+    def on_failed(self, group: Group, error: MoldauError) -> None:
+        self.failures.append(error)
+
+
+def key(number: int = 0) -> GroupKey:
+    return GroupKey(TopicId(b"topic" + bytes(11)), PartitionIndex(number))
+
+
+class Broker:
+    """One broker: what survives a stop, and the driver while it runs."""
+
+    def __init__(
+        self,
+        cluster: "Cluster",
+        number: int,
+        directory: Path | None,
+        flush: FlushPolicy,
+    ) -> None:
+        self.cluster = cluster
+        self.id = BrokerId(number)
+        self.directory = directory
+        self.log_config = LogConfig(flush=flush)
+        self.address = ("127.0.0.1", 0)
+        self.memory_votes = Votes()
+        self.logs: dict[int, PartitionLog] = {}
+        self.members: dict[int, Members] = {}
+        self.owners: dict[int, Owner] = {}
+        self.failures: list[StorageError] = []
+        self.is_running = False
+
+    def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        clock = RealClock()
+        rng = random.Random(f"{self.id}/{time.monotonic_ns()}")
+        self.flusher = Flusher(loop=loop, clock=clock, threads=2, on_failure=self.failures.append)
+        self.transport = Transport(
+            loop=loop,
+            clock=clock,
+            rng=rng,
+            cluster_id=CLUSTER,
+            me=self.id,
+            incarnation=f"dir{self.id}",
+            authorize=lambda hello: (
+                None if hello.incarnation == f"dir{hello.sender}" else "another directory"
+            ),
+            limits=self.cluster.link_limits,
+        )
+        self.address = self.transport.bind(*self.address)
+        self.transport.start()
+        if self.directory is None:
+            self.votes: Votes | VoteJournal = self.memory_votes
+        else:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            self.votes = VoteJournal.open(OsFiles(self.directory), "votes")
+        self.driver = Driver(
+            loop=loop,
+            clock=clock,
+            rng=rng,
+            flusher=self.flusher,
+            votes=self.votes,
+            transport=self.transport,
+            config=self.cluster.config,
+            heartbeat_ms=self.cluster.heartbeat_ms,
+        )
+        self.driver.start()
+        self.is_running = True
+        for number, members in self.members.items():
+            self._open(number, members)
+
+    def add(self, number: int, members: Members) -> Group:
+        self.members[number] = members
+        return self._open(number, members)
+
+    def _open(self, number: int, members: Members) -> Group:
+        if self.directory is not None:
+            files = OsFiles(self.directory)
+            self.logs[number] = open_disk_log(files, f"log{number}", self.log_config)
+        elif number not in self.logs:
+            self.logs[number] = MemoryLog(self.log_config)
+        self.owners[number] = Owner()
+        return self.driver.add_group(key(number), self.logs[number], members, self.owners[number])
+
+    def stop(self) -> None:
+        """As a process that ends: links break, logs are closed."""
+        if not self.is_running:
+            return
+        self.is_running = False
+        self.driver.stop()
+        self.transport.close()
+        self.flusher.stop()
+        if self.directory is not None:
+            for log in self.logs.values():
+                log.close()
+            assert isinstance(self.votes, VoteJournal)
+            self.votes.close()
+
+    def group(self, number: int = 0) -> Group:
+        group = self.driver.get(key(number))
+        assert group is not None
+        return group
+
+
+class Cluster:
+    """Brokers 1 to n, all of them peers."""
+
+    def __init__(
+        self,
+        count: int,
+        *,
+        directory: Path | None = None,
+        flush: FlushPolicy = FlushPolicy.ALWAYS,
+        config: RaftConfig = CONFIG,
+        heartbeat_ms: int = HEARTBEAT_MS,
+        link_limits: LinkLimits | None = None,
+    ) -> None:
+        self.config = config
+        self.heartbeat_ms = heartbeat_ms
+        self.link_limits = link_limits
+        self.brokers: dict[int, Broker] = {}
+        for number in range(1, count + 1):
+            place = directory / f"b{number}" if directory is not None else None
+            self.brokers[number] = Broker(self, number, place, flush)
+
+    async def __aenter__(self) -> "Cluster":
+        for broker in self.brokers.values():
+            broker.start()
+        self.introduce()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for broker in self.brokers.values():
+            broker.stop()
+        await asyncio.sleep(0)
+
+    def introduce(self) -> None:
+        for one in self.brokers.values():
+            for other in self.brokers.values():
+                if one is not other and one.is_running:
+                    one.driver.add_peer(other.id, other.address)
+
+    def add_group(self, number: int = 0, voters: tuple[int, ...] | None = None) -> None:
+        members = Members(tuple(BrokerId(v) for v in voters or self.brokers))
+        for voter in members.voters:
+            self.brokers[voter].add(number, members)
+
+    async def restart(self, number: int) -> Broker:
+        broker = self.brokers[number]
+        broker.start()
+        self.introduce()
+        return broker
+
+    def leader(self, number: int = 0) -> Broker | None:
+        """Who leads in the highest epoch, and has committed in it."""
+        leaders = [
+            broker
+            for broker in self.brokers.values()
+            if broker.is_running
+            and (group := broker.driver.get(key(number))) is not None
+            and group.core.is_ready
+        ]
+        return max(leaders, key=lambda broker: broker.group(number).epoch, default=None)
+
+    async def wait_for_leader(self, number: int = 0, other_than: int = 0) -> Broker:
+        def found() -> bool:
+            leader = self.leader(number)
+            return leader is not None and leader.id != other_than
+
+        await until(found, "a leader")
+        leader = self.leader(number)
+        assert leader is not None
+        return leader
+
+    async def produce(
+        self, count: int = 1, *, value: bytes = b"v", number: int = 0, records: int = 1
+    ) -> int:
+        """Propose batches to the leader and wait until all are committed; returns the end."""
+        leader = await self.wait_for_leader(number)
+        end = 0
+        for _ in range(count):
+            end = propose(leader, value=value, number=number, records=records)
+        await until(lambda: leader.owners[number].commit >= end, f"commit of {end}")
+        return end
+
+    async def agree(self, number: int = 0, brokers: list[int] | None = None) -> None:
+        """Wait until all logs hold the same."""
+        chosen = [self.brokers[b] for b in brokers or self.brokers]
+
+        def same() -> bool:
+            ends = {broker.logs[number].end_index for broker in chosen}
+            marks = {broker.group(number).core.commit for broker in chosen}
+            return len(ends) == 1 and ends == marks
+
+        await until(same, lambda: str([b.group(number).core.__dict__ for b in chosen]))
+        contents = [content(broker.logs[number]) for broker in chosen]
+        for other in contents[1:]:
+            assert other == contents[0]
+
+
+def propose(broker: Broker, *, value: bytes = b"v", number: int = 0, records: int = 1) -> int:
+    data = bytearray(make_batch(0, count=records, value=value))
+    _, end = broker.driver.propose(broker.group(number), data, headers_of(bytes(data)))
+    return end
+
+
+def content(log: PartitionLog, start: int | None = None) -> tuple[bytes, list[tuple[int, ...]]]:
+    """Every byte of the records, and the control entries."""
+    offset, pieces = Offset(log.start_offset if start is None else start), []
+    while offset < log.end_offset:
+        read = log.read(offset, 1 << 20, log.end_offset)
+        pieces.append(read_slice(read.data))
+        offset = read.next_offset
+    controls = [(entry.epoch, entry.kind, entry.offset) for entry in log.controls()]
+    return b"".join(pieces), controls
+
+
+async def until(
+    condition: Callable[[], bool], what: str | Callable[[], str], seconds: float = WAIT_SECONDS
+) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited in vain for {what if isinstance(what, str) else what()}")
+        await asyncio.sleep(0.005)
