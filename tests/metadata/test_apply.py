@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from dataclasses import replace
 
 from hypothesis import given
@@ -15,12 +16,19 @@ from moldau.metadata.commands import (
     CreatePartitions,
     CreateTopic,
     DeleteTopic,
+    DrainBroker,
+    KeepBroker,
+    RaiseFeatureLevel,
+    ReassignPartition,
     RegisterBroker,
+    RemoveBroker,
     ReplaceBrokerConfigs,
     ReplaceTopicConfigs,
+    ReportReplicas,
+    SpreadInternalTopics,
 )
 from moldau.metadata.decide import decide
-from moldau.metadata.image import EMPTY_IMAGE, Image, collision_key
+from moldau.metadata.image import EMPTY_IMAGE, BrokerState, Endpoint, Image, collision_key
 from moldau.metadata.records import (
     BrokerRegistered,
     MetadataRecord,
@@ -29,8 +37,10 @@ from moldau.metadata.records import (
     decode_record,
     encode_record,
 )
+from moldau.metadata.snapshot import decode_image, encode_image
+from moldau.metadata.upkeep import due_commands
 from moldau.model.errors import RefusedError
-from moldau.model.ids import BrokerId, TopicId
+from moldau.model.ids import BrokerId, PartitionIndex, TopicId
 
 names = st.sampled_from(["a", "b", "a.b", "a_b", "..", "", "x/y", "__consumer_offsets"])
 topic_ids = st.integers(0, 12).map(lambda n: TopicId(n.to_bytes(16, "big")))
@@ -50,6 +60,12 @@ changes = st.lists(
     ),
     max_size=3,
 )
+partitions = st.integers(-1, 3).map(PartitionIndex)
+proper_registrations = st.integers(0, 4).map(
+    lambda number: RegisterBroker(
+        id=BrokerId(number), host="h", port=1, incarnation=f"dir-{number}"
+    )
+)
 commands: st.SearchStrategy[Command] = st.one_of(
     st.builds(CreateCluster, cluster_id=st.sampled_from(["", "c", "d"])),
     st.builds(
@@ -59,7 +75,32 @@ commands: st.SearchStrategy[Command] = st.one_of(
         port=st.sampled_from([1, 9092, 70_000]),
         rack=st.sampled_from([None, "r", "s"]),
         incarnation=st.sampled_from(["x", "y"]),
+        process=st.sampled_from(["", "p", "q"]),
+        raft=st.sampled_from([None, Endpoint("h", 1), Endpoint("", 0)]),
+        feature_level_max=st.integers(-1, 2),
     ),
+    proper_registrations,
+    proper_registrations,
+    st.builds(DrainBroker, broker_id=brokers),
+    st.builds(KeepBroker, broker_id=brokers),
+    st.builds(RemoveBroker, broker_id=brokers, metadata_members=st.lists(brokers, max_size=1)),
+    st.builds(RaiseFeatureLevel, level=st.integers(-1, 2)),
+    st.builds(
+        ReassignPartition,
+        topic=names,
+        partition=partitions,
+        replicas=st.none() | replicas | replicas,
+        allow_replication_factor_change=st.booleans(),
+    ),
+    st.builds(
+        ReportReplicas,
+        topic_id=topic_ids,
+        partition=partitions,
+        wish=st.integers(0, 3),
+        voters=st.lists(brokers, max_size=3),
+        learners=st.lists(brokers, max_size=1),
+    ),
+    st.just(SpreadInternalTopics()),
     st.builds(
         CreateTopic,
         name=names,
@@ -95,13 +136,68 @@ def check(image: Image) -> None:
         assert image.collision_names[collision_key(name)] == name
         assert [p.index for p in topic.partitions] == list(range(len(topic.partitions)))
         for partition in topic.partitions:
-            assert len(partition.replicas) == topic.replication_factor > 0
-            assert set(partition.replicas) <= set(image.brokers)
+            held, target = partition.replicas, partition.target
+            assert len(set(held)) == len(held) > 0
+            assert set(held) <= set(image.brokers)
+            assert bool(target) == bool(partition.origin) == partition.moving
+            if partition.moving:
+                # Whoever may be a voter keeps the log: before the move, after it, on the way.
+                assert held[: len(target)] == target
+                assert set(partition.origin) <= set(held)
+                assert set(partition.adding) == set(target) - set(partition.origin)
+    assert not set(image.brokers) & set(image.removed_brokers)
+    directories = [
+        b.incarnation for b in (*image.brokers.values(), *image.removed_brokers.values())
+    ]
+    assert len(set(directories)) == len(directories)
+    for broker in image.brokers.values():
+        assert broker.state is not BrokerState.REMOVED
+        assert broker.feature_level_max >= image.feature_level
+    assert set(image.broker_configs) <= {BrokerId(-1), *image.brokers}
 
 
-def run(sequence: list[Command]) -> tuple[Image, list[MetadataRecord]]:
+Step = Command | Callable[[Image], Command]
+
+
+def reach(image: Image) -> Command:
+    """The group of the first partition that moves has arrived."""
+    for topic in image.topics.values():
+        for partition in topic.partitions:
+            if partition.moving:
+                return ReportReplicas(
+                    topic_id=topic.topic_id,
+                    partition=partition.index,
+                    wish=partition.wish,
+                    voters=partition.target,
+                )
+    return SpreadInternalTopics()
+
+
+CLUSTER: list[Step] = [
+    CreateCluster(cluster_id="c"),
+    *(
+        RegisterBroker(id=BrokerId(number), host="h", port=1, incarnation=f"dir-{number}")
+        for number in range(4)
+    ),
+    CreateTopic(name="a", topic_id=TopicId(b"\1" * 16), partitions=3, replication_factor=2),
+    CreateTopic(
+        name="__consumer_offsets",
+        topic_id=TopicId(b"\2" * 16),
+        partitions=2,
+        replication_factor=1,
+        internal=True,
+    ),
+]
+steps: st.SearchStrategy[Step] = st.one_of(commands, st.just(reach))
+sequences = st.one_of(
+    st.lists(steps, max_size=40), st.lists(steps, max_size=40).map(lambda drawn: CLUSTER + drawn)
+)
+
+
+def run(sequence: list[Step]) -> tuple[Image, list[MetadataRecord]]:
     image, log = EMPTY_IMAGE, []
-    for command in sequence:
+    for step in sequence:
+        command = step(image) if callable(step) else step
         try:
             records = decide(command, image)
         except RefusedError:
@@ -112,8 +208,8 @@ def run(sequence: list[Command]) -> tuple[Image, list[MetadataRecord]]:
     return image, log
 
 
-@given(st.lists(commands, max_size=40))
-def test_any_commands_lead_to_a_sound_image_that_replay_restores(sequence: list[Command]) -> None:
+@given(sequences)
+def test_any_commands_lead_to_a_sound_image_that_replay_restores(sequence: list[Step]) -> None:
     image, log = run(sequence)
     assert apply_all(EMPTY_IMAGE, log) == image
     stored = [decode_record(encode_record(record)) for record in log]
@@ -121,9 +217,28 @@ def test_any_commands_lead_to_a_sound_image_that_replay_restores(sequence: list[
     assert apply_all(EMPTY_IMAGE, stored) == image
 
 
-@given(st.lists(commands, max_size=40), st.data())
+@given(sequences)
+def test_a_snapshot_and_the_records_after_it_are_as_good_as_the_whole_log(
+    sequence: list[Step],
+) -> None:
+    image, log = run(sequence)
+    for count in {0, len(log) // 2, len(log)}:
+        restored = decode_image(encode_image(apply_all(EMPTY_IMAGE, log[:count])))
+        assert apply_all(restored, log[count:]) == image
+
+
+@given(sequences)
+def test_what_the_leader_plans_unasked_is_never_refused(sequence: list[Step]) -> None:
+    image, _ = run(sequence)
+    for command in due_commands(image, metadata_members=(), moves_max=3):
+        records = decide(command, image)
+        assert records
+        check(apply_all(image, records))
+
+
+@given(sequences, st.data())
 def test_reading_the_end_of_the_log_twice_changes_nothing(
-    sequence: list[Command], data: st.DataObject
+    sequence: list[Step], data: st.DataObject
 ) -> None:
     image, log = run(sequence)
     since = data.draw(st.integers(0, len(log)))

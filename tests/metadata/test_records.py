@@ -3,15 +3,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from moldau.metadata.image import BrokerState, Endpoint
 from moldau.metadata.records import (
+    BrokerConfigsSet,
+    BrokerRegistered,
+    BrokerStateSet,
+    ClusterCreated,
+    FeatureLevelSet,
     MetadataRecord,
+    PartitionsCreated,
+    ProducerIdsAllocated,
+    ReplicasReached,
+    ReplicasWished,
+    TopicConfigsSet,
     TopicCreated,
     TopicDeleted,
     decode_record,
     encode_record,
 )
 from moldau.model.errors import CorruptionError
-from moldau.model.ids import BrokerId, TopicId
+from moldau.model.ids import BrokerId, PartitionIndex, ProducerId, TopicId
 
 CREATED = TopicCreated(
     name="a",
@@ -48,3 +59,100 @@ def test_a_record_cut_anywhere_is_corruption() -> None:
     for length in range(len(data)):
         with pytest.raises(CorruptionError):
             decode_record(data[:length])
+
+
+ID = TopicId(b"i" * 16)
+ID_HEX = "69" * 16
+OLD: list[tuple[str, MetadataRecord]] = [
+    ("0182a474797065a7636c7573746572aa636c75737465725f6964a163", ClusterCreated(cluster_id="c")),
+    (
+        "0186a474797065a662726f6b6572a2696401a4686f7374a168a4706f7274cd2384a47261636ba172"
+        "ab696e6361726e6174696f6ea164",
+        BrokerRegistered(id=BrokerId(1), host="h", port=9092, rack="r", incarnation="d"),
+    ),
+    (
+        f"0186a474797065a5746f706963a46e616d65a161a8746f7069635f6964c410{ID_HEX}"
+        "aa706172746974696f6e7391920102a7636f6e6669677381ac726574656e74696f6e2e6d73a131"
+        "a8696e7465726e616cc2",
+        CREATED,
+    ),
+    (
+        f"0182a474797065ad746f7069632d64656c65746564a8746f7069635f6964c410{ID_HEX}",
+        TopicDeleted(topic_id=ID),
+    ),
+    (
+        f"0184a474797065aa706172746974696f6e73a8746f7069635f6964c410{ID_HEX}"
+        "a5666972737401aa706172746974696f6e7391920201",
+        PartitionsCreated(topic_id=ID, first=1, partitions=((BrokerId(2), BrokerId(1)),)),
+    ),
+    (
+        f"0183a474797065ad746f7069632d636f6e66696773a8746f7069635f6964c410{ID_HEX}"
+        "a7636f6e6669677381a161a162",
+        TopicConfigsSet(topic_id=ID, configs={"a": "b"}),
+    ),
+    (
+        "0183a474797065ae62726f6b65722d636f6e66696773a962726f6b65725f6964ffa7636f6e6669677380",
+        BrokerConfigsSet(broker_id=BrokerId(-1), configs={}),
+    ),
+    (
+        "0183a474797065ac70726f64756365722d696473a5666972737400a5636f756e74cd03e8",
+        ProducerIdsAllocated(first=ProducerId(0), count=1000),
+    ),
+]
+
+
+@pytest.mark.parametrize(("data", "record"), OLD)
+def test_records_written_by_the_single_broker_are_read(data: str, record: MetadataRecord) -> None:
+    assert decode_record(bytes.fromhex(data)) == record
+
+
+NEW: list[tuple[str, MetadataRecord]] = [
+    (
+        "018ba474797065a662726f6b6572a2696401a4686f7374a168a4706f727401a47261636bc0ab696e"
+        "6361726e6174696f6ea164a770726f63657373a170a47261667492a16802a46874747092a16803a5"
+        "65706f636804b1666561747572655f6c6576656c5f6d617801",
+        BrokerRegistered(
+            id=BrokerId(1),
+            host="h",
+            port=1,
+            incarnation="d",
+            process="p",
+            raft=Endpoint("h", 2),
+            http=Endpoint("h", 3),
+            epoch=4,
+            feature_level_max=1,
+        ),
+    ),
+    (
+        "0183a474797065ac62726f6b65722d7374617465a962726f6b65725f696401a5737461746502",
+        BrokerStateSet(broker_id=BrokerId(1), state=BrokerState.REMOVED),
+    ),
+    (
+        "0182a474797065ad666561747572652d6c6576656ca56c6576656c01",
+        FeatureLevelSet(level=1),
+    ),
+    (
+        "0187a474797065af7265706c696361732d776973686564a8746f7069635f6964c410696969696969"
+        "69696969696969696969a9706172746974696f6e00a87265706c69636173920201a6746172676574"
+        "9102a66f726967696e9101a47769736803",
+        ReplicasWished(
+            topic_id=ID,
+            partition=PartitionIndex(0),
+            replicas=(BrokerId(2), BrokerId(1)),
+            target=(BrokerId(2),),
+            origin=(BrokerId(1),),
+            wish=3,
+        ),
+    ),
+    (
+        "0185a474797065b07265706c696361732d72656163686564a8746f7069635f6964c4106969696969"
+        "6969696969696969696969a9706172746974696f6e00a87265706c696361739102a47769736803",
+        ReplicasReached(topic_id=ID, partition=PartitionIndex(0), replicas=(BrokerId(2),), wish=3),
+    ),
+]
+
+
+@pytest.mark.parametrize(("data", "record"), NEW)
+def test_the_bytes_of_cluster_records_stay_as_they_are(data: str, record: MetadataRecord) -> None:
+    assert encode_record(record).hex() == data
+    assert decode_record(bytes.fromhex(data)) == record

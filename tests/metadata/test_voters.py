@@ -1,0 +1,119 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moldau.metadata.apply import apply_all
+from moldau.metadata.commands import Command, CreateTopic, DrainBroker, RegisterBroker
+from moldau.metadata.decide import decide
+from moldau.metadata.image import EMPTY_IMAGE, Broker, BrokerState, Image
+from moldau.metadata.voters import next_members, wished_members, wished_voters
+from moldau.model.ids import BrokerId, TopicId
+from moldau.raft.membership import Members, check_change
+
+ONE, TWO, THREE, FOUR = (BrokerId(number) for number in (1, 2, 3, 4))
+
+
+def make_brokers(*racks: str | None) -> list[Broker]:
+    return [
+        Broker(id=BrokerId(number), host="h", port=1, rack=rack)
+        for number, rack in enumerate(racks, start=1)
+    ]
+
+
+def test_one_two_three_or_five_vote() -> None:
+    counts = [len(wished_voters(make_brokers(*[None] * n), ())) for n in range(9)]
+    assert counts == [0, 1, 2, 3, 3, 5, 5, 5, 5]
+
+
+def test_those_who_vote_go_on_voting() -> None:
+    brokers = make_brokers(*[None] * 7)
+    sitting = [BrokerId(number) for number in (7, 5, 3)]
+    assert set(sitting) <= set(wished_voters(brokers, sitting))
+    assert wished_voters(brokers[3:], [BrokerId(7)]) == (4, 5, 7)
+
+
+def test_voters_come_from_different_racks() -> None:
+    brokers = make_brokers("a", "a", "b", "c")
+    assert wished_voters(brokers, ()) == (1, 3, 4)
+    assert wished_voters(brokers, (TWO,)) == (2, 3, 4)
+
+
+def test_a_broker_that_leaves_does_not_vote_unless_it_is_alone() -> None:
+    brokers = [
+        Broker(id=BrokerId(number), host="h", port=1, state=BrokerState.DRAINING)
+        for number in (1, 2)
+    ]
+    assert wished_voters(brokers, (ONE,)) == (1, 2)
+    brokers.append(Broker(id=THREE, host="h", port=1))
+    assert wished_voters(brokers, (ONE, TWO)) == (3,)
+
+
+broker_sets = st.sets(st.integers(1, 8).map(BrokerId), max_size=6)
+
+
+def make_members(voters: set[BrokerId], learners: set[BrokerId]) -> Members:
+    return Members(tuple(sorted(voters)), tuple(sorted(learners - voters)))
+
+
+@given(broker_sets.filter(bool), broker_sets, broker_sets.filter(bool), broker_sets, st.data())
+def test_every_step_is_safe_and_the_steps_arrive(
+    voters: set[BrokerId],
+    learners: set[BrokerId],
+    wished: set[BrokerId],
+    watching: set[BrokerId],
+    data: st.DataObject,
+) -> None:
+    members, wish = make_members(voters, learners), make_members(wished, watching)
+    leader = data.draw(st.sampled_from(members.voters))
+    fewest = min(len(members.voters), len(wish.voters))
+    most = max(len(members.voters), len(wish.voters) + 1)
+    for _ in range(30):
+        step = next_members(members, wish, leader=leader, ready=members.everyone)
+        if step is None:
+            break
+        check_change(members, step)
+        assert fewest <= len(step.voters) <= most
+        if leader not in step.voters:
+            # Whoever else has to go went before.
+            assert set(step.voters) <= set(wish.voters) | {leader}
+            leader = step.voters[0]
+        members = step
+    assert members == wish
+
+
+def test_a_voter_is_made_only_of_a_learner_that_has_caught_up() -> None:
+    members, wish = Members((ONE,)), Members((ONE, TWO, THREE))
+    members = next_members(members, wish, leader=ONE, ready=()) or members
+    assert members == Members((ONE,), (TWO, THREE))
+    assert next_members(members, wish, leader=ONE, ready=()) is None
+    assert next_members(members, wish, leader=ONE, ready=(THREE,)) == Members((ONE, THREE), (TWO,))
+
+
+def test_nobody_goes_before_the_successor_is_ready() -> None:
+    members, wish = Members((ONE, TWO, THREE), (FOUR,)), Members((TWO, THREE, FOUR))
+    assert next_members(members, wish, leader=TWO, ready=()) is None
+    step = next_members(members, wish, leader=TWO, ready=(FOUR,))
+    assert step == Members((ONE, TWO, THREE, FOUR))
+    assert next_members(step, wish, leader=TWO, ready=()) == wish
+
+
+def after(image: Image, *commands: Command) -> Image:
+    for command in commands:
+        image = apply_all(image, decide(command, image))
+    return image
+
+
+def test_every_broker_belongs_to_the_metadata_group_until_it_is_drained() -> None:
+    image = after(
+        EMPTY_IMAGE,
+        *(
+            RegisterBroker(id=BrokerId(n), host="h", port=1, incarnation=f"dir-{n}")
+            for n in (1, 2, 3, 4)
+        ),
+        CreateTopic(name="a", topic_id=TopicId(b"t" * 16), assignments={0: (4,)}),
+    )
+    members = wished_members(image, Members((ONE,)))
+    assert members == Members((ONE, TWO, THREE), (FOUR,))
+    leaving = after(image, DrainBroker(broker_id=FOUR))
+    assert wished_members(leaving, members) == members
+    leaving = after(image, DrainBroker(broker_id=ONE))
+    assert wished_members(leaving, members) == Members((TWO, THREE, FOUR))
