@@ -6,7 +6,13 @@ asks for it: a compacted topic (every record needs a key) or one with a compress
 
 from moldau.model.clock import Clock
 from moldau.model.errors import ErrorCode, RefusedError, StorageError
-from moldau.records.batch import BatchFormatError, BatchHeader, check_batches, read_header
+from moldau.records.batch import (
+    TRANSACTIONAL_BIT,
+    BatchFormatError,
+    BatchHeader,
+    check_batches,
+    read_header,
+)
 from moldau.records.record import has_null_key, recompress
 from moldau.replica.replica import Proposal, Replica
 from moldau.service.disk import DiskGuard
@@ -47,7 +53,7 @@ class ProduceService:
         writable: bytearray | memoryview = data
         if hosted.is_plain:
             for header in headers:
-                if header.is_transactional:
+                if header.attributes & TRANSACTIONAL_BIT:
                     _refuse_transactional()
         else:
             writable, headers = self._treat_specially(hosted, data, headers)
@@ -74,7 +80,7 @@ class ProduceService:
         rewritten = bytearray()
         codec_wanted = hosted.codec
         for header in headers:
-            if header.is_transactional:
+            if header.attributes & TRANSACTIONAL_BIT:
                 _refuse_transactional()
             batch = data[position : position + header.size]
             position += header.size
