@@ -10,7 +10,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format docs bench bench-quick clean
+.PHONY: help run test check format docs bench bench-quick faults faults-quick clean
 
 help:            ## show this list
 	@grep -E '^[a-z-]+: .*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | \
@@ -73,6 +73,22 @@ bench: $(VENV)/bench ## measure against the targets and the peers (about 12 minu
 
 bench-quick: $(VENV)/bench ## the same with small counts (about 2 minutes)
 	@$(BIN)/python -m benchmarks --quick
+
+faults: $(VENV)/test ## kill, cut, fill and damage real brokers, and check what clients saw (about 10 minutes)
+	@$(BIN)/python -m faults
+
+faults-quick: $(VENV)/test ## the same with few repetitions (about 3 minutes)
+	@$(BIN)/python -m faults --quick
+
+SEED  ?= 1
+STEPS ?= 3000
+KIND  ?= memory
+sim: $(VENV)/test ## simulate one seed of a Raft group: SEED=… STEPS=… KIND=memory|disk, TRACE=1 to see it
+	@$(BIN)/python -m moldau.testing.simulation --seed $(SEED) --steps $(STEPS) --kind $(KIND) $(if $(TRACE),--trace)
+
+SECONDS_MAX ?= 600
+sim-long: $(VENV)/test ## simulate seed after seed for SECONDS_MAX=600, from SEED on
+	@$(BIN)/python -m moldau.testing.simulation --seconds $(SECONDS_MAX) --seed $(SEED) --steps $(STEPS)
 
 clean:           ## remove the virtual environment and caches; data in .moldau stays
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -78,8 +78,14 @@ SCENARIOS: list[Scenario] = [
     Scenario(
         name="16",
         title="fsync returns EIO",
-        expected="fences itself and exits; data good after repair",
+        expected="fences itself and exits; fsync never retried",
         play=disks.fsync_fails,
+    ),
+    Scenario(
+        name="16-disk",
+        title="disk refuses blocks",
+        expected="fences itself and exits; data good after repair",
+        play=disks.disk_fails,
         volumes=True,
     ),
     Scenario(
@@ -87,6 +93,7 @@ SCENARIOS: list[Scenario] = [
         title="ENOSPC",
         expected="no acks, reads go on, heals itself",
         play=disks.disk_full,
+        load=disks.FULL_LOAD,
         volumes=True,
     ),
     Scenario(

@@ -14,6 +14,7 @@ from typing import Final
 _READY: Final = re.compile(r"ready.*?((?:\d+\.){3}\d+:\d+)")
 START_SECONDS_MAX: Final = 120.0
 _STOP_SECONDS_MAX: Final = 30.0
+_ROOT: Final = Path(__file__).resolve().parent.parent
 
 
 class NodeError(Exception):
@@ -28,7 +29,11 @@ def free_port() -> int:
 
 
 class Node:
-    """One broker. `prefix` is what runs it elsewhere, as `ip netns exec` does."""
+    """One broker.
+
+    `prefix` is what runs it elsewhere, as `ip netns exec` does; `module` an entry point that
+    stands in for `moldau`, with `environment` for it.
+    """
 
     def __init__(
         self,
@@ -40,6 +45,8 @@ class Node:
         advertised: str = "",
         settings: dict[str, str] | None = None,
         prefix: list[str] | None = None,
+        module: str = "moldau",
+        environment: dict[str, str] | None = None,
     ) -> None:
         self.number = number
         self.data_dir = data_dir
@@ -48,6 +55,8 @@ class Node:
         self._output = output
         self._settings = dict(settings or {})
         self._prefix = prefix or []
+        self._module = module
+        self._environment = dict(environment or {})
         self._process: subprocess.Popen[str] | None = None
         self.start_seconds = 0.0
         """From the start of the process to its first line: ready."""
@@ -81,8 +90,9 @@ class Node:
         """Start it and wait until it serves. Raises NodeError if it does not."""
         environment = {k: v for k, v in os.environ.items() if not k.startswith("MOLDAU_")}
         environment["MOLDAU_KAFKA__ADVERTISED"] = self.advertised
+        environment |= self._environment
         environment |= {f"MOLDAU_{key}": value for key, value in self._settings.items()}
-        command = [*self._prefix, sys.executable, "-m", "moldau", "broker", "start"]
+        command = [*self._prefix, sys.executable, "-m", self._module, "broker", "start"]
         command += ["--id", str(self.number), "--kafka-addr", self.listen]
         command += ["--data-dir", str(self.data_dir)]
         started = time.monotonic()
@@ -92,6 +102,7 @@ class Node:
                 stdout=subprocess.PIPE,
                 stderr=output,
                 stdin=subprocess.DEVNULL,
+                cwd=_ROOT,
                 env=environment,
                 text=True,
             )

@@ -106,6 +106,8 @@ class Run:
         data_dirs: list[Path] | None = None,
         settings: dict[str, str] | None = None,
         network: str = "direct",
+        module: str = "moldau",
+        environment: dict[str, str] | None = None,
     ) -> None:
         """Start brokers behind a network: direct, proxies, or namespaces."""
         if count != 1:
@@ -136,6 +138,8 @@ class Run:
                 advertised=advertised,
                 settings=settings,
                 prefix=prefix,
+                module=module,
+                environment=environment,
             )
             self._stack.callback(node.close)
             node.start()
@@ -249,6 +253,18 @@ class Run:
     def expect(self, holds: bool, otherwise: str) -> None:
         if not holds:
             self.problem(otherwise)
+
+    def await_silence(self, seconds: float, seconds_max: float) -> None:
+        """Wait until no acks come for some time. Says so if they go on."""
+        deadline = time.monotonic() + seconds_max
+        before, since = self.acks(), time.monotonic()
+        while time.monotonic() - since < seconds:
+            if time.monotonic() > deadline:
+                self.problem(f"acks still come after {seconds_max:.0f} s")
+                return
+            time.sleep(0.1)
+            if (now := self.acks()) != before:
+                before, since = now, time.monotonic()
 
     def restart(self, node: Node) -> None:
         """Start a broker again, and keep how long that took for how much data."""

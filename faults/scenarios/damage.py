@@ -7,6 +7,7 @@ from faults.nodes import NodeError
 from faults.run import TOPIC, Load, Run, ScenarioError
 
 _ACKS_BETWEEN = 400
+_HEADER_BYTES = 4096
 SMALL_SEGMENTS = Load(topic_settings=("segment.bytes=65536",))
 
 
@@ -68,13 +69,17 @@ def metadata_damage(run: Run) -> None:
 
 
 def _flip_middle(path: Path) -> None:
-    # Room that was taken in advance is zeros: the bit is one of what was written.
-    _flip(path, len(path.read_bytes().rstrip(b"\0")) // 2)
+    # Room that was taken in advance is zeros: the bit is one of what was written. Segments begin
+    # with a page that is written twice, so the bit is one of their batches.
+    size = len(path.read_bytes().rstrip(b"\0"))
+    head = _HEADER_BYTES if path.suffix == ".log" else 0
+    _flip(path, head + (size - head) // 2)
 
 
 def _shorten(path: Path) -> None:
     data = path.read_bytes().rstrip(b"\0")
-    path.write_bytes(data[: len(data) * 2 // 3])
+    head = _HEADER_BYTES if path.suffix == ".log" else 0
+    path.write_bytes(data[: head + (len(data) - head) * 2 // 3])
 
 
 def _damage(run: Run, victim: Path, kind: str, damage: Callable[[Path], None]) -> None:
@@ -96,7 +101,8 @@ def _damage(run: Run, victim: Path, kind: str, damage: Callable[[Path], None]) -
     else:
         whole = run.read_all(seconds_max=10.0)
         run.broker.stop()
-        run.proof(f"{name} {kind}: started, {'all read' if whole else 'not all read'}")
+        run.expect(whole, f"{name} {kind}: started, but not everything could be read")
+        run.proof(f"{name} {kind}: started, and everything could be read")
     gone = [path for path in files if path.suffix == ".log" and not path.exists()]
     run.expect(not gone, f"{name} {kind}: {len(gone)} log files were deleted")
     for path, data in files.items():
