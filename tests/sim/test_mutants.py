@@ -23,7 +23,7 @@ STEPS = 3000
 ANY = None
 """Rates as drawn per seed."""
 DIVERGENCE = Rates(
-    isolate_ms=2500, heal_ms=2500, stall=0.5, stall_ms=1500, propose_ms=20, delay_ms=5
+    isolate_ms=1500, heal_ms=1500, stall=0.5, stall_ms=1500, propose_ms=20, delay_ms=5
 )
 STALE_LEADERS = Rates(isolate_ms=3000, heal_ms=4000, read_ms=20, propose_ms=30, delay_ms=5)
 SLOW_MESSAGES = Rates(

@@ -11,11 +11,11 @@ from moldau.testing.simulation.__main__ import run_one
 from moldau.testing.simulation.checks import Violation
 from moldau.testing.simulation.world import World
 
-MEMORY_SEEDS = 2000
-MEMORY_STEPS = 350
-LONG_SEEDS = 60
-LONG_STEPS = 4000
-DISK_SEEDS = 120
+MEMORY_SEEDS = 1800
+MEMORY_STEPS = 300
+LONG_SEEDS = 30
+LONG_STEPS = 3000
+DISK_SEEDS = 80
 DISK_STEPS = 800
 
 

@@ -25,6 +25,8 @@ class Checker:
         self._votes: dict[tuple[BrokerId, Epoch], BrokerId] = {}
         self.committed = Shadow()
         self.committed_end = RaftIndex(0)
+        self._committed_in: dict[Epoch, Item] = {}
+        """The last entry that the leader of each epoch was the first to commit."""
         self._proposals: dict[int, RaftIndex] = {}
         """Where each proposal of a client stands in the committed log."""
 
@@ -51,14 +53,16 @@ class Checker:
         other = self.leaders.setdefault(epoch, broker)
         if other != broker:
             raise Violation(f"brokers {other} and {broker} both lead epoch {epoch}")
-        if end < self.committed_end:
-            raise Violation(
-                f"leader {broker} of epoch {epoch} ends at {end}, committed is {self.committed_end}"
-            )
-        if self.committed.items:
-            last = self.committed.items[-1]
-            if last.entry.start >= shadow.start and shadow.at(last.entry.start) != last:
-                raise Violation(f"leader {broker} of epoch {epoch} lacks committed {last.entry}")
+        # A leader may learn late that it was elected, when a later one has already committed more.
+        for earlier, item in self._committed_in.items():
+            if earlier >= epoch:
+                continue
+            entry = item.entry
+            if end < entry.end or (entry.start >= shadow.start and shadow.at(entry.start) != item):
+                raise Violation(
+                    f"leader {broker} of epoch {epoch} ends at {end} and lacks {entry}, which was "
+                    f"committed in epoch {earlier}"
+                )
 
     def sending(
         self, broker: BrokerId, target: BrokerId, message: Message, storage: Storage
@@ -118,8 +122,10 @@ class Checker:
             news.append(item)
         if commit > self.committed_end:
             raise Violation(f"broker {broker} commits up to {commit}, inside an entry")
-        if news and news[-1].entry.epoch != leads:
-            raise Violation(f"leader {broker} of {leads} commits up to {news[-1].entry}")
+        if news and leads is not None:
+            if news[-1].entry.epoch != leads:
+                raise Violation(f"leader {broker} of {leads} commits up to {news[-1].entry}")
+            self._committed_in[leads] = news[-1]
         return news
 
     def _count_proposal(self, item: Item) -> None:

@@ -177,7 +177,8 @@ class Actor:
     def _pause(self) -> None:
         broker = self._any()
         length = 1 + int(self.rng.random() * 2 * self.world.rates.pause_length_ms)
-        broker.paused_until = self.world.now + length
+        # Never shorter than a pause under way: what waits for its end must stay in order.
+        broker.paused_until = max(broker.paused_until, self.world.now + length)
         self.world.count("pauses")
 
     def _fill_disk(self) -> None:
@@ -204,6 +205,5 @@ class Actor:
                         world.network.cut(broker.id, other)
                         world.network.cut(other, broker.id)
                 continue
-            broker.paused_until = 0
             broker.is_full = False
             world.restart(broker)
