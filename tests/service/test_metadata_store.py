@@ -19,7 +19,11 @@ from moldau.testing.replicas import ME, SetClock, lead_replica, make_flusher
 async def open_store(log: MemoryLog) -> tuple[MetadataStore, list[Image]]:
     replica = lead_replica(log, make_flusher(), topic="__cluster_metadata")
     images: list[Image] = []
-    store = MetadataStore(replica, SetClock(), images.append)
+
+    async def note(image: Image) -> None:
+        images.append(image)
+
+    store = MetadataStore(replica, SetClock(), note)
     store.replay()
     return store, images
 

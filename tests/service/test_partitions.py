@@ -1,5 +1,6 @@
 """Partitions follow the metadata: opened, led, dropped; also on a full or failed disk."""
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
@@ -78,6 +79,34 @@ class World:
     def ready(self) -> list[bool]:
         found = [self.partitions.get("t", index) for index in range(3)]
         return [hosted is not None and hosted.replica.is_ready for hosted in found]
+
+
+async def test_a_topic_of_many_partitions_is_opened_and_dropped_in_turns_of_the_loop() -> None:
+    world = World()
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            for index in range(100):
+                hosted = world.partitions.get("t", index)
+                assert hosted is None or hosted.replica.is_ready
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count_turns())
+    for command in (
+        CreateTopic(name="t", topic_id=TOPIC_ID, partitions=100, replication_factor=1),
+        DeleteTopic(name="t"),
+    ):
+        for record in decide(command, world.image):
+            world.image = apply(world.image, record)
+        turns = 0
+        await world.partitions.reconcile_gently(world.image)
+        assert turns >= 4
+    counting.cancel()
+    assert (len(world.partitions), sorted(world.dropped)) == (0, list(range(100)))
+    world.flusher.stop()
 
 
 async def test_a_partition_without_room_for_its_no_op_waits_offline_and_the_others_lead() -> None:

@@ -275,9 +275,9 @@ class BrokerServer:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._on_defect(error)
 
-    def _on_image(self, image: Image) -> None:
+    async def _on_image(self, image: Image) -> None:
         before = self._partitions.topic_names
-        self._partitions.reconcile(image)
+        await self._partitions.reconcile_gently(image)
         gone = before - self._partitions.topic_names
         if gone:
             self._groups.topics_deleted(gone)

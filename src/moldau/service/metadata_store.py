@@ -6,7 +6,7 @@ decision and the commit of its records.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from moldau.metadata.apply import apply
 from moldau.metadata.commands import Command
@@ -26,7 +26,9 @@ log = logging.getLogger(__name__)
 class MetadataStore:
     """The cluster's metadata on this broker."""
 
-    def __init__(self, replica: Replica, clock: Clock, on_change: Callable[[Image], None]) -> None:
+    def __init__(
+        self, replica: Replica, clock: Clock, on_change: Callable[[Image], Awaitable[None]]
+    ) -> None:
         self._replica = replica
         self._clock = clock
         self._on_change = on_change
@@ -75,7 +77,7 @@ class MetadataStore:
             for record in records:
                 image = apply(image, record)
             self.image = image
-            self._on_change(image)
+            await self._on_change(image)
             return records
 
     def preview(self, command: Command) -> Image:

@@ -3,6 +3,7 @@
 A partition whose log is damaged stays closed, with the reason; the others go on.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping
 
@@ -27,6 +28,9 @@ from moldau.replica.flusher import Flusher
 from moldau.replica.replica import Replica
 
 log = logging.getLogger(__name__)
+
+_PARTITIONS_PER_STEP = 20
+"""Opened or dropped in one turn of the loop: each costs a flush or two."""
 
 OpenLog = Callable[[str, TopicId, PartitionIndex, LogConfig], PartitionLog]
 DropLog = Callable[[str, TopicId, PartitionIndex], None]
@@ -202,13 +206,20 @@ class Partitions:
         and the next start does the rest.
         """
         with self._flusher.fencing():
-            self._follow(image)
+            for _ in self._follow(image):
+                pass
 
-    def _follow(self, image: Image) -> None:
+    async def reconcile_gently(self, image: Image) -> None:
+        """As `reconcile`, but others get their turn after every few partitions."""
+        with self._flusher.fencing():
+            for _ in self._follow(image):
+                await asyncio.sleep(0)
+
+    def _follow(self, image: Image) -> Iterator[None]:
+        """Yields after every few partitions; what is hosted then is led."""
         for topic in list(self._topics.values()):
             if topic.topic_id not in image.topics_by_id:
-                self._drop(topic)
-        opened: list[Replica] = []
+                yield from self._drop(topic)
         self._layers = broker_layers(image, self._broker, self._defaults)
         defaults_changed = image.broker_configs is not self._broker_configs
         self._broker_configs = image.broker_configs
@@ -220,11 +231,14 @@ class Partitions:
             first_new = len(known.partitions) if known is not None else 0
             if known is not None and (defaults_changed or known.configs != topic.configs):
                 self._reconfigure(topic, first_new, config)
-            for partition in topic.partitions[first_new:]:
-                if self._broker in partition.replicas:
-                    opened += self._open(topic, partition.index, config)
+            here = [p.index for p in topic.partitions[first_new:] if self._broker in p.replicas]
+            for start in range(0, len(here), _PARTITIONS_PER_STEP):
+                opened: list[Replica] = []
+                for index in here[start : start + _PARTITIONS_PER_STEP]:
+                    opened += self._open(topic, index, config)
+                self._elect(opened)
+                yield
             self._topics[topic.topic_id] = topic
-        self._elect(opened)
 
     def _resolve(self, topic: Topic) -> TopicConfig:
         return TopicConfig.resolve_layers(topic.configs, self._layers)
@@ -267,9 +281,9 @@ class Partitions:
         self._hosted[key] = Hosted(replica, config, topic.internal)
         return [replica]
 
-    def _drop(self, topic: Topic) -> None:
+    def _drop(self, topic: Topic) -> Iterator[None]:
         del self._topics[topic.topic_id]
-        for partition in topic.partitions:
+        for number, partition in enumerate(topic.partitions, 1):
             key = (topic.name, partition.index)
             self._offline.pop(key, None)
             hosted = self._hosted.pop(key, None)
@@ -277,6 +291,8 @@ class Partitions:
                 hosted.replica.drop()
             if self._broker in partition.replicas:
                 self._drop_log(topic.name, topic.topic_id, partition.index)
+            if number % _PARTITIONS_PER_STEP == 0:
+                yield
 
     def close(self) -> None:
         """Close every log cleanly."""
