@@ -14,7 +14,6 @@ import logging
 import random
 from asyncio import AbstractEventLoop, TimerHandle
 from collections.abc import Mapping, Sequence
-from heapq import heappop, heappush
 from typing import Final
 
 from moldau.log.interface import PartitionLog
@@ -36,7 +35,6 @@ from moldau.raft.errors import RaftError
 from moldau.raft.events import Event, Role
 from moldau.raft.membership import Members
 from moldau.raft.messages import AppendAnswered, Pong, VoteAsked
-from moldau.raft.progress import FOREVER
 from moldau.records.batch import BatchHeader, stamp
 from moldau.replica.effects import Effects
 from moldau.replica.flusher import Flusher, FlushHandle
@@ -45,6 +43,7 @@ from moldau.replica.heartbeat import PeerBeat, decode_heartbeat, encode_heartbea
 from moldau.replica.log_view import GroupLog
 from moldau.replica.peer import Peer
 from moldau.replica.peer_codec import GroupKey, Parcel, decode_frame
+from moldau.replica.timers import GroupTimers
 from moldau.replica.transport import Transport
 from moldau.replica.vote_writer import Vote, Votes, VoteWriter
 
@@ -53,8 +52,6 @@ log = logging.getLogger(__name__)
 HEARTBEAT_MS: Final = 150
 _BULK_BYTES_PER_TURN_MAX: Final = 4 * 1024 * 1024
 """Sent to one peer before it is the turn of others."""
-_STALL_MS: Final = 200
-"""A timer this late was held up, and so were the messages that would have moved it."""
 
 
 class Driver:
@@ -92,11 +89,7 @@ class Driver:
         self._touched: dict[Group, None] = {}
         self._is_turning = False
         self._turn_due = False
-        self._heap: list[tuple[int, int, Group]] = []
-        self._heap_number = 0
-        self._timer: TimerHandle | None = None
-        self._timer_at = FOREVER
-        self._is_stalled = False
+        self._timers = GroupTimers(loop=loop, now=lambda: self.now, on_due=self._on_due)
         self._beat_timer: TimerHandle | None = None
         self._read_number = 0
         self.unknown_total = 0
@@ -109,9 +102,9 @@ class Driver:
 
     def stop(self) -> None:
         """Step nothing any more. Logs, flusher and transport are closed by their owners."""
-        for timer in (self._timer, self._beat_timer):
-            if timer is not None:
-                timer.cancel()
+        self._timers.stop()
+        if self._beat_timer is not None:
+            self._beat_timer.cancel()
         for group in list(self._names.values()):
             self.remove_group(group)
         self._votes.stop()
@@ -410,7 +403,14 @@ class Driver:
             if core.progress is not group.tracked:
                 self._track(group)
             if core.deadline < group.timer_at:
-                self._set_timer(group, core.deadline)
+                self._timers.set(group, core.deadline)
+
+    def _on_due(self, group: Group, now: int) -> None:
+        self._refresh(group)
+        if group.core.deadline <= now:
+            self._handle(group, e.Tick())
+        else:
+            self._touch(group)
 
     def _track(self, group: Group) -> None:
         """The members to beat to are others now."""
@@ -454,46 +454,6 @@ class Driver:
         if event is not None:
             self._handle(group, event)
         return size
-
-    # ---- timers
-
-    def _set_timer(self, group: Group, deadline: int) -> None:
-        group.timer_at = deadline
-        self._heap_number += 1
-        heappush(self._heap, (deadline, self._heap_number, group))
-        if deadline < self._timer_at:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._arm(deadline)
-
-    def _arm(self, at: int) -> None:
-        self._timer_at = at
-        delay = max(0, at - self.now + 1) / 1000
-        self._timer = self._loop.call_later(delay, self._on_timer)
-
-    def _on_timer(self) -> None:
-        now = self.now
-        was_due, self._timer_at = self._timer_at, FOREVER
-        self._timer = None
-        if now - was_due > _STALL_MS and not self._is_stalled:
-            # This process stood still. Messages wait in the sockets: read them before judging.
-            self._is_stalled = True
-            self._arm(now + 10)
-            return
-        self._is_stalled = False
-        heap = self._heap
-        while heap and heap[0][0] <= now:
-            at, _, group = heappop(heap)
-            if group.timer_at != at or not group.is_running:
-                continue
-            group.timer_at = FOREVER
-            self._refresh(group)
-            if group.core.deadline <= now:
-                self._handle(group, e.Tick())
-            else:
-                self._touch(group)
-        if heap and heap[0][0] < self._timer_at:
-            self._arm(heap[0][0])
 
     # ---- heartbeats
 

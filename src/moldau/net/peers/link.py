@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 
 _LENGTH: Final = struct.Struct(">I")
 _DIAL_SECONDS_MAX: Final = 10.0
+_STABLE_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +128,7 @@ class PeerLink:
         self._is_stopped = True
         self._wants_room = False
         self._attempts = 0
+        self._connected_at = 0.0
         self.refusal = ""
         """Why the peer refused the last hello; empty if it did not."""
         self.frames_total = 0
@@ -227,6 +229,9 @@ class PeerLink:
             return
         self._stream = None
         self._wants_room = False
+        if self._loop.time() - self._connected_at > _STABLE_SECONDS:
+            # It was a good one. Of those that break at once, the next is dialled more slowly.
+            self._attempts = 0
         log.log(level, "link to broker %d lost: %s", self._hello.target, reason)
         self._loop.call_soon(self._report_lost, reason)
 
@@ -239,27 +244,26 @@ class PeerLink:
 
     async def _dial(self) -> None:
         try:
-            while not self._is_stopped:
+            while True:
+                if self._attempts:
+                    await asyncio.sleep(self._next_delay())
+                self._attempts += 1
                 try:
                     async with asyncio.timeout(_DIAL_SECONDS_MAX):
                         sock = await self._shake_hands()
                     break
                 except (OSError, TimeoutError, PeerProtocolError) as error:
                     log.debug("broker %d cannot be reached: %s", self._hello.target, error)
-                await asyncio.sleep(self._next_delay())
-            else:
-                return
         finally:
             self._dialling = None
-        self._attempts = 0
+        self._connected_at = self._loop.time()
         self._stream = _Stream(self._loop, sock, self)
         log.info("link to broker %d is up", self._hello.target)
         self._on_connected()
 
     def _next_delay(self) -> float:
         limits = self._limits
-        longest = limits.retry_seconds_min * (1 << min(self._attempts, 16))
-        self._attempts += 1
+        longest = limits.retry_seconds_min * (1 << min(self._attempts - 1, 16))
         # Never the same for two brokers: they would come back all at once.
         return min(longest, limits.retry_seconds_max) * (0.5 + self._rng.random() / 2)
 

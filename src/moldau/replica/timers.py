@@ -1,0 +1,80 @@
+"""Owns the timers of all groups: one heap and one timer of the loop, not one of each per group.
+
+A core's deadline mostly moves away before it comes, so a timer that is later than needed is never
+taken back: when it fires, its group is asked again.
+"""
+
+from asyncio import AbstractEventLoop, TimerHandle
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import Final
+
+from moldau.raft.progress import FOREVER
+from moldau.replica.group import Group
+
+_STEP_MS: Final = 20
+"""Timers fire a little late, together: a thousand groups wake the loop fifty times a second."""
+_STALL_MS: Final = 200
+"""A timer this late was held up, and so were the messages that would have moved it."""
+_CATCH_UP_MS: Final = 10
+
+
+class GroupTimers:
+    """Calls `on_due` for groups whose time has come."""
+
+    def __init__(
+        self,
+        *,
+        loop: AbstractEventLoop,
+        now: Callable[[], int],
+        on_due: Callable[[Group, int], None],
+    ) -> None:
+        self._loop = loop
+        self._now = now
+        self._on_due = on_due
+        self._heap: list[tuple[int, int, Group]] = []
+        self._number = 0
+        self._timer: TimerHandle | None = None
+        self._timer_at = FOREVER
+        self._is_stalled = False
+
+    def set(self, group: Group, deadline: int) -> None:
+        """Earlier than before; a later deadline needs no call."""
+        group.timer_at = deadline
+        self._number += 1
+        heappush(self._heap, (deadline, self._number, group))
+        self._arm(deadline)
+
+    def _arm(self, at: int) -> None:
+        at += -at % _STEP_MS
+        if at >= self._timer_at:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = at
+        delay = max(0, at - self._now() + 1) / 1000
+        self._timer = self._loop.call_later(delay, self._fire)
+
+    def _fire(self) -> None:
+        now = self._now()
+        was_due, self._timer_at = self._timer_at, FOREVER
+        self._timer = None
+        if now - was_due > _STALL_MS and not self._is_stalled:
+            # This process stood still. Messages wait in the sockets: read them before judging.
+            self._is_stalled = True
+            self._arm(now + _CATCH_UP_MS)
+            return
+        self._is_stalled = False
+        heap = self._heap
+        while heap and heap[0][0] <= now:
+            at, _, group = heappop(heap)
+            if group.timer_at == at and group.is_running:
+                group.timer_at = FOREVER
+                self._on_due(group, now)
+        if heap:
+            self._arm(heap[0][0])
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._heap.clear()

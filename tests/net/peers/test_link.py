@@ -1,0 +1,456 @@
+"""Links and the listener for peers: who is let in, and what a link does with too much."""
+
+import asyncio
+import contextlib
+import random
+import socket
+import struct
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from moldau.model.errors import ErrorCode, PeerProtocolError, RefusedError
+from moldau.model.ids import BrokerId, TimestampMs
+from moldau.model.slices import FileSlice
+from moldau.net.peers.frames import FRAME_BYTES_MAX, FrameKind
+from moldau.net.peers.handshake import (
+    HANDSHAKE_BYTES_MAX,
+    Answer,
+    Hello,
+    decode_answer,
+    decode_hello,
+    encode_answer,
+    encode_hello,
+)
+from moldau.net.peers.link import LinkLimits, PeerLink
+from moldau.net.peers.listener import PeerListener
+from moldau.net.peers.rpc import PeerRpc
+
+ONE, TWO = BrokerId(1), BrokerId(2)
+HELLO = Hello("c", ONE, "dir1", TWO)
+
+
+class RealClock:
+    def wall_ms(self) -> TimestampMs:
+        return TimestampMs(int(time.time() * 1000))
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+
+class Handler:
+    def __init__(self) -> None:
+        self.frames: list[tuple[int, FrameKind, bytes]] = []
+        self.connected: list[Hello] = []
+        self.gone: list[int] = []
+        self.error: PeerProtocolError | None = None
+
+    def on_peer_connected(self, hello: Hello) -> None:
+        self.connected.append(hello)
+
+    def on_peer_frame(self, sender: BrokerId, kind: FrameKind, body: memoryview) -> None:
+        if self.error is not None:
+            raise self.error
+        self.frames.append((sender, kind, bytes(body)))
+
+    def on_peer_gone(self, sender: BrokerId) -> None:
+        self.gone.append(sender)
+
+
+def run(test: Callable[[], Any]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(60):
+            await test()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(bounded())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.002)
+
+
+@contextlib.asynccontextmanager
+async def listening(
+    handler: Handler,
+    authorize: Callable[[Hello], str | None] = lambda _: None,
+    port: int = 0,
+    handshake_seconds_max: float = 10,
+) -> AsyncIterator[tuple[PeerListener, int]]:
+    listener = PeerListener(
+        loop=asyncio.get_running_loop(),
+        clock=RealClock(),
+        cluster_id="c",
+        me=TWO,
+        authorize=authorize,
+        handler=handler,
+        handshake_seconds_max=handshake_seconds_max,
+    )
+    _, port = listener.bind("127.0.0.1", port)
+    listener.start()
+    try:
+        yield listener, port
+    finally:
+        listener.close()
+
+
+class Events:
+    """What a link reports."""
+
+    def __init__(self) -> None:
+        self.up = 0
+        self.lost: list[str] = []
+        self.room = 0
+
+    def on_up(self) -> None:
+        self.up += 1
+
+    def on_room(self) -> None:
+        self.room += 1
+
+
+@contextlib.asynccontextmanager
+async def linked(
+    port: int, hello: Hello = HELLO, limits: LinkLimits | None = None
+) -> AsyncIterator[tuple[PeerLink, Events]]:
+    events = Events()
+    link = PeerLink(
+        loop=asyncio.get_running_loop(),
+        rng=random.Random(1),
+        hello=hello,
+        address=("127.0.0.1", port),
+        on_connected=events.on_up,
+        on_lost=events.lost.append,
+        on_room=events.on_room,
+        limits=limits,
+    )
+    link.start()
+    try:
+        yield link, events
+    finally:
+        link.stop()
+
+
+def test_frames_arrive_in_order_whatever_they_are_made_of(tmp_path: Path) -> None:
+    path = tmp_path / "segment"
+    path.write_bytes(bytes(range(256)) * 4000)
+
+    async def scenario() -> None:
+        handler = Handler()
+        async with listening(handler) as (_, port), linked(port) as (link, _):
+            await until(lambda: link.is_connected)
+            with path.open("rb") as file:
+                assert link.send(FrameKind.RAFT, [b"a", bytearray(b"b"), memoryview(b"c")])
+                assert link.send(
+                    FrameKind.RAFT, [b"<", FileSlice(file, 256, 900_000), FileSlice(file, 0, 3)]
+                )
+                assert link.send(FrameKind.HEARTBEAT, [b""])
+                await until(lambda: len(handler.frames) == 3)
+            assert handler.connected == [HELLO]
+            assert handler.frames == [
+                (1, FrameKind.RAFT, b"abc"),
+                (1, FrameKind.RAFT, b"<" + path.read_bytes()[256:900_256] + b"\0\1\2"),
+                (1, FrameKind.HEARTBEAT, b""),
+            ]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("hello", "reason"),
+    [
+        (HELLO._replace(cluster_id="other"), "this broker is of cluster c"),
+        (HELLO._replace(target=BrokerId(3)), "this is broker 2, not 3"),
+        (HELLO._replace(version=9), "protocol version 9; this broker speaks 1"),
+        (HELLO._replace(sender=TWO), "broker 2 cannot be a peer of broker 2"),
+        (HELLO._replace(incarnation="dir9"), "broker 1 has directory dir1"),
+    ],
+)
+def test_a_caller_that_does_not_belong_is_told_why_and_refused(hello: Hello, reason: str) -> None:
+    def authorize(caller: Hello) -> str | None:
+        return None if caller.incarnation == "dir1" else "broker 1 has directory dir1"
+
+    async def scenario() -> None:
+        handler = Handler()
+        async with (
+            listening(handler, authorize) as (listener, port),
+            linked(port, hello) as (
+                link,
+                events,
+            ),
+        ):
+            await until(lambda: listener.refused_total > 1)
+            assert link.refusal == reason
+            assert not link.is_connected
+            assert not link.send(FrameKind.RAFT, [b"x"])
+            assert (events.up, handler.connected, handler.frames) == (0, [], [])
+
+    run(scenario)
+
+
+async def _closed_after(port: int, data: bytes) -> bytes:
+    """What a caller is told that sends these bytes, until it is closed."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(data)
+        return await reader.read()
+    except ConnectionResetError:
+        return b""
+    finally:
+        writer.close()
+
+
+def framed(body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + body
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        framed(b"\0" * 40),
+        framed(encode_hello(HELLO)[:-1]),
+        struct.pack(">I", HANDSHAKE_BYTES_MAX + 1),
+        struct.pack(">I", FRAME_BYTES_MAX),
+        framed(encode_hello(HELLO)) + framed(b"\x63unknown kind"),
+        framed(encode_hello(HELLO)) + struct.pack(">I", FRAME_BYTES_MAX + 1),
+    ],
+)
+def test_bytes_that_are_no_handshake_or_no_frame_close_the_connection(data: bytes) -> None:
+    async def scenario() -> None:
+        handler = Handler()
+        async with listening(handler) as (listener, port):
+            await _closed_after(port, data)
+            assert handler.frames == []
+            await until(lambda: listener.peers == [])
+
+    run(scenario)
+
+
+def test_a_caller_that_says_nothing_in_time_is_closed() -> None:
+    async def scenario() -> None:
+        async with listening(Handler(), handshake_seconds_max=0.05) as (_, port):
+            assert await _closed_after(port, b"\0\0") == b""
+
+    run(scenario)
+
+
+def test_a_frame_that_its_reader_refuses_closes_the_connection_and_the_link_comes_back() -> None:
+    async def scenario() -> None:
+        handler = Handler()
+        async with listening(handler) as (_, port), linked(port) as (link, events):
+            await until(lambda: link.is_connected)
+            handler.error = PeerProtocolError("nonsense")
+            link.send(FrameKind.RAFT, [b"x"])
+            await until(lambda: len(events.lost) == 1)
+            handler.error = None
+            await until(lambda: events.up == 2)
+            assert link.send(FrameKind.RAFT, [b"y"])
+            await until(lambda: [frame[2] for frame in handler.frames] == [b"y"])
+            assert handler.gone == [1]
+
+    run(scenario)
+
+
+def test_of_two_connections_of_a_peer_the_later_counts() -> None:
+    async def scenario() -> None:
+        handler = Handler()
+        async with listening(handler) as (listener, port), linked(port) as (first, events):
+            await until(lambda: first.is_connected)
+            async with linked(port) as (second, _):
+                await until(lambda: second.is_connected)
+                await until(lambda: len(events.lost) == 1)
+                first.stop()
+                assert handler.gone == [1]
+                assert listener.peers == [1]
+
+    run(scenario)
+
+
+def test_a_peer_that_is_away_is_dialled_until_it_is_there_and_again_after_it_was_gone() -> None:
+    async def scenario() -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        async with linked(port) as (link, events):
+            await asyncio.sleep(0.2)
+            assert not link.is_connected
+            for times in (1, 2):
+                async with listening(Handler(), port=port):
+                    await until(lambda times=times: events.up == times)
+                    assert link.is_connected
+                await until(lambda times=times: len(events.lost) == times)
+                assert not link.has_room
+                assert link.queued_bytes == 0
+
+    run(scenario)
+
+
+def test_waiting_times_grow_up_to_a_bound_and_differ() -> None:
+    async def scenario() -> None:
+        limits = LinkLimits(retry_seconds_min=1, retry_seconds_max=8)
+        async with linked(1, limits=limits) as (link, _):
+            delays = []
+            for attempt in range(1, 9):
+                link._attempts = attempt
+                delays.append(link._next_delay())
+            longest = [1, 2, 4, 8, 8, 8, 8, 8]
+            assert all(most / 2 <= delay <= most for delay, most in zip(delays, longest, strict=1))
+            assert len(set(delays)) == 8
+
+    run(scenario)
+
+
+def test_a_peer_that_does_not_read_fills_the_queue_to_its_bound_and_no_further() -> None:
+    limits = LinkLimits(queue_bytes_max=1 << 20)
+
+    async def scenario() -> None:
+        server = socket.create_server(("127.0.0.1", 0))
+        server.setblocking(False)
+        loop = asyncio.get_running_loop()
+        async with linked(server.getsockname()[1], limits=limits) as (link, events):
+            peer, _ = await loop.sock_accept(server)
+            size = struct.unpack(">I", await loop.sock_recv(peer, 4))[0]
+            assert decode_hello(memoryview(await loop.sock_recv(peer, size))) == HELLO
+            await loop.sock_sendall(peer, framed(encode_answer(Answer(""))))
+            await until(lambda: link.is_connected)
+            block = bytes(100_000)
+            while link.has_room:
+                assert link.send(FrameKind.RAFT, [block])
+            assert link.queued_bytes >= 1 << 20
+            # Small messages still go, up to a second bound; then they are dropped.
+            while link.send(FrameKind.RAFT, [block]):
+                pass
+            assert link.queued_bytes <= (2 << 20) + 200_000
+            assert link.dropped_total == 1
+            assert events.room == 0
+            received = 0
+            while not events.room:
+                received += len(await loop.sock_recv(peer, 1 << 20))
+            assert link.has_room
+            peer.close()
+        server.close()
+
+    run(scenario)
+
+
+def test_handshakes_survive_the_way_and_what_is_cut_is_refused() -> None:
+    hello = Hello("cluster", BrokerId(5), "dir", BrokerId(0x7FFFFFFF))
+    data = encode_hello(hello)
+    assert decode_hello(memoryview(data)) == hello
+    for cut in range(len(data)):
+        with pytest.raises(PeerProtocolError):
+            decode_hello(memoryview(data[:cut]))
+    for answer in (Answer(""), Answer("no such broker")):
+        data = encode_answer(answer)
+        assert decode_answer(data) == answer
+        for cut in range(len(data)):
+            with pytest.raises(PeerProtocolError):
+                decode_answer(data[:cut])
+
+
+# ---- questions
+
+
+class Wire:
+    """Two brokers' questions, without sockets."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.is_up = True
+        self.one = PeerRpc(loop=loop, send=lambda *frame: self._carry(self.two, ONE, *frame))
+        self.two = PeerRpc(loop=loop, send=lambda *frame: self._carry(self.one, TWO, *frame))
+
+    def _carry(
+        self, to: PeerRpc, sender: BrokerId, _: BrokerId, kind: FrameKind, chunks: list[Any]
+    ) -> bool:
+        if self.is_up:
+            body = memoryview(b"".join(chunks))
+            asyncio.get_running_loop().call_soon(to.on_frame, sender, kind, body)
+        return self.is_up
+
+
+def test_questions_are_answered_or_refused_with_the_code_of_the_answerer() -> None:
+    async def scenario() -> None:
+        wire = Wire()
+
+        async def reverse(sender: BrokerId, payload: bytes) -> bytes:
+            if not payload:
+                raise RefusedError(ErrorCode.NOT_CONTROLLER, f"go away, {sender}")
+            await asyncio.sleep(0.001 * payload[0])
+            return payload[::-1]
+
+        wire.two.serve(7, reverse)
+        questions = [wire.one.call(TWO, 7, bytes([9 - i, i]), 10) for i in range(9)]
+        assert await asyncio.gather(*questions) == [bytes([i, 9 - i]) for i in range(9)]
+        with pytest.raises(RefusedError, match="go away, 1") as refused:
+            await wire.one.call(TWO, 7, b"", 10)
+        assert refused.value.code is ErrorCode.NOT_CONTROLLER
+        with pytest.raises(RefusedError, match="method 8"):
+            await wire.one.call(TWO, 8, b"", 10)
+
+    run(scenario)
+
+
+def test_a_question_ends_when_nobody_answers_or_the_link_is_lost() -> None:
+    async def scenario() -> None:
+        wire = Wire()
+
+        async def never(sender: BrokerId, payload: bytes) -> bytes:
+            await asyncio.sleep(3600)
+            return b""
+
+        wire.two.serve(1, never)
+        with pytest.raises(RefusedError) as refused:
+            await wire.one.call(TWO, 1, b"", 0.01)
+        assert refused.value.code is ErrorCode.REQUEST_TIMED_OUT
+        asking = asyncio.ensure_future(wire.one.call(TWO, 1, b"", 10))
+        await asyncio.sleep(0)
+        wire.one.peer_lost(TWO)
+        with pytest.raises(RefusedError) as refused:
+            await asking
+        assert refused.value.code is ErrorCode.NETWORK_EXCEPTION
+        wire.is_up = False
+        with pytest.raises(RefusedError, match="no link"):
+            await wire.one.call(TWO, 1, b"", 10)
+        wire.two.stop()
+        await asyncio.sleep(0)
+
+    run(scenario)
+
+
+def test_a_peer_that_asks_too_much_at_once_is_told_so() -> None:
+    async def scenario() -> None:
+        wire = Wire()
+        gate = asyncio.Event()
+
+        async def wait(sender: BrokerId, payload: bytes) -> bytes:
+            await gate.wait()
+            return b"ok"
+
+        wire.two.serve(1, wait)
+        asking = [asyncio.ensure_future(wire.one.call(TWO, 1, b"", 30)) for _ in range(100)]
+        await asyncio.sleep(0.02)
+        gate.set()
+        results = await asyncio.gather(*asking, return_exceptions=True)
+        assert results.count(b"ok") == 64
+        refused = [result for result in results if isinstance(result, RefusedError)]
+        assert len(refused) == 36
+        assert {error.code for error in refused} == {ErrorCode.THROTTLING_QUOTA_EXCEEDED}
+
+    run(scenario)
+
+
+def test_questions_that_end_early_are_refused_as_a_breach_of_the_protocol() -> None:
+    async def scenario() -> None:
+        wire = Wire()
+        for kind in (FrameKind.REQUEST, FrameKind.REPLY, FrameKind.FAILURE):
+            with pytest.raises(PeerProtocolError):
+                wire.one.on_frame(TWO, kind, memoryview(b"\0\0\0"))
+
+    run(scenario)

@@ -1,0 +1,261 @@
+"""Messages of groups survive the way between brokers, and hostile bytes are refused as such."""
+
+import struct
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from moldau.log.interface import ControlKind, LogStart
+from moldau.model.errors import PeerProtocolError
+from moldau.model.ids import BrokerId, Epoch, Offset, PartitionIndex, RaftIndex, TopicId
+from moldau.raft.membership import Members, encode_members
+from moldau.raft.messages import (
+    Append,
+    AppendAnswered,
+    Message,
+    Ping,
+    Pong,
+    Snapshot,
+    TimeoutNow,
+    VoteAnswered,
+    VoteAsked,
+)
+from moldau.replica.heartbeat import Heartbeat, decode_heartbeat, encode_heartbeat
+from moldau.replica.peer_codec import (
+    METADATA_GROUP,
+    BatchRun,
+    ControlPart,
+    GroupKey,
+    Parcel,
+    decode_frame,
+    encode_append,
+    encode_batches_head,
+    encode_control,
+    encode_message,
+    encode_snapshot,
+)
+from moldau.testing.logs import make_batch
+
+epochs = st.integers(-1, 2**31 - 1).map(Epoch)
+indexes = st.integers(0, 2**62).map(RaftIndex)
+rounds = st.integers(0, 2**62)
+keys = st.builds(
+    GroupKey,
+    st.binary(min_size=16, max_size=16).map(TopicId),
+    st.integers(0, 2**31 - 1).map(PartitionIndex),
+)
+members = st.sets(st.integers(0, 1000), min_size=1, max_size=7).map(
+    lambda ids: Members(tuple(sorted(BrokerId(broker) for broker in ids)))
+)
+small = st.one_of(
+    st.builds(AppendAnswered, epochs, st.booleans(), indexes, indexes, indexes, epochs),
+    st.builds(VoteAsked, epochs, indexes, epochs, st.booleans(), st.booleans()),
+    st.builds(VoteAnswered, epochs, st.booleans(), st.booleans()),
+    st.builds(Ping, epochs, indexes, rounds),
+    st.builds(Pong, epochs, rounds),
+    st.builds(TimeoutNow, epochs),
+)
+
+
+@st.composite
+def snapshots(draw: st.DrawFn) -> tuple[Snapshot, LogStart, bytes]:
+    offset, count = draw(st.integers(0, 2**40)), draw(st.integers(0, 2**20))
+    voters = draw(st.one_of(st.just(b""), members.map(encode_members)))
+    message = Snapshot(
+        draw(epochs), RaftIndex(offset + count), draw(epochs), draw(members)
+    )  # fmt: skip
+    start = LogStart(Offset(offset), count, draw(epochs), voters)
+    return message, start, draw(st.binary(max_size=200))
+
+
+@st.composite
+def appends(draw: st.DrawFn) -> tuple[Append, bytes]:
+    """An Append with its encoded entries: batches and control entries as they come in a log."""
+    offset = draw(st.integers(0, 1000))
+    index = start = offset + draw(st.integers(0, 10))
+    epoch = draw(st.integers(0, 5))
+    data = b""
+    for _ in range(draw(st.integers(0, 5))):
+        epoch += draw(st.integers(0, 2))
+        kind = draw(st.sampled_from(["noop", "members", "batches"]))
+        if kind == "noop":
+            data += encode_control(ControlKind.NOOP, Epoch(epoch), b"")
+            index += 1
+        elif kind == "members":
+            payload = encode_members(draw(members))
+            data += encode_control(ControlKind.MEMBERSHIP, Epoch(epoch), payload)
+            index += 1
+        else:
+            run = b""
+            for _ in range(draw(st.integers(1, 3))):
+                count = draw(st.integers(1, 4))
+                run += make_batch(offset, count=count, epoch=epoch, value=draw(st.binary()))
+                offset += count
+                index += count
+            data += encode_batches_head(len(run)) + run
+    message = Append(
+        Epoch(epoch + draw(st.integers(0, 3))), RaftIndex(start), draw(epochs), (), draw(indexes)
+    )
+    return message, data
+
+
+def encoded(key: GroupKey, message: Append, entries: bytes) -> bytes:
+    head = encode_append(
+        key.wire, message.epoch, message.start, message.prev_epoch, message.commit, len(entries)
+    )
+    return head + entries
+
+
+def decode(data: bytes) -> list[Parcel]:
+    return list(decode_frame(memoryview(data)))
+
+
+@given(st.lists(st.tuples(keys, small), max_size=8))
+def test_small_messages_of_many_groups_survive_in_one_frame(
+    sent: list[tuple[GroupKey, Message]],
+) -> None:
+    frame = b"".join(encode_message(key.wire, message) for key, message in sent)
+    assert [(p.group, p.message) for p in decode(frame)] == [(k.wire, m) for k, m in sent]
+
+
+@given(keys, snapshots())
+def test_snapshots_survive(key: GroupKey, sent: tuple[Snapshot, LogStart, bytes]) -> None:
+    (parcel,) = decode(encode_snapshot(key.wire, *sent))
+    assert (parcel.group, parcel.message, parcel.start, parcel.payload) == (key.wire, *sent)
+
+
+@settings(max_examples=50)
+@given(keys, appends(), small)
+def test_appends_survive_with_their_entries_and_what_follows_them(
+    key: GroupKey, sent: tuple[Append, bytes], after: Message
+) -> None:
+    message, entries = sent
+    frame = encoded(key, message, entries) + encode_message(key.wire, after)
+    parcel, last = decode(frame)
+    assert last.message == after
+    assert isinstance(parcel.message, Append)
+    assert parcel.message._replace(entries=()) == message
+    again = b""
+    index = message.start
+    for part in parcel.parts:
+        assert part.start == index
+        if isinstance(part, BatchRun):
+            again += encode_batches_head(len(part.data)) + bytes(part.data)
+            index = RaftIndex(index + sum(h.last_offset_delta + 1 for h in part.headers))
+        else:
+            assert isinstance(part, ControlPart)
+            again += encode_control(part.kind, part.epoch, part.payload)
+            index = RaftIndex(index + 1)
+    assert again == entries
+    assert [entry.start for entry in parcel.message.entries][:1] in ([], [message.start])
+    for entry, following in zip(parcel.message.entries, parcel.message.entries[1:], strict=False):
+        assert entry.end == following.start
+    if parcel.message.entries:
+        assert parcel.message.entries[-1].end == index
+
+
+@settings(max_examples=30)
+@given(keys, appends(), snapshots(), small, st.data())
+def test_a_frame_that_is_cut_anywhere_is_refused_or_ends_between_two_messages(
+    key: GroupKey,
+    append: tuple[Append, bytes],
+    snapshot: tuple[Snapshot, LogStart, bytes],
+    message: Message,
+    data: st.DataObject,
+) -> None:
+    pieces = [
+        encoded(key, *append),
+        encode_snapshot(key.wire, *snapshot),
+        encode_message(key.wire, message),
+    ]
+    frame = b"".join(pieces)
+    ends = [sum(len(piece) for piece in pieces[:count]) for count in range(4)]
+    cut = data.draw(st.integers(0, len(frame)))
+    if cut in ends:
+        assert len(decode(frame[:cut])) == ends.index(cut)
+    else:
+        with pytest.raises(PeerProtocolError):
+            decode(frame[:cut])
+
+
+@settings(max_examples=200)
+@given(st.binary(max_size=200), st.integers(0, 255))
+def test_arbitrary_bytes_are_refused_and_never_crash(data: bytes, kind: int) -> None:
+    frame = METADATA_GROUP.wire + bytes([kind]) + data
+    try:
+        for parcel in decode(frame):
+            assert parcel.message.epoch >= -1
+    except PeerProtocolError:
+        pass
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_a_flipped_bit_inside_a_batch_is_noticed(data: st.DataObject) -> None:
+    batch = bytearray(make_batch(0, value=b"some value"))
+    at = data.draw(st.integers(21, len(batch) - 1))
+    batch[at] ^= 1 << data.draw(st.integers(0, 7))
+    message = Append(Epoch(9), RaftIndex(0), Epoch(0), (), RaftIndex(0))
+    with pytest.raises(PeerProtocolError, match=r"checksum|batch"):
+        decode(encoded(METADATA_GROUP, message, encode_batches_head(len(batch)) + bytes(batch)))
+
+
+def test_entries_of_a_later_epoch_than_their_leaders_are_refused() -> None:
+    batch = make_batch(0, epoch=7)
+    message = Append(Epoch(6), RaftIndex(0), Epoch(0), (), RaftIndex(0))
+    with pytest.raises(PeerProtocolError, match="epoch 7"):
+        decode(encoded(METADATA_GROUP, message, encode_batches_head(len(batch)) + batch))
+
+
+def test_entries_whose_epoch_falls_are_refused() -> None:
+    entries = encode_control(ControlKind.NOOP, Epoch(4), b"")
+    entries += encode_control(ControlKind.NOOP, Epoch(3), b"")
+    message = Append(Epoch(6), RaftIndex(0), Epoch(0), (), RaftIndex(0))
+    with pytest.raises(PeerProtocolError, match="epoch 3 after 4"):
+        decode(encoded(METADATA_GROUP, message, entries))
+
+
+def test_batches_whose_offsets_leave_a_gap_are_refused() -> None:
+    run = make_batch(0) + make_batch(5)
+    message = Append(Epoch(6), RaftIndex(0), Epoch(0), (), RaftIndex(0))
+    with pytest.raises(PeerProtocolError, match="offset 5 after 0"):
+        decode(encoded(METADATA_GROUP, message, encode_batches_head(len(run)) + run))
+
+
+def test_members_that_are_none_are_refused() -> None:
+    message = Append(Epoch(6), RaftIndex(0), Epoch(0), (), RaftIndex(0))
+    for payload in (b"", b"\xff", encode_members(Members(())), b"\x92\x92\x01\x01\x90"):
+        entries = encode_control(ControlKind.MEMBERSHIP, Epoch(1), payload)
+        with pytest.raises(PeerProtocolError):
+            decode(encoded(METADATA_GROUP, message, entries))
+
+
+listed = st.lists(st.tuples(st.binary(min_size=20, max_size=20), epochs), max_size=5).map(tuple)
+numbers = st.integers(0, 2**64 - 1)
+beats = st.builds(
+    Heartbeat, numbers, numbers, numbers, numbers, numbers, numbers, st.none() | listed,
+    st.lists(st.tuples(st.integers(0, 2**32 - 1), indexes), max_size=5).map(tuple), listed,
+)  # fmt: skip
+
+
+@given(beats)
+def test_heartbeats_survive(beat: Heartbeat) -> None:
+    assert decode_heartbeat(memoryview(encode_heartbeat(beat))) == beat
+
+
+@given(beats, st.data())
+def test_a_heartbeat_that_is_cut_or_too_long_is_refused(
+    beat: Heartbeat, data: st.DataObject
+) -> None:
+    frame = encode_heartbeat(beat)
+    cut = data.draw(st.integers(0, len(frame) - 1))
+    for bad in (frame[:cut], frame + b"\0"):
+        with pytest.raises(PeerProtocolError):
+            decode_heartbeat(memoryview(bad))
+
+
+def test_a_message_names_its_group_by_topic_id_and_partition() -> None:
+    key = GroupKey(TopicId(bytes(range(16))), PartitionIndex(7))
+    assert key.wire == bytes(range(16)) + struct.pack(">i", 7)
+    assert METADATA_GROUP.wire == bytes(15) + b"\x01" + bytes(4)
