@@ -228,10 +228,12 @@ class Leading(Electing):
 
     def _check_quorum(self) -> None:
         """Step down if a majority was silent for an election time: others may have elected."""
-        since, self._quorum_checked_at = self._quorum_checked_at, self._now
+        self._quorum_checked_at = self._now
+        # Counted back from now, not from the last check: this process may have been paused.
+        since = self._now - self.config.election_ms_min
         heard = 0
         for voter in self.members.voters:
-            if voter == self.me or self.progress[voter].heard_at >= since:
+            if voter == self.me or self.progress[voter].heard_at > since:
                 heard += 1
         if heard < self.members.quorum:
             self._become_follower(self.epoch, BrokerId(-1))

@@ -1,0 +1,72 @@
+"""Changes of members that could split a group are refused."""
+
+import itertools
+
+import pytest
+
+from moldau.model.errors import CorruptionError
+from moldau.model.ids import BrokerId
+from moldau.raft.errors import RaftRefusal
+from moldau.raft.membership import Members, check_change, decode_members, encode_members
+
+
+def members(*voters: int, learners: tuple[int, ...] = ()) -> Members:
+    return Members(tuple(map(BrokerId, voters)), tuple(map(BrokerId, learners)))
+
+
+def test_members_survive_the_journal() -> None:
+    some = members(1, 5, 300, learners=(7,))
+    assert decode_members(encode_members(some)) == some
+
+
+@pytest.mark.parametrize(
+    "payload", [b"", b"\x01", b"\x92\x91\x01", encode_members(members(1))[:-1]]
+)
+def test_a_damaged_entry_is_corruption(payload: bytes) -> None:
+    with pytest.raises(CorruptionError):
+        decode_members(payload)
+
+
+@pytest.mark.parametrize(("voters", "quorum"), [(1, 1), (2, 2), (3, 2), (4, 3), (5, 3)])
+def test_a_majority_is_more_than_half(voters: int, quorum: int) -> None:
+    assert members(*range(voters)).quorum == quorum
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (members(1, 2, 3), members(1, 2, 3, learners=(4, 5))),
+        (members(1, 2, 3, learners=(4,)), members(1, 2, 3, 4)),
+        (members(1, 2, 3), members(1, 2)),
+        (members(1, 2, 3), members(1, 2, learners=(3,))),
+    ],
+)
+def test_safe_changes_pass(old: Members, new: Members) -> None:
+    check_change(old, new)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        (members(1, 2, 3), members(1, 2, 3, 4), "learner before"),
+        (members(1, 2, 3, learners=(4,)), members(1, 2, 4), "one at a time"),
+        (members(1, 2, 3), members(1), "one at a time"),
+        (members(1), members(), "needs a voter"),
+        (members(1, 2), members(1, 2, learners=(2,)), "voter and learner"),
+        (members(1, 2), members(2, 1), "out of order"),
+        (members(1, 2), members(1, 1, 2), "twice"),
+    ],
+)
+def test_unsafe_changes_are_refused(old: Members, new: Members, reason: str) -> None:
+    with pytest.raises(RaftRefusal, match=reason):
+        check_change(old, new)
+
+
+def test_a_replacement_goes_in_three_safe_steps() -> None:
+    steps = [members(1, 2, 3)]
+    steps.append(steps[-1].with_learner(BrokerId(4)))
+    steps.append(steps[-1].with_voter(BrokerId(4)))
+    steps.append(steps[-1].without(BrokerId(2)))
+    for old, new in itertools.pairwise(steps):
+        check_change(old, new)
+    assert steps[-1] == members(1, 3, 4)
