@@ -76,6 +76,12 @@ SCENARIOS: list[Scenario] = [
         volumes=True,
     ),
     Scenario(
+        name="15-torn",
+        title="power cut that tears what is unflushed",
+        expected="acked lost 0",
+        play=disks.power_cut_torn,
+    ),
+    Scenario(
         name="16",
         title="fsync returns EIO",
         expected="fences itself and exits; fsync never retried",
@@ -122,6 +128,13 @@ SCENARIOS: list[Scenario] = [
         load=upkeep.RETENTION_LOAD,
     ),
     Scenario(
+        name="22-torn",
+        title="power cut that tears, during retention",
+        expected="offsets monotonic",
+        play=disks.torn_retention,
+        load=upkeep.RETENTION_LOAD,
+    ),
+    Scenario(
         name="recovery",
         title="start after SIGKILL, by size of the log",
         expected="every acked record present",
@@ -134,5 +147,11 @@ SCENARIOS: list[Scenario] = [
         expected="the loss is seen",
         play=disks.power_cut_unflushed,
         volumes=True,
+    ),
+    Scenario(
+        name="control-torn",
+        title="volatile cache with log.flush = never",
+        expected="the loss is seen",
+        play=disks.torn_unflushed,
     ),
 ]

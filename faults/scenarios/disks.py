@@ -1,12 +1,17 @@
 """Owns scenarios of disks that lose power, fail, or fill up."""
 
+import json
+from collections import Counter
+
 from faults.checker import Anomaly
 from faults.run import Load, Run, ScenarioError
+from faults.storage import volatile
 from faults.storage.injected import FLAG_VARIABLE, TRACE_VARIABLE, refused
 from faults.storage.volumes import CutVolume, FailingVolume, FullVolume
 
 _ACKS_BETWEEN = 200
 _EXIT_STORAGE = 74
+_SEED_KEEPS_NOTHING = 13
 
 
 def _cut_power(run: Run, volume: CutVolume) -> None:
@@ -32,6 +37,64 @@ def power_cut(run: Run) -> None:
     run.finish()
 
 
+def power_cut_torn(run: Run) -> None:
+    """Of what was not flushed a random part survives, sector by sector and in no order."""
+    _start_volatile(run)
+    run.start_load()
+    torn: Counter[str] = Counter()
+    for seed in range(4 if run.quick else 30):
+        run.await_acks(_ACKS_BETWEEN)
+        torn += _tear(run, seed)
+    run.await_acks(_ACKS_BETWEEN)
+    _prove_torn(run, torn)
+    run.finish()
+
+
+def torn_retention(run: Run) -> None:
+    """The same while retention deletes segments all the time: removals may be undone, too."""
+    _start_volatile(run, LOG__RETENTION_CHECK_MS="100")
+    run.start_load()
+    torn: Counter[str] = Counter()
+    for seed in range(4 if run.quick else 20):
+        run.await_acks(5 * _ACKS_BETWEEN)
+        run.record_bounds()
+        torn += _tear(run, seed)
+        run.record_bounds()
+    _prove_torn(run, torn)
+    run.finish()
+
+
+def _prove_torn(run: Run, torn: Counter[str]) -> None:
+    run.expect(torn["sectors"] > torn["sectors_kept"] > 0, f"nothing was torn: {dict(torn)}")
+    run.proof(", ".join(f"{name.replace('_', ' ')} {count}" for name, count in torn.items()))
+
+
+def _start_volatile(run: Run, **settings: str) -> None:
+    run.start_brokers(
+        module="faults.storage.volatile",
+        environment={
+            volatile.FLAG_VARIABLE: str(run.home / "cut"),
+            volatile.PROOF_VARIABLE: str(run.home / "proof"),
+        },
+        settings=settings,
+    )
+
+
+def _tear(run: Run, seed: int) -> Counter[str]:
+    """Cut the power and start again; what was not durable, and what of it was kept."""
+    flag, proof = run.home / "cut", run.home / "proof"
+    run.fault("torn power cut")
+    # In one step, so that the seed is there when the flag is.
+    (run.home / "cut.new").write_text(str(seed))
+    (run.home / "cut.new").rename(flag)
+    code = run.broker.exit_code(seconds_max=30.0)
+    if code != -9:
+        raise ScenarioError(f"the power cut did not end the broker (exit code {code})")
+    flag.unlink()
+    run.restart(run.broker)
+    return Counter(json.loads(proof.read_text()))
+
+
 def power_cut_unflushed(run: Run) -> None:
     """The same with log.flush = never, which promises nothing: the harness must see the loss."""
     volume = CutVolume(run.home / "disk")
@@ -40,6 +103,21 @@ def power_cut_unflushed(run: Run) -> None:
     run.start_load()
     run.await_acks(_ACKS_BETWEEN)
     _cut_power(run, volume)
+    _expect_loss(run)
+
+
+def torn_unflushed(run: Run) -> None:
+    """The same control without a file system of its own: all that is unflushed is undone."""
+    _start_volatile(run, LOG__FLUSH="never")
+    run.start_load()
+    run.await_acks(_ACKS_BETWEEN)
+    torn = _tear(run, _SEED_KEEPS_NOTHING)
+    run.expect(torn["sectors"] > 0, f"nothing was undone: {dict(torn)}")
+    run.proof(f"{torn['sectors'] - torn['sectors_kept']} of {torn['sectors']} sectors undone")
+    _expect_loss(run)
+
+
+def _expect_loss(run: Run) -> None:
     # Offsets are given out again after the loss, and sequence numbers are unknown.
     run.allow(*Anomaly)
     run.stop_load("consume")

@@ -8,7 +8,6 @@ process fails with EIO, as on a disk that broke; each of those calls is a line o
 
 import errno
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -43,4 +42,4 @@ def refused(trace: Path) -> list[str]:
 
 if __name__ == "__main__":
     inject(os.environ[FLAG_VARIABLE], os.environ[TRACE_VARIABLE])
-    sys.exit(main())
+    main()
