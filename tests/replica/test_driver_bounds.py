@@ -1,0 +1,333 @@
+"""What replication may cost: idle groups, slow followers, full and failing disks, chaos."""
+
+import asyncio
+import random
+import re
+import socket
+import struct
+import time
+from collections.abc import Coroutine, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+from raft_brokers import CLUSTER, Broker, Cluster, content, key, propose, until
+
+from moldau.log.memory import MemoryLog
+from moldau.model.errors import DiskFullError, RefusedError, StorageError
+from moldau.model.flush import FlushPolicy
+from moldau.model.ids import BrokerId, Offset
+from moldau.net.peers.handshake import Answer, Hello, decode_hello, encode_answer
+from moldau.net.peers.link import LinkLimits
+from moldau.raft.config import RaftConfig
+from moldau.raft.membership import Members
+from moldau.records.batch import BatchHeader
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(120):
+            await test
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(bounded())
+
+
+def frames_of(cluster: Cluster) -> dict[tuple[int, int], int]:
+    return {
+        (broker.id, peer): link.frames_total
+        for broker in cluster.brokers.values()
+        for peer, link in broker.transport.links.items()
+    }
+
+
+def test_hundreds_of_idle_groups_cost_one_heartbeat_per_pair_of_brokers() -> None:
+    async def scenario() -> None:
+        # Patient followers: a busy machine must not look like a dead leader here.
+        config = RaftConfig(election_ms_min=2000, election_ms_max=4000)
+        async with Cluster(3, config=config) as cluster:
+            for number in range(500):
+                cluster.add_group(number)
+                preferred = cluster.brokers[number % 3 + 1]
+                preferred.driver.campaign(preferred.group(number))
+            for number in range(500):
+                await cluster.wait_for_leader(number)
+                await cluster.produce(number=number)
+            leaders = [cluster.leader(number) for number in range(500)]
+            epochs = [leader.group(n).epoch for n, leader in enumerate(leaders) if leader]
+            assert len({leader.id for leader in leaders if leader}) == 3
+            # Until every follower knows the last commit, and every list is confirmed.
+            for number in range(500):
+                await cluster.agree(number)
+            await asyncio.sleep(0.3)
+            before, began = frames_of(cluster), time.monotonic()
+            await asyncio.sleep(5)
+            beats = (time.monotonic() - began) * 1000 / cluster.heartbeat_ms
+            sent = {link: count - before[link] for link, count in frames_of(cluster).items()}
+            # Longer than an election takes: the heartbeats do keep all leaders in office.
+            assert [leader.group(n).epoch for n, leader in enumerate(leaders) if leader] == epochs
+            assert all(0 < count <= beats + 5 for count in sent.values()), (sent, beats)
+
+    run(scenario())
+
+
+def test_votes_of_many_groups_share_few_writes() -> None:
+    async def scenario() -> None:
+        async with Cluster(1) as cluster:
+            for number in range(300):
+                cluster.add_group(number)
+            for number in range(300):
+                await cluster.wait_for_leader(number)
+            assert cluster.brokers[1].driver._votes.writes_total < 10
+
+    run(scenario())
+
+
+async def shake_hands(server: socket.socket) -> socket.socket:
+    """Accept a broker's link as a broker would."""
+    loop = asyncio.get_running_loop()
+    peer, _ = await loop.sock_accept(server)
+    peer.setblocking(False)
+    (size,) = struct.unpack(">I", await loop.sock_recv(peer, 4))
+    hello = decode_hello(memoryview(await loop.sock_recv(peer, size)))
+    assert hello == Hello(CLUSTER, hello.sender, f"dir{hello.sender}", BrokerId(3))
+    body = encode_answer(Answer(""))
+    await loop.sock_sendall(peer, struct.pack(">I", len(body)) + body)
+    return peer
+
+
+@pytest.mark.parametrize("place", ["memory", "disk"])
+def test_a_follower_that_does_not_read_holds_up_nobody_and_costs_bounded_memory(
+    place: str, tmp_path: Path
+) -> None:
+    limits = LinkLimits(queue_bytes_max=256 * 1024)
+
+    async def scenario() -> None:
+        directory = tmp_path if place == "disk" else None
+        server = socket.create_server(("127.0.0.1", 0))
+        server.setblocking(False)
+        async with Cluster(
+            2, directory=directory, flush=FlushPolicy.NEVER, link_limits=limits
+        ) as cluster:
+            members = Members((BrokerId(1), BrokerId(2), BrokerId(3)))
+            for broker in cluster.brokers.values():
+                broker.driver.add_peer(BrokerId(3), server.getsockname())
+                broker.add(0, members)
+            silent = [await shake_hands(server) for _ in cluster.brokers]
+            leader = await cluster.wait_for_leader()
+            link = leader.transport.links[BrokerId(3)]
+            # The silent one never answers, so nothing but probes goes there; pretend it did once.
+            progress = leader.group().core.progress[BrokerId(3)]
+            progress.become_replicate()
+            for _ in range(40):
+                await cluster.produce(5, value=bytes(100_000))
+                assert link.queued_bytes <= 2 * 256 * 1024 + (2 << 20)
+                assert len(leader.driver._peers[BrokerId(3)].waiting) <= 1
+            await cluster.agree()
+            assert leader.group().is_leader
+            for sock in silent:
+                sock.close()
+        server.close()
+
+    run(scenario())
+
+
+class FaultyLog(MemoryLog):
+    """Refuses to be written to, as the test says."""
+
+    failure: StorageError | None = None
+
+    def append(self, data: bytes | bytearray | memoryview, headers: Sequence[BatchHeader]) -> None:
+        if self.failure is not None:
+            raise self.failure
+        super().append(data, headers)
+
+
+def with_faulty_log(cluster: Cluster, number: int) -> FaultyLog:
+    log = FaultyLog(cluster.brokers[number].log_config)
+    cluster.brokers[number].logs[0] = log
+    return log
+
+
+def test_a_follower_whose_disk_is_full_falls_behind_and_catches_up_when_there_is_room() -> None:
+    async def scenario() -> None:
+        async with Cluster(3) as cluster:
+            logs = {number: with_faulty_log(cluster, number) for number in cluster.brokers}
+            cluster.add_group()
+            await cluster.produce(3)
+            leader = await cluster.wait_for_leader()
+            full = next(number for number in logs if number != leader.id)
+            logs[full].failure = DiskFullError("no room")
+            await cluster.produce(5)
+            assert cluster.brokers[full].group().failure is None
+            assert logs[full].end_offset == 3
+            logs[full].failure = None
+            await cluster.agree()
+            assert cluster.brokers[full].owners[0].commit == 8
+
+    run(scenario())
+
+
+def test_a_leader_whose_disk_is_full_refuses_and_still_leads() -> None:
+    async def scenario() -> None:
+        async with Cluster(3) as cluster:
+            logs = {number: with_faulty_log(cluster, number) for number in cluster.brokers}
+            cluster.add_group()
+            await cluster.produce(3)
+            leader = await cluster.wait_for_leader()
+            logs[leader.id].failure = DiskFullError("no room")
+            with pytest.raises(DiskFullError):
+                propose(leader)
+            logs[leader.id].failure = None
+            assert await cluster.produce(3) == 6
+            await cluster.agree()
+            assert leader.failures == []
+
+    run(scenario())
+
+
+def test_a_failed_disk_is_reported_so_that_the_process_ends() -> None:
+    async def scenario() -> None:
+        async with Cluster(3) as cluster:
+            logs = {number: with_faulty_log(cluster, number) for number in cluster.brokers}
+            cluster.add_group()
+            await cluster.produce(3)
+            leader = await cluster.wait_for_leader()
+            broken = next(number for number in logs if number != leader.id)
+            error = logs[broken].failure = StorageError("I/O error")
+            await cluster.produce(2)
+            await until(lambda: bool(cluster.brokers[broken].failures), "the report")
+            assert cluster.brokers[broken].failures == [error]
+            assert cluster.brokers[broken].owners[0].failures == [error]
+
+    run(scenario())
+
+
+def test_votes_wait_for_room_on_the_disk() -> None:
+    async def scenario() -> None:
+        async with Cluster(1) as cluster:
+            broker = cluster.brokers[1]
+            broker.memory_votes.failure = DiskFullError("no room")
+            cluster.add_group()
+            await asyncio.sleep(0.7)
+            assert cluster.leader() is None
+            assert broker.failures == []
+            broker.memory_votes.failure = None
+            await cluster.produce()
+
+    run(scenario())
+
+
+def test_a_leader_that_only_hears_and_is_not_heard_steps_down() -> None:
+    async def scenario() -> None:
+        async with Cluster(3) as cluster:
+            cluster.add_group()
+            await cluster.produce(3)
+            old = await cluster.wait_for_leader()
+            # Its own links are gone for good; the others still reach it.
+            for link in old.transport.links.values():
+                link.stop()
+            new = await cluster.wait_for_leader(other_than=old.id)
+            await until(lambda: not old.group().is_leader, "the deaf leader to step down")
+            assert new.group().epoch > 0
+            await cluster.produce(3)
+
+    run(scenario())
+
+
+async def torment(cluster: Cluster, rng: random.Random, seconds: float) -> None:
+    """Break links and restart brokers, one at a time, for a while."""
+    ends = time.monotonic() + seconds
+    while time.monotonic() < ends:
+        await asyncio.sleep(rng.random() * 0.4)
+        broker = rng.choice(list(cluster.brokers.values()))
+        if rng.random() < 0.7:
+            for link in broker.transport.links.values():
+                link.reset("torment")
+        else:
+            broker.stop()
+            await asyncio.sleep(rng.random() * 0.5)
+            await cluster.restart(broker.id)
+
+
+def note_acks(broker: Broker, pending: dict[int, tuple[int, int]], acked: dict[int, int]) -> None:
+    """Whatever was proposed here in the epoch that still lasts, and is committed, is acked."""
+
+    def committed(offset: int) -> None:
+        group = broker.group()
+        for number, (end, epoch) in list(pending.items()):
+            if end <= offset and group.is_leader and group.epoch == epoch:
+                acked[number] = end
+                del pending[number]
+
+    broker.owners[0].on_committed = committed
+
+
+@pytest.mark.parametrize("place", ["memory", "disk"])
+def test_whatever_was_acknowledged_is_on_all_logs_after_broken_links_and_restarts(
+    place: str, tmp_path: Path
+) -> None:
+    seed = time.time_ns()
+    rng = random.Random(seed)
+    print(f"seed={seed}")
+
+    async def scenario() -> None:
+        async with Cluster(3, directory=tmp_path if place == "disk" else None) as cluster:
+            cluster.add_group()
+            acked: dict[int, int] = {}
+            count = 0
+
+            async def produce() -> None:
+                nonlocal count
+                while True:
+                    await asyncio.sleep(0.002)
+                    leader = cluster.leader()
+                    if leader is None:
+                        continue
+                    pending: dict[int, tuple[int, int]] = {}
+                    note_acks(leader, pending, acked)
+                    epoch = leader.group().epoch
+                    while leader.is_running and leader.group().epoch == epoch:
+                        try:
+                            for _ in range(rng.randint(1, 8)):
+                                value = b"<%d>" % count + bytes(rng.choice((0, 100, 20_000)))
+                                end = propose(leader, value=value)
+                                pending[count] = (end, epoch)
+                                count += 1
+                        except RefusedError:
+                            break
+                        await asyncio.sleep(rng.random() * 0.02)
+
+            producer = asyncio.ensure_future(produce())
+            await torment(cluster, rng, 3)
+            producer.cancel()
+            await cluster.produce(1, value=b"<end>")
+            await cluster.agree()
+            data, _ = content(cluster.brokers[1].logs[0])
+            assert len(acked) > 100
+            found = [int(number) for number in re.findall(rb"<(\d+)>", data)]
+            assert len(set(found)) == len(found)
+            assert acked.keys() <= set(found)
+            assert [number for number in found if number in acked] == sorted(acked)
+            for broker in cluster.brokers.values():
+                assert broker.owners[0].failures == []
+                assert broker.failures == []
+
+    run(scenario())
+
+
+def test_a_group_is_found_by_its_key_only_while_it_runs() -> None:
+    async def scenario() -> None:
+        async with Cluster(1) as cluster:
+            cluster.add_group()
+            broker = cluster.brokers[1]
+            with pytest.raises(ValueError, match="runs already"):
+                broker.driver.add_group(
+                    key(), broker.logs[0], Members((BrokerId(1),)), broker.owners[0]
+                )
+            broker.driver.remove_group(broker.group())
+            assert broker.driver.get(key()) is None
+            assert broker.logs[0].start_offset == Offset(0)
+
+    run(scenario())
