@@ -37,6 +37,7 @@ def run_long(seconds: float, first_seed: int, steps: int) -> int:
     counts: Counter[str] = Counter()
     seeds = failures = 0
     simulated_ms = 0
+    cpu_began = time.process_time()
     while time.monotonic() - began < seconds:
         seed = first_seed + seeds
         kind = "disk" if seed % DISK_EVERY == 0 else "memory"
@@ -52,8 +53,10 @@ def run_long(seconds: float, first_seed: int, steps: int) -> int:
         counts["acknowledged"] += world.acks
         simulated_ms += world.now
     took = time.monotonic() - began
+    events = counts.pop("events", 0)
+    rate = events / (time.process_time() - cpu_began)
     print(
-        f"{seeds} seeds, {counts.pop('events', 0)} events, "
+        f"{seeds} seeds, {events} events ({rate:.0f} per second of a core), "
         f"{simulated_ms / 3_600_000:.1f} simulated hours in {took:.0f} s; "
         f"{counts.pop('acknowledged', 0)} proposals acknowledged; {failures} violations"
     )
@@ -71,15 +74,16 @@ def main() -> int:
     options = parser.parse_args()
     if options.seconds is not None:
         return run_long(options.seconds, options.seed, options.steps)
-    began = time.monotonic()
+    began = time.process_time()
     try:
         world = run_one(options.seed, options.steps, options.kind, trace=options.trace)
     except Violation as violation:
         print(f"seed={options.seed} kind={options.kind} steps={options.steps}: {violation}")
         return 1
-    rate = world.events / (time.monotonic() - began)
+    rate = world.events / (time.process_time() - began)
     print(
-        f"seed={options.seed} kind={options.kind}: {world.events} events ({rate:.0f}/s), "
+        f"seed={options.seed} kind={options.kind}: "
+        f"{world.events} events ({rate:.0f} per second of a core), "
         f"{world.now / 1000:.1f} simulated seconds, {world.acks} proposals acknowledged, "
         f"trace {world.trace:08x}"
     )

@@ -21,6 +21,9 @@ class Actor:
         self.world = world
         self.rng = rng
         self._reads = 0
+        self._is_proposing = True
+        self.left_out: list[BrokerId] = []
+        """Brokers that stay cut off when the rest is healed."""
 
     def begin(self) -> None:
         rates = self.world.rates
@@ -77,7 +80,7 @@ class Actor:
     # ---- clients and operators
 
     def _propose(self) -> None:
-        leader = self._leader()
+        leader = self._leader() if self._is_proposing else None
         if leader is not None and leader.paused_until <= self.world.now:
             for _ in range(1 if self.rng.random() < 0.8 else 8):
                 self.world.on_disk(leader, self.world.propose)
@@ -187,6 +190,9 @@ class Actor:
 
     # ---- the end of faults
 
+    def stop_proposing(self) -> None:
+        self._is_proposing = False
+
     def heal_some(self) -> None:
         """No faults from here on, and a majority works. The others stay cut off, if that is safe
         to say: while members change, only the whole cluster surely holds a majority."""
@@ -197,9 +203,10 @@ class Actor:
         world.network.set_rates(world.rates)
         voters = list(world.initial.voters)
         self.rng.shuffle(voters)
-        left_out = voters[len(voters) // 2 + 1 :] if self.rng.random() < 0.5 and not changed else []
+        if self.rng.random() < 0.5 and not changed:
+            self.left_out = voters[len(voters) // 2 + 1 :]
         for broker in world.brokers.values():
-            if broker.id in left_out:
+            if broker.id in self.left_out:
                 for other in world.brokers:
                     if other != broker.id:
                         world.network.cut(broker.id, other)

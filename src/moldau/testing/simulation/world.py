@@ -159,14 +159,36 @@ class World:
         self.now = max(self.now, time)
 
     def settle(self) -> None:
-        """Heal a majority; then proposals must be acknowledged. Raises Violation."""
+        """Heal a majority; then proposals must be acknowledged, and everybody must learn of them.
+
+        Raises Violation.
+        """
         self.actor.heal_some()
         target = self.acks + SETTLE_ACKS
+        self._run_until(lambda: self.acks >= target, "no proposal was acknowledged")
+        self.actor.stop_proposing()
+        self._run_until(self._is_level, "the members did not all learn all that is committed")
+
+    def _run_until(self, is_done: Callable[[], bool], failure: str) -> None:
         limit = self.now + SETTLE_MS
-        while self.acks < target:
+        while not is_done():
             if not self._heap or self._heap[0][0] > limit:
-                raise Violation(f"no progress for {SETTLE_MS} ms after everything was healed")
+                raise Violation(f"{failure}, {SETTLE_MS} ms after everything was healed")
             self.step()
+
+    def _is_level(self) -> bool:
+        """The leader has committed all it has, and every member that is not cut off knows."""
+        cores = {
+            broker.id: broker.process.core
+            for broker in self.brokers.values()
+            if broker.process is not None and broker.id not in self.actor.left_out
+        }
+        leader = max(cores.values(), key=lambda core: (core.is_leader, core.epoch))
+        return leader.is_leader and all(
+            peer in cores and cores[peer].commit == leader.end
+            for peer in leader.members.everyone
+            if peer not in self.actor.left_out
+        )
 
     def on_disk(self, broker: SimBroker, action: Callable[[SimBroker], object]) -> None:
         """Do something that may run into a power cut which was placed inside a write."""
