@@ -82,6 +82,12 @@ SCENARIOS: list[Scenario] = [
         play=disks.power_cut_torn,
     ),
     Scenario(
+        name="15-start",
+        title="power cuts that tear, during the start after one",
+        expected="acked lost 0",
+        play=disks.torn_start,
+    ),
+    Scenario(
         name="16",
         title="fsync returns EIO",
         expected="fences itself and exits; fsync never retried",

@@ -58,6 +58,8 @@ class Node:
         self._module = module
         self._environment = dict(environment or {})
         self._process: subprocess.Popen[str] | None = None
+        self.last_code: int | None = None
+        """Of a start that failed; None: it had to be ended."""
         self.start_seconds = 0.0
         """From the start of the process to its first line: ready."""
 
@@ -123,7 +125,7 @@ class Node:
                     continue
             if process.poll() is not None:
                 break
-        code = process.poll()
+        code = self.last_code = process.poll()
         self.kill()
         raise NodeError(f"broker {self.number} did not start (exit code {code}):\n{self.output}")
 

@@ -86,7 +86,7 @@ def markdown(all_played: Sequence[Played]) -> str:
         else:
             verdict = result.verdict
             cells += [
-                str(len(result.unavailable_seconds)),
+                str(result.faults),
                 f"{verdict.sends:,}",
                 f"{verdict.acked:,}",
                 str(_count(result, _LOSSES)),

@@ -41,6 +41,7 @@ class Result:
     unavailable_seconds: list[float] = field(default_factory=list)
     recoveries: list[tuple[int, float]] = field(default_factory=list)
     """Bytes in the data directory, and seconds from the start to ready."""
+    faults: int = 0
     seconds: float = 0.0
 
     @property
@@ -77,6 +78,8 @@ class Run:
         self._clients: list[tuple[str, subprocess.Popen[bytes]]] = []
         self._histories: list[Path] = []
         self._own: Path = home / "faults.jsonl"
+        self._counted: dict[Path, tuple[int, int]] = {}
+        """Bytes looked at, and the acks in them."""
         self._reads = 0
         self._expected: set[Anomaly] = set()
 
@@ -108,8 +111,9 @@ class Run:
         network: str = "direct",
         module: str = "moldau",
         environment: dict[str, str] | None = None,
+        start: bool = True,
     ) -> None:
-        """Start brokers behind a network: direct, proxies, or namespaces."""
+        """Start brokers, or only set them up, behind a network: direct, proxies, or namespaces."""
         if count != 1:
             raise ScenarioError("more than one broker needs a cluster")
         names = [f"b{number}" for number in range(1, count + 1)]
@@ -142,7 +146,8 @@ class Run:
                 environment=environment,
             )
             self._stack.callback(node.close)
-            node.start()
+            if start:
+                node.start()
             self.nodes.append(node)
 
     @property
@@ -211,7 +216,16 @@ class Run:
 
     def acks(self) -> int:
         """Acks on record so far."""
-        return sum(path.read_bytes().count(b'{"op":"ack"') for path in self.home.glob("p*.jsonl"))
+        for path in self.home.glob("p*.jsonl"):
+            done, count = self._counted.get(path, (0, 0))
+            with path.open("rb") as file:
+                file.seek(done)
+                data = file.read()
+            # The last line may be half written.
+            whole = data.rfind(b"\n") + 1
+            count += data.count(b'{"op":"ack"', 0, whole)
+            self._counted[path] = (done + whole, count)
+        return sum(count for _, count in self._counted.values())
 
     def await_acks(self, count: int, seconds_max: float = _PROGRESS_SECONDS_MAX) -> float:
         """Wait until that many more sends are acked; returns the seconds. Says so if they don't."""
@@ -236,6 +250,7 @@ class Run:
 
     def fault(self, name: str) -> int:
         """Put on record that a fault starts now; returns the time."""
+        self.result.faults += 1
         now = time.monotonic_ns()
         with self._own.open("a") as file:
             file.write(json.dumps({"op": "x-fault", "at": now, "name": name}) + "\n")

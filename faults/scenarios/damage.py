@@ -83,7 +83,7 @@ def _shorten(path: Path) -> None:
 
 
 def _damage(run: Run, victim: Path, kind: str, damage: Callable[[Path], None]) -> None:
-    name = str(victim.relative_to(run.broker.data_dir))
+    name = f"{victim.parent.name}/{victim.name}" if victim.suffix == ".log" else victim.name
     files = {path: path.read_bytes() for path in _files(run)}
     run.fault(f"{kind} {victim.name}")
     damage(victim)

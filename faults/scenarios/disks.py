@@ -4,6 +4,7 @@ import json
 from collections import Counter
 
 from faults.checker import Anomaly
+from faults.nodes import NodeError
 from faults.run import Load, Run, ScenarioError
 from faults.storage import volatile
 from faults.storage.injected import FLAG_VARIABLE, TRACE_VARIABLE, refused
@@ -50,6 +51,40 @@ def power_cut_torn(run: Run) -> None:
     run.finish()
 
 
+def torn_start(run: Run) -> None:
+    """Cut the power before every write, flush and removal of the first start, and of a later one.
+
+    Each start finds what the one before it left in the middle of its own work.
+    """
+    _start_volatile(run, start=False)
+    torn: Counter[str] = Counter()
+    first = _interrupt_starts(run, torn)
+    run.start_load()
+    run.await_acks(_ACKS_BETWEEN)
+    torn += _cut_volatile(run, seed=0)
+    later = _interrupt_starts(run, torn)
+    run.await_acks(_ACKS_BETWEEN)
+    run.expect(first > 1 and later > 1, f"only {first} and {later} starts were interrupted")
+    run.proof(f"{first} first starts and {later} later ones interrupted")
+    _prove_torn(run, torn)
+    run.finish()
+
+
+def _interrupt_starts(run: Run, torn: Counter[str]) -> int:
+    """Start again and again, each time a little further, until one gets through; the count."""
+    interrupted, step = 0, 7 if run.quick else 1
+    while True:
+        undone = _start_interrupted(run, seed=interrupted, changes=interrupted * step)
+        if undone is None:
+            break
+        torn += undone
+        interrupted += 1
+    # The cut was due at one of its next changes: that start served nobody for long.
+    run.broker.kill()
+    run.restart(run.broker)
+    return interrupted
+
+
 def torn_retention(run: Run) -> None:
     """The same while retention deletes segments all the time: removals may be undone, too."""
     _start_volatile(run, LOG__RETENTION_CHECK_MS="100")
@@ -69,8 +104,9 @@ def _prove_torn(run: Run, torn: Counter[str]) -> None:
     run.proof(", ".join(f"{name.replace('_', ' ')} {count}" for name, count in torn.items()))
 
 
-def _start_volatile(run: Run, **settings: str) -> None:
+def _start_volatile(run: Run, *, start: bool = True, **settings: str) -> None:
     run.start_brokers(
+        start=start,
         module="faults.storage.volatile",
         environment={
             volatile.FLAG_VARIABLE: str(run.home / "cut"),
@@ -82,17 +118,39 @@ def _start_volatile(run: Run, **settings: str) -> None:
 
 def _tear(run: Run, seed: int) -> Counter[str]:
     """Cut the power and start again; what was not durable, and what of it was kept."""
-    flag, proof = run.home / "cut", run.home / "proof"
+    torn = _cut_volatile(run, seed)
+    run.restart(run.broker)
+    return torn
+
+
+def _cut_volatile(run: Run, seed: int) -> Counter[str]:
     run.fault("torn power cut")
     # In one step, so that the seed is there when the flag is.
     (run.home / "cut.new").write_text(str(seed))
-    (run.home / "cut.new").rename(flag)
+    (run.home / "cut.new").rename(run.home / "cut")
     code = run.broker.exit_code(seconds_max=30.0)
     if code != -9:
         raise ScenarioError(f"the power cut did not end the broker (exit code {code})")
-    flag.unlink()
-    run.restart(run.broker)
-    return Counter(json.loads(proof.read_text()))
+    return _undone(run)
+
+
+def _undone(run: Run) -> Counter[str]:
+    (run.home / "cut").unlink()
+    return Counter(json.loads((run.home / "proof").read_text()))
+
+
+def _start_interrupted(run: Run, seed: int, changes: int) -> Counter[str] | None:
+    """Start the broker, which loses power after that many changes; None if it got through."""
+    (run.home / "cut").write_text(f"{seed} {changes}")
+    try:
+        run.broker.start()
+    except NodeError as error:
+        if run.broker.last_code != -9:
+            raise ScenarioError(f"after {changes} changes: {error}") from error
+        return _undone(run)
+    # It holds for the next start only.
+    (run.home / "cut").unlink()
+    return None
 
 
 def power_cut_unflushed(run: Run) -> None:

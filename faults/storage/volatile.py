@@ -5,8 +5,9 @@
 runs the command line as `moldau` does, and remembers every write, name and removal until the flush
 that makes it durable. Once the file F exists the power is cut: of what was not flushed a random
 part is kept, sector by sector and in no order, the rest is undone, and the process ends by SIGKILL.
-F holds the seed; P tells what was undone. Unlike a real file system, which mostly drops all that is
-unflushed, this tears; and it needs no root.
+F holds the seed; P tells what was undone. If F exists at the start it also holds, after the seed,
+the number of changes to let through before the cut: a power cut in the middle of a start. Unlike a
+real file system, which mostly drops all that is unflushed, this tears; and it needs no root.
 """
 
 import json
@@ -15,7 +16,7 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn
 
@@ -75,6 +76,8 @@ class Cache:
         """Names and where what they named is kept."""
         self._graves = graves
         self._buried = 0
+        self._changes_left: int | None = None
+        self._on_last: Callable[[], None] | None = None
 
     def install(self) -> None:
         """Stand between the process and the disk."""
@@ -90,10 +93,21 @@ class Cache:
         for name, function in patched.items():
             setattr(os, name, function)
 
+    def cut_after(self, changes: int, then: Callable[[], None]) -> None:
+        """Call `then`, which cuts, in place of the change after that many."""
+        self._changes_left, self._on_last = changes, then
+
+    def _count(self) -> None:
+        if self._changes_left is not None and self._on_last is not None:
+            if self._changes_left == 0:
+                self._on_last()
+            self._changes_left -= 1
+
     def _on_open(self, path: Any, flags: int, mode: int = 0o777, **more: Any) -> int:
         if not flags & os.O_CREAT or more:
             return _open(path, flags, mode, **more)
         with self._lock:
+            self._count()
             is_new = not os.path.exists(path)
             descriptor = _open(path, flags, mode)
             if is_new:
@@ -103,6 +117,7 @@ class Cache:
 
     def _on_unlink(self, path: Any, **more: Any) -> None:
         with self._lock:
+            self._count()
             if not more:
                 name = os.path.abspath(os.fsdecode(path))
                 self._buried += 1
@@ -121,6 +136,7 @@ class Cache:
 
     def _on_pwrite(self, descriptor: int, data: Any, position: int) -> int:
         with self._lock:
+            self._count()
             new = bytes(data)
             self._note(descriptor, position, len(new), new)
             return _pwrite(descriptor, data, position)
@@ -130,12 +146,14 @@ class Cache:
 
     def _on_ftruncate(self, descriptor: int, size: int) -> None:
         with self._lock:
+            self._count()
             lost = max(0, os.fstat(descriptor).st_size - size)
             self._note(descriptor, size, lost, None)
             _ftruncate(descriptor, size)
 
     def _on_flush(self, descriptor: int, flush: Any) -> None:
         with self._lock:
+            self._count()
             key = _key(descriptor)
             file = self._files.get(key)
             # What is written while the flush runs is not covered by it.
@@ -194,12 +212,18 @@ def _key(where: int | str) -> _Key:
     return status.st_dev, status.st_ino
 
 
+def _cut(cache: Cache, proof: Path, seed: str) -> None:
+    told = cache.cut(random.Random(seed))
+    proof.write_text(json.dumps(told))
+    os.kill(os.getpid(), signal.SIGKILL)
+    # The signal ends this thread too, in its own time.
+    time.sleep(60)
+
+
 def _watch(cache: Cache, flag: Path, proof: Path) -> None:
     while not flag.exists():
         time.sleep(_LOOK_SECONDS)
-    told = cache.cut(random.Random(flag.read_text()))
-    proof.write_text(json.dumps(told))
-    os.kill(os.getpid(), signal.SIGKILL)
+    _cut(cache, proof, flag.read_text())
 
 
 def run() -> NoReturn:
@@ -210,7 +234,11 @@ def run() -> NoReturn:
         left.unlink()
     cache = Cache(graves)
     cache.install()
-    threading.Thread(target=_watch, args=(cache, flag, proof), daemon=True).start()
+    if flag.exists():
+        seed, changes = flag.read_text().split()
+        cache.cut_after(int(changes), lambda: _cut(cache, proof, seed))
+    else:
+        threading.Thread(target=_watch, args=(cache, flag, proof), daemon=True).start()
     main()
 
 

@@ -41,7 +41,7 @@ def test_a_failed_run_is_told_with_its_problems() -> None:
 
 
 def test_anomalies_are_counted_in_their_columns() -> None:
-    run = played(proofs=["p"], unavailable_seconds=[1.0, 2.0, 3.0])
+    run = played(proofs=["p"], faults=4, unavailable_seconds=[1.0, 2.0, 3.0])
     assert run.result is not None
     run.result.verdict.add(Anomaly.LOST, "x", 2)
     run.result.verdict.add(Anomaly.UNSEEN, "x")
@@ -49,7 +49,7 @@ def test_anomalies_are_counted_in_their_columns() -> None:
     run.result.verdict.add(Anomaly.REORDERED, "x", 7)
     row = next(row for row in report.markdown([run]).splitlines() if row.startswith("| 3 |"))
     assert [cell.strip() for cell in row.split("|")[5:-1]] == [
-        "3", "0", "0", "3", "5", "7", "2.0 / 3.0 / 3.0",
+        "4", "0", "0", "3", "5", "7", "2.0 / 3.0 / 3.0",
     ]  # fmt: skip
 
 
