@@ -155,6 +155,13 @@ SCENARIOS: list[Scenario] = [
         volumes=True,
     ),
     Scenario(
+        name="control-retries",
+        title="cut client–leader without idempotence",
+        expected="the duplicates are seen",
+        play=network.cut_plain_clients,
+        load=network.PLAIN_LOAD,
+    ),
+    Scenario(
         name="control-torn",
         title="volatile cache with log.flush = never",
         expected="the loss is seen",

@@ -102,7 +102,7 @@ def produce(options: argparse.Namespace, history: History, stop: Stop) -> int:
         {
             **_COMMON,
             "bootstrap.servers": options.bootstrap,
-            "enable.idempotence": True,
+            "enable.idempotence": not options.plain,
             "acks": "all",
             "linger.ms": 2,
             "batch.num.messages": 50,
@@ -271,6 +271,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rate", type=float, default=500.0, help="records/s")
     parser.add_argument("--size", type=int, default=200, help="bytes of a record")
     parser.add_argument("--seconds", type=float, default=READ_SECONDS_MAX)
+    parser.add_argument("--plain", action="store_true", help="no idempotence: retries may repeat")
     parser.add_argument("--expires", action="store_true", help="retention may delete records")
     options = parser.parse_args(arguments)
     if options.role == "create":

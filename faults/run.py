@@ -61,6 +61,8 @@ class Load:
     record_bytes: int = 200
     topic_settings: tuple[str, ...] = ()
     expires: bool = False
+    plain: bool = False
+    """Without idempotence."""
 
 
 class Run:
@@ -175,6 +177,8 @@ class Run:
             command += ["--history", str(history)]
         if load.expires:
             command.append("--expires")
+        if load.plain:
+            command.append("--plain")
         return command
 
     def _run_client(self, role: str, name: str, *more: str) -> int:

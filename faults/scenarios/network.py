@@ -2,10 +2,13 @@
 
 import time
 
+from faults.checker import Anomaly
 from faults.namespaces import cannot_use_namespaces
-from faults.run import Run
+from faults.run import Load, Run
 
 _ACKS_BETWEEN = 100
+_REQUEST_SECONDS = 8.0
+"""After which the clients give up on a request and send it again."""
 
 
 def cut_clients(run: Run) -> None:
@@ -14,7 +17,7 @@ def cut_clients(run: Run) -> None:
     run.start_brokers(network="namespaces" if spaces else "proxies")
     run.note("cut by routing rules between namespaces" if spaces else "cut by proxies")
     run.start_load()
-    # A request times out after 8 s: the long cuts make the clients send it again.
+    # The long cuts outlast a request.
     lengths = [1.0, 9.0] if run.quick else [0.5, 2.0, 9.0, 14.0]
     for seconds in lengths:
         for way in ("both", "forward", "back"):
@@ -33,6 +36,30 @@ def cut_clients(run: Run) -> None:
         run.proof(f"{run.links[0].reset()} connections reset")
         run.await_acks(_ACKS_BETWEEN)
     run.finish()
+
+
+def cut_plain_clients(run: Run) -> None:
+    """Retries without idempotence write twice what was written: the harness must see it."""
+    run.start_brokers(network="proxies")
+    run.start_load()
+    run.await_acks(_ACKS_BETWEEN)
+    run.fault("cut back")
+    link = run.links[0]
+    link.cut(forward=False, back=True)
+    time.sleep(_REQUEST_SECONDS + 2.0)
+    link.reset()
+    link.heal()
+    run.await_acks(_ACKS_BETWEEN)
+    run.proof(f"{link.counters.chunks_held} chunks held up, {link.counters.resets} resets")
+    # Two copies are also out of order, and only one is where it was acked.
+    run.allow(Anomaly.DUPLICATE, Anomaly.REORDERED, Anomaly.INCONSISTENT)
+    run.finish()
+    seen = run.result.verdict.count(Anomaly.DUPLICATE)
+    run.expect(seen > 0, "retries without idempotence wrote nothing twice: this harness sees none")
+    run.note(f"duplicates, as must be seen here: {seen}")
+
+
+PLAIN_LOAD = Load(plain=True)
 
 
 def _cut(run: Run, way: str) -> None:
