@@ -30,8 +30,12 @@ from moldau.metadata.commands import (
 from moldau.metadata.decide import decide
 from moldau.metadata.image import EMPTY_IMAGE, BrokerState, Endpoint, Image, collision_key
 from moldau.metadata.records import (
+    BrokerConfigsSet,
     BrokerRegistered,
+    BrokerStateSet,
+    FeatureLevelSet,
     MetadataRecord,
+    ReplicasReached,
     TopicCreated,
     TopicDeleted,
     decode_record,
@@ -309,3 +313,31 @@ def test_a_long_life_read_again_from_anywhere_ends_the_same() -> None:
             assert len(again.topics["a_b"].partitions) == 4
             assert again.next_producer_id == 15
         assert replace(again, version=0) == replace(image, version=0)
+
+
+def test_records_about_what_is_gone_or_older_change_nothing() -> None:
+    one = BrokerId(1)
+
+    def registered(epoch: int) -> BrokerRegistered:
+        return BrokerRegistered(id=one, host="h", port=epoch, incarnation="x", epoch=epoch)
+
+    image = apply_all(EMPTY_IMAGE, [registered(1), registered(2), FeatureLevelSet(level=1)])
+    assert apply(image, registered(1)) is image
+    assert apply(image, FeatureLevelSet(level=0)) is image
+    unknown = BrokerStateSet(broker_id=BrokerId(2), state=BrokerState.DRAINING)
+    assert apply(image, unknown) is image
+    image = apply(image, BrokerStateSet(broker_id=one, state=BrokerState.REMOVED))
+    for record in (
+        registered(2),
+        registered(3),
+        BrokerStateSet(broker_id=one, state=BrokerState.ACTIVE),
+        BrokerConfigsSet(broker_id=one, configs={"log.retention.ms": "1"}),
+    ):
+        assert apply(image, record) is image
+    image = apply(image, create_record("a", 1))
+    topic_id = image.topics["a"].topic_id
+    for partition in (-1, 1):
+        reached = ReplicasReached(
+            topic_id=topic_id, partition=PartitionIndex(partition), replicas=(one,), wish=1
+        )
+        assert apply(image, reached) is image

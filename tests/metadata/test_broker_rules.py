@@ -99,7 +99,7 @@ def test_every_start_of_a_broker_raises_its_epoch_but_a_repeated_request_does_no
 def test_a_registration_that_differs_in_anything_is_a_new_one(
     three: Image, change: dict[str, object]
 ) -> None:
-    assert after(three, register(1, **change)).brokers[ONE].epoch == 2
+    assert after(three, register(1, None, **change)).brokers[ONE].epoch == 2
 
 
 def test_an_id_is_never_given_to_another_data_directory(three: Image) -> None:
@@ -148,7 +148,7 @@ def test_a_broker_without_an_id_gets_one_that_was_never_used(three: Image) -> No
     ],
 )
 def test_a_registration_that_makes_no_sense_is_refused(wrong: dict[str, object]) -> None:
-    error = refused(EMPTY_IMAGE, register(1, **wrong))
+    error = refused(EMPTY_IMAGE, register(1, None, **wrong))
     assert error.code is ErrorCode.INVALID_REGISTRATION
     assert len(error.message) < 300
 

@@ -98,6 +98,8 @@ def test_a_broker_that_stops_hands_over_to_all_others_evenly() -> None:
     transfers = hand_over(image, leaders, ONE, ALL)
     assert Counter(t.taker for t in transfers) == {TWO: 3, THREE: 3, FOUR: 1}
     assert all(t.giver == ONE for t in transfers)
+    leaving = after(image, DrainBroker(broker_id=FOUR))
+    assert hand_over(leaving, leaders, ONE, ALL)[-1].taker == TWO
     # Nobody else alive: the partition keeps its leader to the end.
     assert hand_over(image, leaders, ONE, {ONE}) == []
 

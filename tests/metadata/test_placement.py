@@ -136,8 +136,10 @@ def test_a_broker_that_joins_is_used_first_but_not_heaped_upon() -> None:
         for number in (1, 2, 3):
             loads.add((BrokerId(number),))
     brokers = make_brokers([None] * 4)
-    single = place(brokers, topic_id=SEED, count=1, replication_factor=1, cluster=loads)
-    assert single == ((BrokerId(4),),)
+    for number in range(8):
+        seed = TopicId(bytes([number]) * 16)
+        single = place(brokers, topic_id=seed, count=1, replication_factor=1, cluster=loads)
+        assert single == ((BrokerId(4),),)
     placed = place(brokers, topic_id=SEED, count=8, replication_factor=1, cluster=loads)
     assert set(loads_of(placed).replicas.values()) == {2}
 
@@ -170,6 +172,25 @@ def test_replacements_of_one_broker_spread_over_the_others() -> None:
     assert all(len(set(replicas)) == 2 and BrokerId(1) not in replicas for replicas in moved)
     assert difference(loads_of(moved).replicas, remaining) <= 1
     assert all(a == b or 1 in a for a, b in zip(placed, moved, strict=True))
+
+
+def test_a_replacement_counts_what_stays_only_once() -> None:
+    two, three, four = (BrokerId(number) for number in (2, 3, 4))
+    one = BrokerId(1)
+    existing = [(one, two), (one, three), (four,), (four,)]
+    spread = Spread(make_brokers([None] * 4)[1:], topic_id=SEED, existing=existing)
+    assert spread.replace((one, two), one, 2) == (three, two)
+    assert spread.replace((one, three), one, 2) == (two, three)
+
+
+def test_a_broker_that_leaves_is_not_made_a_preferred_leader() -> None:
+    leaving = Broker(id=BrokerId(0), host="h", port=1, state=BrokerState.DRAINING)
+    for number in range(8):
+        seed = TopicId(bytes([number]) * 16)
+        spread = Spread([leaving, *make_brokers([None] * 2)], topic_id=seed)
+        for _ in range(4):
+            spread.place((leaving.id,), 2)
+        assert all(replicas[0] != leaving.id for replicas in spread.placed)
 
 
 def test_the_choice_prefers_racks_not_used_by_those_that_stay() -> None:

@@ -76,6 +76,10 @@ def first(image: Image) -> Partition:
     return image.topics["a"].partitions[0]
 
 
+def ids(*numbers: int) -> tuple[BrokerId, ...]:
+    return tuple(BrokerId(number) for number in numbers)
+
+
 @pytest.fixture
 def image() -> Image:
     return after(cluster(6), CreateTopic(name="a", topic_id=ID, assignments={0: (1, 2, 3)}))
@@ -87,9 +91,11 @@ def test_a_move_is_a_wish_until_the_group_has_reached_it(image: Image) -> None:
     assert partition.replicas == (4, 5, 1, 2, 3)
     assert (partition.adding, partition.removing) == ((4, 5), (2, 3))
     assert partition.wanted == (4, 5, 1)
-    assert reassignments(image) == [Reassignment("a", ZERO, (4, 5, 1, 2, 3), (4, 5), (2, 3))]
+    assert reassignments(image) == [
+        Reassignment("a", ZERO, ids(4, 5, 1, 2, 3), ids(4, 5), ids(2, 3))
+    ]
     image = after(image, report(1, 1, 4, 5))
-    assert first(image) == Partition(ZERO, (4, 5, 1), wish=1)
+    assert first(image) == Partition(ZERO, ids(4, 5, 1), wish=1)
     assert reassignments(image) == []
 
 
@@ -134,7 +140,7 @@ def test_cancelling_leads_back_and_lets_nobody_go_before_the_group_is_back(image
     assert (partition.adding, partition.removing) == ((), (4, 5, 6))
     assert decide(CANCEL, image) == []
     image = after(image, report(2, 1, 2, 3))
-    assert first(image) == Partition(ZERO, (1, 2, 3), wish=2)
+    assert first(image) == Partition(ZERO, ids(1, 2, 3), wish=2)
     assert refused(image, CANCEL).code is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
 
 
@@ -151,8 +157,14 @@ def test_a_wish_may_change_on_the_way(image: Image) -> None:
 
 def test_a_new_order_of_the_same_brokers_only_changes_the_preferred_leader(image: Image) -> None:
     image = after(image, move(3, 1, 2))
-    assert first(image) == Partition(ZERO, (3, 1, 2), wish=1)
+    assert first(image) == Partition(ZERO, ids(3, 1, 2), wish=1)
     assert decide(move(3, 1, 2), image) == []
+
+
+def test_a_new_order_on_the_way_does_not_end_the_move(image: Image) -> None:
+    image = after(image, move(1, 2, 3, 4), move(4, 3, 2, 1))
+    assert first(image).moving
+    assert first(image).wanted == (4, 3, 2, 1)
 
 
 def test_the_number_of_replicas_may_change_unless_the_client_says_no(image: Image) -> None:
@@ -162,6 +174,8 @@ def test_the_number_of_replicas_may_change_unless_the_client_says_no(image: Imag
     assert image.topics["a"].replication_factor == 2
     # The number to keep is the one from before the move.
     assert decide(move(4, 5, 6, allow_replication_factor_change=False), image)
+    away = after(image, move(4, 5, 6))
+    assert decide(move(2, 5, 6, allow_replication_factor_change=False), away)
     image = after(image, report(1, 1, 2))
     assert refused(image, move(1, allow_replication_factor_change=False)).code is (
         ErrorCode.INVALID_REPLICATION_FACTOR
@@ -290,6 +304,27 @@ def test_a_drain_moves_every_replica_away_and_touches_no_other(
             wanted = min(len(old.replicas), brokers - 1)
             assert len(set(new.replicas)) == wanted
             assert set(old.replicas) - {leaving} <= set(new.replicas)
+
+
+def test_a_drain_waits_for_a_broker_rather_than_take_replicas_away() -> None:
+    image = after(
+        cluster(3),
+        CreateTopic(name="a", topic_id=ID, assignments={0: (3, 1)}),
+        DrainBroker(broker_id=BrokerId(3)),
+        move(3, 1, 2),
+    )
+    assert drain_moves(image, 5) == []
+    (planned,) = drain_moves(after(image, register(4)), 5)
+    assert planned.replicas == (4, 1, 2)
+
+
+def test_two_leaving_brokers_of_one_partition_are_replaced_at_once(image: Image) -> None:
+    image = after(image, DrainBroker(broker_id=BrokerId(1)), DrainBroker(broker_id=BrokerId(3)))
+    (planned,) = drain_moves(image, 5)
+    assert planned.replicas is not None
+    assert len(set(planned.replicas)) == 3
+    assert planned.replicas[1] == 2
+    assert {planned.replicas[0], planned.replicas[2]} < {4, 5, 6}
 
 
 def test_a_drain_plans_nothing_without_a_leaving_broker_or_room(image: Image) -> None:

@@ -96,6 +96,11 @@ def test_nobody_goes_before_the_successor_is_ready() -> None:
     assert next_members(step, wish, leader=TWO, ready=()) == wish
 
 
+def test_a_voter_that_shall_only_watch_becomes_a_learner_in_one_step() -> None:
+    members, wish = Members((ONE, TWO)), Members((ONE,), (TWO,))
+    assert next_members(members, wish, leader=ONE, ready=()) == wish
+
+
 def after(image: Image, *commands: Command) -> Image:
     for command in commands:
         image = apply_all(image, decide(command, image))

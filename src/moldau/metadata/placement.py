@@ -175,7 +175,7 @@ class Spread:
         for broker in queue:
             for position in self._led.get(broker, ()):
                 for other in self.placed[position]:
-                    if other == leader or other in came_from:
+                    if other in came_from:
                         continue
                     came_from[other] = (broker, position)
                     if leaders[other] <= few and other in self._turn:

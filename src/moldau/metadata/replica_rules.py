@@ -140,7 +140,7 @@ def drain_moves(image: Image, count_max: int) -> list[ReassignPartition]:
                 continue
             target = partition.wanted
             for broker in gone:
-                target = spread.replace(target, broker, max(factor, len(target) - 1))
+                target = spread.replace(target, broker, factor)
             moves.append(
                 ReassignPartition(topic=topic.name, partition=partition.index, replicas=target)
             )
