@@ -11,7 +11,7 @@ from moldau.log.files import OsFiles
 from moldau.log.interface import LogConfig, PartitionLog
 from moldau.log.memory import MemoryLog
 from moldau.log.votes import VoteJournal
-from moldau.model.errors import MoldauError, StorageError
+from moldau.model.errors import MoldauError, RefusedError, StorageError
 from moldau.model.flush import FlushPolicy
 from moldau.model.ids import (
     BrokerId,
@@ -266,13 +266,53 @@ class Cluster:
     async def produce(
         self, count: int = 1, *, value: bytes = b"v", number: int = 0, records: int = 1
     ) -> int:
-        """Propose batches to the leader and wait until all are committed; returns the end."""
-        leader = await self.wait_for_leader(number)
-        end = 0
-        for _ in range(count):
-            end = propose(leader, value=value, number=number, records=records)
-        await until(lambda: leader.owners[number].commit >= end, f"commit of {end}")
-        return end
+        """Propose batches to the leader and wait until all are committed; returns the end.
+
+        If it is deposed before, again to the next one, as a client would.
+        """
+        while True:
+            leader = await self.wait_for_leader(number)
+            group, owner = leader.group(number), leader.owners[number]
+            epoch, end = group.epoch, 0
+            try:
+                for _ in range(count):
+                    end = propose(leader, value=value, number=number, records=records)
+            except RefusedError:
+                await asyncio.sleep(0.01)
+                continue
+
+            def is_deposed(group: Group = group, epoch: int = epoch) -> bool:
+                return group.epoch != epoch or not group.is_leader
+
+            await until(
+                lambda owner=owner, end=end, is_deposed=is_deposed: (
+                    owner.commit >= end or is_deposed()
+                ),
+                lambda: self.describe(number),
+            )
+            if owner.commit >= end and not is_deposed():
+                return end
+
+    def describe(self, number: int) -> str:
+        """Everything that a core knows, for a test that waits in vain."""
+        lines = []
+        for broker in self.brokers.values():
+            if not broker.is_running:
+                continue
+            core = broker.group(number).core
+            peers = broker.driver._peers.values()
+            waiting = [(peer.id, list(peer.waiting.values())) for peer in peers]
+            links = [(peer.id, peer.link.is_connected) for peer in peers]
+            progress = [
+                (peer, {name: getattr(known, name) for name in known.__slots__})
+                for peer, known in core.progress.items()
+            ]
+            lines.append(
+                f"{broker.id}: {core.role} epoch={core.epoch} leader={core.leader} end={core.end} "
+                f"flushed={core.flushed}/{broker.logs[number].flushed_index} commit={core.commit} "
+                f"waiting={waiting} links={links} progress={progress}"
+            )
+        return "\n".join(lines)
 
     async def agree(self, number: int = 0, brokers: list[int] | None = None) -> None:
         """Wait until all logs hold the same."""
@@ -283,7 +323,7 @@ class Cluster:
             marks = {broker.group(number).core.commit for broker in chosen}
             return len(ends) == 1 and ends == marks
 
-        await until(same, lambda: str([b.group(number).core.__dict__ for b in chosen]))
+        await until(same, lambda: self.describe(number))
         contents = [content(broker.logs[number]) for broker in chosen]
         for other in contents[1:]:
             assert other == contents[0]

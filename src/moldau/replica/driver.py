@@ -13,6 +13,7 @@ import asyncio
 import logging
 import random
 from asyncio import AbstractEventLoop, TimerHandle
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -50,6 +51,8 @@ from moldau.replica.vote_writer import Vote, Votes, VoteWriter
 log = logging.getLogger(__name__)
 
 HEARTBEAT_MS: Final = 150
+UNCOMMITTED_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Of one group: more is refused until a majority has caught up."""
 _BULK_BYTES_PER_TURN_MAX: Final = 4 * 1024 * 1024
 """Sent to one peer before it is the turn of others."""
 
@@ -68,6 +71,7 @@ class Driver:
         transport: Transport,
         config: RaftConfig | None = None,
         heartbeat_ms: int = HEARTBEAT_MS,
+        uncommitted_bytes_max: int = UNCOMMITTED_BYTES_MAX,
     ) -> None:
         """A failed disk is reported through the flusher, which ends the process."""
         self._loop = loop
@@ -77,6 +81,7 @@ class Driver:
         self._transport = transport
         self._config = config or RaftConfig()
         self._heartbeat_seconds = heartbeat_ms / 1000
+        self._uncommitted_bytes_max = uncommitted_bytes_max
         self.me = transport.me
         self._session = rng.getrandbits(64)
         self._groups: dict[bytes, Group] = {}
@@ -121,11 +126,11 @@ class Driver:
         link = self._transport.add_peer(broker, address)
         if broker not in self._peers:
             peer = self._peers[broker] = Peer(broker, link, PeerBeat(self._session))
-            for group in list(self._names.values()):
+            for group in self._names.values():
                 if group.is_leader and broker in group.core.progress:
                     peer.beat.lead(group)
-                    # What was to be sent to it before had nowhere to wait.
-                    self._handle(group, e.PeerLost(broker))
+            # What was to be sent to it before had nowhere to wait.
+            self._handle_led(broker, e.PeerLost(broker))
 
     def remove_peer(self, broker: BrokerId) -> None:
         """It left the cluster."""
@@ -231,14 +236,22 @@ class Driver:
         return base, offset
 
     def check_leading(self, group: Group) -> None:
-        """Raises RefusedError unless records may be appended now."""
+        """Raises RefusedError unless records may be appended now, also if too many wait."""
         if not group.is_running or not group.core.may_propose:
             raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{group.name} is led elsewhere")
+        if group.proposed_bytes >= self._uncommitted_bytes_max:
+            raise RefusedError(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"{group.proposed_bytes} bytes of {group.name} wait for a majority",
+            )
 
     def appended(self, group: Group, size: int) -> None:
         """For an owner that appends stamped batches of the current epoch to the log itself."""
         self._effects.flush_later(group, size)
-        self._handle(group, e.Appended(group.log.end_index))
+        end = group.log.end_index
+        group.proposed.append((end, size))
+        group.proposed_bytes += size
+        self._handle(group, e.Appended(end))
 
     def campaign(self, group: Group) -> None:
         """Stand for election now, e.g. as the preferred leader of a fresh group."""
@@ -323,14 +336,36 @@ class Driver:
         group.news.append(lambda: group.owner.on_failed(group, error))
         self._detach(group)
 
+    def _handle_all(self, work: deque[tuple[Group, Event]]) -> None:
+        """Events of many groups. A defect in the owner of one must not cost another its event."""
+        try:
+            while work:
+                self._handle(*work.popleft())
+        finally:
+            if work:
+                self._loop.call_soon(self._handle_all, work)
+
+    def _handle_led(self, broker: BrokerId, event: Event) -> None:
+        """In every group that this broker leads, with that member."""
+        self._handle_all(
+            deque(
+                (group, event)
+                for group in self._names.values()
+                if group.is_leader and broker in group.core.progress
+            )
+        )
+
     def _on_flushed(self, group: Group) -> None:
         self._touch(group)
 
     def _on_votes(self, votes: Mapping[str, Vote]) -> None:
-        for name, (epoch, voted_for) in votes.items():
-            group = self._names.get(name)
-            if group is not None:
-                self._handle(group, e.VotePersisted(epoch, voted_for))
+        self._handle_all(
+            deque(
+                (self._names[name], e.VotePersisted(epoch, voted_for))
+                for name, (epoch, voted_for) in votes.items()
+                if name in self._names
+            )
+        )
 
     def _refresh(self, group: Group) -> None:
         """Let the core know what the brokers' heartbeats said of its members."""
@@ -373,6 +408,8 @@ class Driver:
     def _turn(self) -> None:
         self._turn_due = False
         self._is_turning = True
+        # Also after a defect in an owner: the others' turn is not over.
+        is_more = True
         try:
             self._settle()
             is_more = self._send_bulk()
@@ -382,8 +419,8 @@ class Driver:
             self._votes.write()
         finally:
             self._is_turning = False
-        if is_more or self._touched:
-            self._turn_soon()
+            if is_more or self._touched:
+                self._turn_soon()
 
     def _settle(self) -> None:
         """Tell cores what is flushed, follow changes of members, and set timers."""
@@ -447,8 +484,14 @@ class Driver:
         effect = peer.waiting.pop(group)
         try:
             event, size = self._effects.send_bulk(peer, group, effect)
-        except CorruptionError as error:
+        except (CorruptionError, RefusedError) as error:
             self._fail(group, error)
+            self._tell(group)
+            return 0
+        except (StorageError, OSError) as error:
+            failure = StorageError(f"{group.name} cannot be read: {error}")
+            self._flusher.report(failure)
+            self._fail(group, failure)
             self._tell(group)
             return 0
         if event is not None:
@@ -462,8 +505,8 @@ class Driver:
         for peer in list(self._peers.values()):
             if not peer.link.is_connected:
                 continue
-            for group in list(peer.beat.unconfirmed):
-                self._handle(group, e.HeartbeatDue(peer.id))
+            due = e.HeartbeatDue(peer.id)
+            self._handle_all(deque((group, due) for group in peer.beat.unconfirmed))
             beat = encode_heartbeat(peer.beat.compose())
             if not peer.link.send(FrameKind.HEARTBEAT, [beat]):
                 peer.beat.not_sent()
@@ -480,8 +523,9 @@ class Driver:
             for group in peer.beat.listed:
                 self._check_following(peer, group)
         peer.beat.take_answer(beat, now, self._groups)
-        for group, epoch, commit in commits:
-            self._handle(group, e.LeaderAlive(sender, epoch, commit))
+        self._handle_all(
+            deque((group, e.LeaderAlive(sender, epoch, commit)) for group, epoch, commit in commits)
+        )
 
     def _check_following(self, peer: Peer, group: Group) -> None:
         core = group.core
@@ -518,10 +562,10 @@ class Driver:
         if group.core.role is Role.LEADER and group.core.epoch == epoch:
             peer.beat.confirm(group, epoch)
 
-    def on_link_up(self, peer: BrokerId) -> None:
-        self._turn_soon()
+    def on_link_up(self, broker: BrokerId) -> None:
+        self._handle_led(broker, e.PeerFound(broker))
 
-    def on_link_room(self, peer: BrokerId) -> None:
+    def on_link_room(self, broker: BrokerId) -> None:
         self._turn_soon()
 
     def on_link_lost(self, broker: BrokerId) -> None:
@@ -530,9 +574,7 @@ class Driver:
             return
         peer.drop()
         peer.beat.link_lost()
-        for group in list(self._names.values()):
-            if group.is_leader and broker in group.core.progress:
-                self._handle(group, e.PeerLost(broker))
+        self._handle_led(broker, e.PeerLost(broker))
 
     def on_peer_changed(self, broker: BrokerId) -> None:
         peer = self._peers.get(broker)

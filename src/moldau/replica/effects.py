@@ -122,6 +122,9 @@ class Effects:
         if end <= group.commit_told:
             return
         group.commit_told = end
+        proposed = group.proposed
+        while proposed and proposed[0][0] <= end:
+            group.proposed_bytes -= proposed.popleft()[1]
         if group.core.role is Role.LEADER:
             for broker in group.core.progress:
                 peer = self._peers.get(broker)
@@ -131,6 +134,8 @@ class Effects:
         group.news.append(partial(group.owner.on_commit, group, offset))
 
     def _change_role(self, group: Group, effect: e.RoleChanged) -> None:
+        group.proposed.clear()
+        group.proposed_bytes = 0
         for peer in self._peers.values():
             is_following = effect.role is Role.FOLLOWER and effect.leader == peer.id
             peer.beat.check(group, effect.epoch if is_following else NO_EPOCH)

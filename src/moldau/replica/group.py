@@ -79,6 +79,8 @@ class Group:
         "name",
         "news",
         "owner",
+        "proposed",
+        "proposed_bytes",
         "queue",
         "reads",
         "timer_at",
@@ -114,6 +116,9 @@ class Group:
         """For the owner, once the step is over."""
         self.at_hand: Parcel | None = None
         """The message that the core is stepped with."""
+        self.proposed: deque[tuple[RaftIndex, int]] = deque()
+        """End and size of what was proposed here in this epoch and is not committed."""
+        self.proposed_bytes = 0
         self.timer_at = FOREVER
         self.commit_told = core.commit
         self.tracked: dict[BrokerId, Progress] = core.progress

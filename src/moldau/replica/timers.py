@@ -66,13 +66,15 @@ class GroupTimers:
             return
         self._is_stalled = False
         heap = self._heap
-        while heap and heap[0][0] <= now:
-            at, _, group = heappop(heap)
-            if group.timer_at == at and group.is_running:
-                group.timer_at = FOREVER
-                self._on_due(group, now)
-        if heap:
-            self._arm(heap[0][0])
+        try:
+            while heap and heap[0][0] <= now:
+                at, _, group = heappop(heap)
+                if group.timer_at == at and group.is_running:
+                    group.timer_at = FOREVER
+                    self._on_due(group, now)
+        finally:
+            if heap:
+                self._arm(heap[0][0])
 
     def stop(self) -> None:
         if self._timer is not None:
