@@ -82,6 +82,12 @@ SCENARIOS: list[Scenario] = [
         play=disks.power_cut_torn,
     ),
     Scenario(
+        name="15-changes",
+        title="power cuts that tear, while topics and commits change",
+        expected="acked changes last",
+        play=disks.torn_changes,
+    ),
+    Scenario(
         name="15-start",
         title="power cuts that tear, during the start after one",
         expected="acked lost 0",

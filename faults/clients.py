@@ -32,7 +32,7 @@ READ_SECONDS_MAX = 90.0
 EXIT_UNREAD = 3
 """`read` could not reach the end; what it saw is on record."""
 _NEVER_WRITTEN = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError._QUEUE_FULL})
-_COMMON: dict[str, Any] = {
+COMMON: dict[str, Any] = {
     "socket.timeout.ms": 10_000,
     "socket.connection.setup.timeout.ms": 3_000,
     "reconnect.backoff.ms": 50,
@@ -84,7 +84,7 @@ def value_of(data: bytes | None) -> str:
 
 def create(options: argparse.Namespace) -> int:
     """Make the topic, waiting for the broker if it is not there yet."""
-    admin = AdminClient({**_COMMON, "bootstrap.servers": options.bootstrap})
+    admin = AdminClient({**COMMON, "bootstrap.servers": options.bootstrap})
     settings = dict(pair.split("=", 1) for pair in options.set)
     topic = NewTopic(
         options.topic,
@@ -100,7 +100,7 @@ def produce(options: argparse.Namespace, history: History, stop: Stop) -> int:
     """Send at a steady rate to all partitions in turn, idempotent and with acks=all."""
     producer = Producer(
         {
-            **_COMMON,
+            **COMMON,
             "bootstrap.servers": options.bootstrap,
             "enable.idempotence": not options.plain,
             "acks": "all",
@@ -155,7 +155,7 @@ def produce(options: argparse.Namespace, history: History, stop: Stop) -> int:
 def _consumer(options: argparse.Namespace, **more: Any) -> Consumer:
     return Consumer(
         {
-            **_COMMON,
+            **COMMON,
             "bootstrap.servers": options.bootstrap,
             "group.id": f"faults-{options.name}",
             "enable.auto.commit": False,

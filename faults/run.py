@@ -208,6 +208,29 @@ class Run:
             self._clients.append((role, client))
         self.await_acks(1)
 
+    def start_churn(self) -> None:
+        """A client that makes and deletes topics and commits offsets; judged by stop_churn."""
+        history = self.home / "x1.jsonl"
+        self._histories.append(history)
+        prefix = self.spaces.command("clients") if self.spaces is not None else []
+        command = [*prefix, sys.executable, "-m", "faults.churn", "--bootstrap", self.bootstrap]
+        command += ["--topic", TOPIC, "--name", "x1", "--history", str(history)]
+        client = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL)
+        self._clients.append(("churn", client))
+
+    def stop_churn(self) -> None:
+        self.stop_load("churn")
+        for event in self.events():
+            if event["op"] == "x-state":
+                for text in event["contradictions"]:
+                    self.problem(text)
+                self.expect(event["answered"] > 0, "no change of topics was answered")
+                self.note(
+                    f"topics and commits: {event['answered']} answered, "
+                    f"{event['unanswered']} without an answer, "
+                    f"{len(event['contradictions'])} contradicted"
+                )
+
     def stop_load(self, role: str = "") -> None:
         """Stop the clients of a role, or all: producers wait for their outcomes."""
         chosen = [client for kind, client in self._clients if role in ("", kind)]

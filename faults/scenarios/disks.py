@@ -51,6 +51,21 @@ def power_cut_torn(run: Run) -> None:
     run.finish()
 
 
+def torn_changes(run: Run) -> None:
+    """Topics come and go and a group commits, while the power is cut and all of it may tear."""
+    _start_volatile(run)
+    run.start_load()
+    run.start_churn()
+    torn: Counter[str] = Counter()
+    for seed in range(4 if run.quick else 20):
+        run.await_acks(2 * _ACKS_BETWEEN)
+        torn += _tear(run, seed)
+    run.await_acks(_ACKS_BETWEEN)
+    _prove_torn(run, torn)
+    run.stop_churn()
+    run.finish()
+
+
 def torn_start(run: Run) -> None:
     """Cut the power before every write, flush and removal of the first start, and of a later one.
 
