@@ -3,6 +3,7 @@ processes that fail. The same seed gives the same run, event by event.
 
     world.py     time, the heap of events, the fault actor and the clients: the way in
     broker.py    one broker: carries out what its core wants, as the product's driver does
+    brokerdisk.py, process.py   what it has on its disk, and in memory
     storage.py   its disk: log and votes, on the simulated disk or in memory
     adapter.py   the log as the core sees it, and entries on their way between logs
     network.py   delay, loss, duplicates, reordering, cut links

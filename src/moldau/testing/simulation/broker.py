@@ -8,36 +8,34 @@ confirmed.
 
 import random
 from collections import deque
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from moldau.log.interface import ControlKind, FlushTask
+from moldau.log.interface import ControlKind
 from moldau.model.errors import DiskFullError
 from moldau.model.ids import NO_EPOCH, BrokerId, Epoch, RaftIndex
 from moldau.raft import events as e
-from moldau.raft.core import RaftCore
 from moldau.raft.errors import RaftError
 from moldau.raft.events import Effect, Event, Role
-from moldau.raft.membership import Members, encode_members
 from moldau.raft.messages import (
     Append,
     AppendAnswered,
-    Entry,
     Message,
     Pong,
     Snapshot,
     VoteAnswered,
+    VoteAsked,
 )
 from moldau.testing.simulation.adapter import (
     Item,
     LogAdapter,
     batch_items,
     read_items,
-    write_items,
 )
+from moldau.testing.simulation.brokerdisk import BrokerDisk
 from moldau.testing.simulation.checks import Violation
 from moldau.testing.simulation.network import Heartbeat, HeartbeatAnswered, Parcel
-from moldau.testing.simulation.storage import FIRST, Shadow, Storage
+from moldau.testing.simulation.process import Peer, Pending, Process, describe_role
+from moldau.testing.simulation.storage import Shadow, Storage
 
 if TYPE_CHECKING:
     from moldau.testing.simulation.world import World
@@ -47,59 +45,14 @@ PENDING_MAX = 100
 """Proposals that wait for commit; then clients are held back, as in the product."""
 
 
-class Pending(NamedTuple):
-    """A proposal whose client waits."""
-
-    number: int
-    start: RaftIndex
-    end: RaftIndex
-    epoch: Epoch
-
-
-@dataclass(slots=True)
-class Peer:
-    """What a broker's peer link knows."""
-
-    incarnation: int = 0
-    confirmed: Epoch = NO_EPOCH
-    """The epoch in which the peer said that it follows."""
-
-
-@dataclass(slots=True)
-class Process:
-    """What is gone when the broker's process ends."""
-
-    core: RaftCore
-    view: LogAdapter
-    peers: dict[BrokerId, Peer] = field(default_factory=dict)
-    pending: deque[Pending] = field(default_factory=deque)
-    reads: dict[int, RaftIndex] = field(default_factory=dict)
-    flush: tuple[FlushTask, RaftIndex, int] | None = None
-    votes_done_at: int = 0
-    tick_at: int = 1 << 62
-    applied: RaftIndex = FIRST
-    leads: Epoch | None = None
-    """The epoch that this broker leads, as of the last effect."""
-
-
-class SimBroker:
+class SimBroker(BrokerDisk):
     """One broker, up or down."""
 
     def __init__(self, world: "World", broker_id: BrokerId, storage: Storage) -> None:
-        self.world = world
-        self.id = broker_id
-        self.storage = storage
-        self.shadow = Shadow()
+        super().__init__(world, broker_id, storage)
         self.process: Process | None = None
         self.incarnation = 0
         self.paused_until = 0
-        self.is_full = False
-        self.is_wiped = False
-        """Its disk was lost: it starts from nothing, and says so."""
-        self.is_disk_stalled = False
-        """Flushes that end wait until it is not."""
-        self.promised = RaftIndex(0)
-        """Entries below were flushed, and must survive."""
         self._at_hand: Parcel | None = None
         self._chance = random.Random(f"{world.seed}/core/{broker_id}")
 
@@ -133,26 +86,23 @@ class SimBroker:
         self.process = None
         self.is_full = self.is_disk_stalled = False
         self.paused_until = 0
-        old, promised = self.shadow, self.promised
-        self.storage.crash(self.world.rng_disk, is_power_cut=is_power_cut)
-        log = self.storage.log
-        view = LogAdapter(log, self.world.initial)
-        self.shadow = Shadow(view.start_index)
-        self.shadow.add(read_items(log, view.start_index, 1 << 60))
-        self.world.checker.recovered(self.id, old, self.shadow, promised)
-        self.promised = log.flushed_index
+        self._recover(is_power_cut=is_power_cut)
 
     # ---- events
 
-    def handle(self, event: Event) -> None:
-        """Step the core, and everything that follows at once."""
+    def handle(self, event: Event, heard_at: int | None = None) -> None:
+        """Step the core, and everything that follows at once.
+
+        A heartbeat that was kept back is stepped with the time at which it was heard.
+        """
         process = self.process
         if process is None:
             return
+        now = self.world.now if heard_at is None else heard_at
         queue: deque[Event] = deque((event,))
         while queue:
             try:
-                effects = process.core.step(self.world.now, queue.popleft())
+                effects = process.core.step(now, queue.popleft())
             except RaftError as error:
                 raise Violation(f"broker {self.id}: {error}") from error
             try:
@@ -188,6 +138,7 @@ class SimBroker:
         if process is None or process.tick_at > self.world.now:
             return
         process.tick_at = 1 << 62
+        self._tell_signs(process)
         if process.core.deadline <= self.world.now:
             self.handle(e.Tick())
         else:
@@ -242,20 +193,41 @@ class SimBroker:
             self.handle(e.PeerFound(parcel.source))
         message, core = parcel.message, process.core
         if isinstance(message, Heartbeat):
-            self.handle(e.LeaderAlive(parcel.source, message.epoch, message.commit))
             follows = core.leader == parcel.source and core.epoch == message.epoch
+            if self.world.rates.is_lazy and message.commit <= core.commit:
+                if follows:
+                    process.leader_sign = (parcel.source, message.epoch, self.world.now)
+            else:
+                self.handle(e.LeaderAlive(parcel.source, message.epoch, message.commit))
             self._post(parcel.source, HeartbeatAnswered(message.epoch, follows))
         elif isinstance(message, HeartbeatAnswered):
             if message.is_confirmed:
-                self.handle(e.PeerAlive(parcel.source, message.epoch))
+                process.peer_signs[parcel.source] = (message.epoch, self.world.now)
+                if not self.world.rates.is_lazy:
+                    self._tell_signs(process)
             elif peer.confirmed == message.epoch:
                 peer.confirmed = NO_EPOCH
         else:
+            if isinstance(message, VoteAsked):
+                # Whether the leader is alive matters for the answer.
+                self._tell_signs(process)
             self._at_hand = parcel
             if isinstance(message, (AppendAnswered, Pong)):
                 peer.confirmed = message.epoch
             self.handle(e.Received(parcel.source, message))
             self._at_hand = None
+
+    def _tell_signs(self, process: Process) -> None:
+        """Tell the core of the heartbeats that were kept back, as long as they are news."""
+        core = process.core
+        sign, process.leader_sign = process.leader_sign, None
+        if sign is not None and sign[2] > core.heard_at:
+            self.handle(e.LeaderAlive(sign[0], sign[1], core.commit), sign[2])
+        signs, process.peer_signs = process.peer_signs, {}
+        for peer, (epoch, heard_at) in signs.items():
+            progress = core.progress.get(peer)
+            if progress is not None and heard_at > progress.heard_at:
+                self.handle(e.PeerAlive(peer, epoch), heard_at)
 
     # ---- effects
 
@@ -353,26 +325,6 @@ class SimBroker:
 
     # ---- storage
 
-    def _write(self, items: list[Item]) -> None:
-        self._check_space()
-        self.world.checker.wrote(self.id, items, self.storage.log.last_epoch)
-        self.shadow.add(items)
-        write_items(self.storage.log, items)
-
-    def _write_control(self, kind: ControlKind, epoch: Epoch, members: Members | None) -> None:
-        start = self.storage.log.end_index
-        entry = Entry(start, RaftIndex(start + 1), epoch, members)
-        payload = encode_members(members) if members is not None else b""
-        self._write([Item(entry, kind, payload, None)])
-        if members is not None:
-            self.world.count("member changes")
-            self.world.note(self.id, f"voters {members.voters} learners {members.learners}")
-
-    def _check_space(self) -> None:
-        if self.is_full:
-            self.world.count("full disks")
-            raise DiskFullError("no space left on the simulated disk")
-
     def _reset(self, process: Process) -> None:
         parcel = self._at_hand
         if parcel is None or parcel.start is None or not isinstance(parcel.message, Snapshot):
@@ -434,11 +386,3 @@ class SimBroker:
             process.leads = None
             process.pending.clear()
         self.world.note(self.id, describe_role(effect))
-
-
-def describe_role(effect: e.RoleChanged) -> str:
-    """For traces."""
-    text = f"{effect.role.value} epoch={effect.epoch}"
-    if effect.role is Role.FOLLOWER and effect.leader >= 0:
-        text += f" leader={effect.leader}"
-    return text

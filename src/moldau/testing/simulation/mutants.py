@@ -271,7 +271,7 @@ class ForgetsVotes(SimBroker):
 class ReportsEndAsFlushed(SimBroker):
     """A flush counts for what was appended after it began."""
 
-    def handle(self, event: Event) -> None:
+    def handle(self, event: Event, heard_at: int | None = None) -> None:
         if isinstance(event, Flushed):
             event = event._replace(end=self.storage.log.end_index)
-        super().handle(event)
+        super().handle(event, heard_at)

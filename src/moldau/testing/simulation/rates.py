@@ -40,6 +40,8 @@ class Rates:
     members_ms: int = 0
     read_ms: int = 0
     propose_ms: int = 20
+    is_lazy: bool = False
+    """Heartbeats are told to the core only when they matter, with the time of their arrival."""
 
     @classmethod
     def draw(cls, rng: random.Random) -> "Rates":
@@ -73,6 +75,7 @@ class Rates:
             members_ms=some(200, 1000, 5000),
             read_ms=some(50, 500),
             propose_ms=rng.choice((10, 50, 200)),
+            is_lazy=rng.random() < 0.5,
         )
 
     def healed(self) -> "Rates":
