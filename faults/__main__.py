@@ -2,6 +2,7 @@
 
 import argparse
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -54,6 +55,8 @@ def play(scenario: Scenario, home: Path, *, quick: bool) -> Played:
 
 def main() -> int:
     options = arguments()
+    # Mounts, namespaces and processes are taken down on the way out.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     if options.brokers != 1:
         print("error: a cluster of three is not there yet; use --brokers 1", file=sys.stderr)
         return 2
