@@ -166,10 +166,11 @@ def test_a_full_disk_takes_back_what_was_not_stored(make_node, make_append) -> N
     assert (node.core.end, node.core.commit, node.core.verified) == (1, 1, 1)
 
 
-def test_a_lost_disk_regains_its_vote_with_a_commit_of_the_epoch(make_node, make_append) -> None:
+def test_a_lost_disk_costs_the_vote_until_it_is_restored(make_node, make_append) -> None:
     node = make_node(epoch=9, may_vote=False)
-    node.receive(2, make_append(9, 0, -1, [1, 9], commit=1))
-    node.flush()
+    node.receive(2, make_append(9, 0, -1, [1, 9], commit=2))
+    (answer,) = answers(node, node.flush())
+    assert (answer.flushed, node.core.commit) == (2, 2)
     assert not node.core.may_vote
-    node.receive(2, make_append(9, 2, 9, [], commit=2))
+    node.step(e.VoteRestored())
     assert node.core.may_vote

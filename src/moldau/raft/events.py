@@ -100,6 +100,11 @@ class AppendFailed(NamedTuple):
     """The disk was full: the log is as it was before the effect (AppendNoop, Store…)."""
 
 
+class VoteRestored(NamedTuple):
+    """This broker, started without a vote because its disk was lost, was removed from the voters
+    and is one again: the group no longer counts on anything that it forgot."""
+
+
 class CampaignAsked(NamedTuple):
     """Stand for election now, if others agree: a fresh group, or an operator's wish."""
 
@@ -135,6 +140,7 @@ Event = (
     | PeerLost
     | PeerFound
     | AppendFailed
+    | VoteRestored
     | CampaignAsked
     | TransferAsked
     | MembersAsked

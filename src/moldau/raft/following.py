@@ -8,6 +8,7 @@ arrive late and twice. It acknowledges what is on its disk, never what is only w
 from moldau.model.ids import BrokerId, Epoch, RaftIndex
 from moldau.raft.errors import RaftError
 from moldau.raft.events import ResetLog, Role, StoreEntries, Truncate
+from moldau.raft.membership import NO_BROKER
 from moldau.raft.messages import Append, AppendAnswered, Entry, Ping, Pong, Snapshot
 from moldau.raft.state import RaftState
 
@@ -20,7 +21,7 @@ class Following(RaftState):
         if self.leader == sender and self.role is Role.FOLLOWER:
             self.heard_at = self._now
             return
-        if self.role is Role.LEADER or self.leader not in (-1, sender):
+        if self.role is Role.LEADER or self.leader not in (NO_BROKER, sender):
             raise RaftError(f"brokers {self.leader} and {sender} both lead epoch {self.epoch}")
         self._become_follower(self.epoch, sender)
 
@@ -108,23 +109,9 @@ class Following(RaftState):
         commit = min(commit, self.verified)
         if commit > self.commit:
             self._advance_commit(commit)
-        if not self.may_vote:
-            self._regain_vote()
-
-    def _regain_vote(self) -> None:
-        """A leader elected without this broker's vote has committed in its epoch, and all of it is
-        on this disk: nothing that this broker ever acknowledged can be missing."""
-        if (
-            self.leader != -1
-            and self.flushed >= self.commit
-            and self._epoch_before(self.commit) == self.epoch
-        ):
-            self.may_vote = True
 
     def _on_flushed_follower(self) -> None:
-        if not self.may_vote:
-            self._regain_vote()
-        if self.leader != -1 and self.role is Role.FOLLOWER:
+        if self.leader != NO_BROKER and self.role is Role.FOLLOWER:
             self._acknowledge(force=False)
 
     def _acknowledge(self, *, force: bool) -> None:

@@ -16,7 +16,7 @@ from moldau.raft.events import (
     SendAppend,
     SendSnapshot,
 )
-from moldau.raft.membership import Members
+from moldau.raft.membership import NO_BROKER, Members
 from moldau.raft.messages import AppendAnswered, Ping, Snapshot
 from moldau.raft.progress import FOREVER, PeerState, Progress
 
@@ -236,7 +236,7 @@ class Leading(Electing):
             if voter == self.me or self.progress[voter].heard_at > since:
                 heard += 1
         if heard < self.members.quorum:
-            self._become_follower(self.epoch, BrokerId(-1))
+            self._become_follower(self.epoch, NO_BROKER)
 
     def _retry_late(self) -> None:
         now = self._now

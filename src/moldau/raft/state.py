@@ -44,7 +44,8 @@ class RaftState:
         """`epoch` and `voted_for` come from the vote journal; without an entry, leave them out.
 
         may_vote False: this broker's disk was lost or damaged, so it may have forgotten entries
-        that it acknowledged. It helps to elect nobody until a leader has taught it anew.
+        that it acknowledged. It follows, stores and acknowledges, but helps to elect nobody until
+        VoteRestored.
         """
         self.me = me
         self.log = log

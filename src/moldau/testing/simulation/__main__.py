@@ -64,14 +64,14 @@ def run_long(seconds: float, first_seed: int, steps: int) -> int:
     return 1 if failures else 0
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="moldau.testing.simulation", description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--kind", choices=("memory", "disk"), default="memory")
     parser.add_argument("--trace", action="store_true", help="print what happens")
     parser.add_argument("--seconds", type=float, help="run seed after seed for this long")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if options.seconds is not None:
         return run_long(options.seconds, options.seed, options.steps)
     began = time.process_time()

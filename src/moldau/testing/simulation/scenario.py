@@ -11,6 +11,7 @@ the election times, which a fixed seed decides; messages take 1 ms each, flushes
                        epoch that it has seen
     start 2 | start all | kill 2 | power 2 | wipe 2 | pause 2 ms=500
                        `wipe`: with the power the disk is lost, too
+    restore 2          it may vote again
     campaign 1         stand for election, if a majority agrees
     elect 1            the same, and let 40 ms pass
     run ms=100
@@ -45,6 +46,7 @@ from moldau.raft.events import (
     ReadAsked,
     Role,
     TransferAsked,
+    VoteRestored,
 )
 from moldau.raft.membership import Members
 from moldau.raft.messages import AppendAnswered, Message, VoteAsked
@@ -95,6 +97,7 @@ class Scenario:
             "kill": self._kill,
             "power": self._kill,
             "wipe": self._wipe,
+            "restore": self._restore,
             "pause": self._pause,
             "campaign": self._campaign,
             "elect": self._elect,
@@ -220,6 +223,11 @@ class Scenario:
         broker.shadow = Shadow()
         broker.promised = FIRST
         broker.is_wiped = True
+
+    def _restore(self, words: list[str], named: dict[str, str]) -> None:
+        broker = self._broker(words[1])
+        broker.is_wiped = False
+        broker.handle(VoteRestored())
 
     def _pause(self, words: list[str], named: dict[str, str]) -> None:
         self._broker(words[1]).paused_until = self.world.now + int(named["ms"])
