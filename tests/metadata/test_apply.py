@@ -322,6 +322,8 @@ def test_records_about_what_is_gone_or_older_change_nothing() -> None:
         return BrokerRegistered(id=one, host="h", port=epoch, incarnation="x", epoch=epoch)
 
     image = apply_all(EMPTY_IMAGE, [registered(1), registered(2), FeatureLevelSet(level=1)])
+    draining = apply(image, BrokerStateSet(broker_id=one, state=BrokerState.DRAINING))
+    assert apply(draining, registered(2)) is draining
     assert apply(image, registered(1)) is image
     assert apply(image, FeatureLevelSet(level=0)) is image
     unknown = BrokerStateSet(broker_id=BrokerId(2), state=BrokerState.DRAINING)

@@ -202,6 +202,27 @@ def test_partitions_grow_and_never_shrink(three: Image) -> None:
     assert all(len(set(p.replicas)) == 2 for p in partitions)
 
 
+def test_added_partitions_go_where_the_topic_has_the_fewest(three: Image) -> None:
+    image = after(
+        three,
+        create("a", partitions=-1, replication_factor=-1, assignments={0: [1], 1: [1], 2: [2]}),
+        CreatePartitions(topic="a", count=6),
+    )
+    replicas = [partition.replicas[0] for partition in image.topics["a"].partitions]
+    assert sorted(replicas) == [1, 1, 2, 2, 3, 3]
+
+
+def test_new_partitions_use_a_broker_that_joined(three: Image) -> None:
+    image = after(three, *(create(f"t{number}", number, partitions=3) for number in range(1, 4)))
+    image = after(image, register(4), create("new", 9))
+    assert image.topics["new"].partitions[0].replicas == (4,)
+    image = after(image, register(5), CreatePartitions(topic="new", count=2))
+    assert image.topics["new"].partitions[1].replicas == (5,)
+    image = after(image, create("wide", 10, partitions=5, replication_factor=3))
+    counts = [b for p in image.topics["wide"].partitions for b in p.replicas]
+    assert sorted(counts) == sorted([1, 2, 3, 4, 5] * 3)
+
+
 def test_added_partitions_follow_a_given_assignment(three: Image) -> None:
     image = after(three, create("a", replication_factor=2))
     for wrong in ([], [[1]], [[1, 2], [2, 3]], [[1, 9]]):

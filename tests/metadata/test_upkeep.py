@@ -182,6 +182,14 @@ def test_a_broker_is_removed_only_after_it_left_the_metadata_group() -> None:
     assert due_commands(cluster.image, metadata_members=(ONE,), moves_max=5) == [removal]
 
 
+def test_a_broker_that_still_holds_something_is_not_removed() -> None:
+    cluster = start()
+    cluster.submit(register(2))
+    cluster.submit(DrainBroker(broker_id=ONE))
+    due = due_commands(cluster.image, metadata_members=(BrokerId(2),), moves_max=5)
+    assert [type(command) for command in due] == [ReassignPartition] * 5
+
+
 def test_internal_topics_are_spread_as_soon_as_a_broker_joins() -> None:
     cluster = start()
     cluster.submit(register(2))
