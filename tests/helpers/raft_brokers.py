@@ -23,12 +23,14 @@ from moldau.model.ids import (
 )
 from moldau.net.peers.link import LinkLimits
 from moldau.raft.config import RaftConfig
+from moldau.raft.core import RaftCore
 from moldau.raft.events import Role
 from moldau.raft.membership import Members
 from moldau.records.batch import BatchHeader
 from moldau.replica.driver import Driver
-from moldau.replica.flusher import Flusher
+from moldau.replica.flusher import Flusher, FlushHandle
 from moldau.replica.group import Group
+from moldau.replica.log_view import GroupLog
 from moldau.replica.peer_codec import GroupKey
 from moldau.replica.transport import Transport
 from moldau.testing.logs import headers_of, make_batch
@@ -97,6 +99,21 @@ class Owner:
 
 def key(number: int = 0) -> GroupKey:
     return GroupKey(TopicId(b"topic" + bytes(11)), PartitionIndex(number))
+
+
+def make_group(number: int) -> Group:
+    """A group of brokers 1 and 2 that no driver runs."""
+    log = MemoryLog()
+    view = GroupLog(log, Members((BrokerId(1), BrokerId(2))))
+    core = RaftCore(me=BrokerId(1), log=view, config=RaftConfig(), chance=random.Random(1), now=0)
+    return Group(
+        key=key(number),
+        log=log,
+        view=view,
+        core=core,
+        owner=Owner(),
+        flush_handle=FlushHandle(log, lambda: None),
+    )
 
 
 class Broker:

@@ -15,7 +15,7 @@ import uvloop
 from raft_brokers import CLUSTER, Broker, Cluster, content, key, propose, until
 
 from moldau.log.memory import MemoryLog
-from moldau.model.errors import DiskFullError, RefusedError, StorageError
+from moldau.model.errors import DiskFullError, ErrorCode, RefusedError, StorageError
 from moldau.model.flush import FlushPolicy
 from moldau.model.ids import BrokerId, Offset
 from moldau.net.peers.handshake import Answer, Hello, decode_hello, encode_answer
@@ -328,5 +328,63 @@ def test_a_group_is_found_by_its_key_only_while_it_runs() -> None:
             broker.driver.remove_group(broker.group())
             assert broker.driver.get(key()) is None
             assert broker.logs[0].start_offset == Offset(0)
+
+    run(scenario())
+
+
+def test_proposals_are_refused_while_too_much_waits_for_a_majority() -> None:
+    async def scenario() -> None:
+        async with Cluster(3) as cluster:
+            cluster.add_group()
+            await cluster.produce(3)
+            leader = await cluster.wait_for_leader()
+            leader.driver._uncommitted_bytes_max = 500_000
+            others = [broker for broker in cluster.brokers.values() if broker is not leader]
+            for broker in others:
+                broker.stop()
+            for _ in range(5):
+                propose(leader, value=bytes(100_000))
+            with pytest.raises(RefusedError) as refused:
+                propose(leader)
+            assert refused.value.code is ErrorCode.NOT_ENOUGH_REPLICAS
+            for broker in others:
+                await cluster.restart(broker.id)
+            await cluster.produce(3)
+            await cluster.agree()
+            assert all(broker.group().proposed_bytes == 0 for broker in cluster.brokers.values())
+
+    run(scenario())
+
+
+class DefectError(Exception):
+    pass
+
+
+def test_a_defect_in_the_owner_of_one_group_costs_the_others_nothing() -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        defects: list[object] = []
+        loop.set_exception_handler(lambda _, context: defects.append(context.get("exception")))
+        async with Cluster(3) as cluster:
+            for number in range(20):
+                cluster.add_group(number)
+            for broker in cluster.brokers.values():
+
+                def defect(offset: int) -> None:
+                    raise DefectError
+
+                broker.owners[0].on_committed = defect
+            for number in range(1, 20):
+                await cluster.produce(5, number=number)
+            old = await cluster.wait_for_leader(1)
+            old.stop()
+            for number in range(1, 20):
+                await cluster.produce(5, number=number)
+            await cluster.restart(old.id)
+            for number in range(1, 20):
+                await cluster.agree(number)
+            await cluster.wait_for_leader(0)
+            assert defects
+            assert all(isinstance(error, DefectError) for error in defects)
 
     run(scenario())

@@ -1,0 +1,136 @@
+"""Entries leave one log and arrive in another as they were: batches, control entries, order."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from moldau.log.disk import open_disk_log, read_slice
+from moldau.log.files import OsFiles
+from moldau.log.interface import ControlKind, LogConfig, PartitionLog
+from moldau.log.memory import MemoryLog
+from moldau.model.errors import CorruptionError
+from moldau.model.ids import BrokerId, Epoch, Offset, RaftIndex
+from moldau.model.slices import FileSlice
+from moldau.raft.membership import Members, encode_members
+from moldau.raft.messages import Append
+from moldau.replica.log_view import GroupLog
+from moldau.replica.peer_codec import METADATA_GROUP, Parcel, decode_frame, encode_append
+from moldau.testing.logs import append, flush
+from moldau.testing.simulation.adapter import LogAdapter
+
+MEMBERS = Members((BrokerId(1), BrokerId(2)))
+FIRST = RaftIndex(0)
+
+
+@pytest.fixture(params=["memory", "disk"])
+def log(request: pytest.FixtureRequest, tmp_path: Path) -> PartitionLog:
+    if request.param == "memory":
+        return MemoryLog()
+    config = LogConfig(segment_bytes_max=16 * 1024, index_interval_bytes=256)
+    return open_disk_log(OsFiles(tmp_path), "log", config)
+
+
+def fill(log: PartitionLog, seed: int) -> None:
+    """Batches of all sizes, no-ops and changes of members, over several epochs."""
+    rng = random.Random(seed)
+    epoch = 1
+    for _ in range(60):
+        chance = rng.random()
+        if chance < 0.15:
+            epoch += 1
+            log.append_control(Epoch(epoch), ControlKind.NOOP, b"")
+        elif chance < 0.25:
+            members = Members((BrokerId(1), BrokerId(rng.randint(2, 9))))
+            log.append_control(Epoch(epoch), ControlKind.MEMBERSHIP, encode_members(members))
+        else:
+            size = rng.choice((1, 100, 3000, 12_000))
+            append(log, count=rng.randint(1, 5), epoch=epoch, value=bytes(size))
+
+
+def carry(view: GroupLog, start: RaftIndex, bytes_max: int) -> Parcel:
+    """Read entries and send them through the codec."""
+    reading = view.read(start, bytes_max)
+    pieces = [
+        read_slice(chunk) if isinstance(chunk, FileSlice) else bytes(chunk)
+        for chunk in reading.chunks
+    ]
+    entries = b"".join(pieces)
+    assert len(entries) == reading.size
+    head = encode_append(METADATA_GROUP.wire, Epoch(99), start, Epoch(0), FIRST, reading.size)
+    (parcel,) = decode_frame(memoryview(head + entries))
+    assert isinstance(parcel.message, Append)
+    assert parcel.message.entries[-1].end == reading.end
+    return parcel
+
+
+@pytest.mark.parametrize("bytes_max", [1, 500, 20_000, 1 << 30])
+def test_a_log_is_copied_entry_by_entry_whatever_the_size_of_the_steps(
+    log: PartitionLog, bytes_max: int
+) -> None:
+    fill(log, bytes_max)
+    source, copy = GroupLog(log, MEMBERS), GroupLog(MemoryLog(), MEMBERS)
+    stored = 0
+    while copy.end_index < source.end_index:
+        parcel = carry(source, copy.end_index, bytes_max)
+        size, headers = copy.store(parcel.parts, copy.end_index)
+        stored += len(headers)
+        assert size == sum(header.size for header in headers)
+    assert stored == len(list(log.headers(Offset(0))))
+    assert copy.end_index == source.end_index
+    assert copy.last_epoch == source.last_epoch
+    assert copy.log.controls() == log.controls()
+    assert list(copy.log.batches(Offset(0))) == list(log.batches(Offset(0)))
+
+
+def test_only_entries_from_the_wanted_one_on_are_stored(log: PartitionLog) -> None:
+    fill(log, 7)
+    source = GroupLog(log, MEMBERS)
+    whole = carry(source, FIRST, 1 << 30)
+    assert isinstance(whole.message, Append)
+    for entry in whole.message.entries:
+        copy = GroupLog(MemoryLog(), MEMBERS)
+        before = [other for other in whole.message.entries if other.start < entry.start]
+        if before:
+            part = carry(source, FIRST, 1 << 30)
+            copy.store(part.parts, FIRST)
+            copy.log.truncate(entry.start)
+        copy.store(whole.parts, entry.start)
+        assert list(copy.log.batches(Offset(0))) == list(log.batches(Offset(0)))
+        assert copy.log.controls() == log.controls()
+
+
+def test_batches_that_do_not_continue_the_log_are_taken_for_corruption() -> None:
+    source, copy = MemoryLog(), MemoryLog()
+    append(source)
+    append(source)
+    parcel = carry(GroupLog(source, MEMBERS), RaftIndex(1), 1 << 20)
+    with pytest.raises(CorruptionError, match="offset 1"):
+        GroupLog(copy, MEMBERS).store(parcel.parts, RaftIndex(1))
+
+
+def test_the_view_agrees_with_the_one_that_the_simulation_proves(log: PartitionLog) -> None:
+    fill(log, 3)
+    flush(log)
+    for start in (0, 1, 7, 20, 41):
+        log.delete_before(Offset(start))
+        view, proven = GroupLog(log, MEMBERS), LogAdapter(log, MEMBERS)
+        assert view.start_index == proven.start_index
+        assert view.snapshot_start() == proven.snapshot_start()
+        for number in range(view.start_index, view.end_index + 1):
+            index = RaftIndex(number)
+            assert view.boundary(index) == proven.boundary(index)
+            assert view.members(index) == proven.members(index)
+            if index < view.end_index:
+                assert view.epoch_of(index) == proven.epoch_of(index)
+
+
+def test_large_pieces_are_sent_from_the_file_and_small_ones_are_read_at_once(
+    tmp_path: Path,
+) -> None:
+    log = open_disk_log(OsFiles(tmp_path), "log", LogConfig())
+    view = GroupLog(log, MEMBERS)
+    append(log, value=bytes(100))
+    assert not any(isinstance(chunk, FileSlice) for chunk in view.read(FIRST, 1 << 20).chunks)
+    append(log, value=bytes(100_000))
+    assert any(isinstance(chunk, FileSlice) for chunk in view.read(RaftIndex(1), 1 << 20).chunks)
