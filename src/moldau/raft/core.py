@@ -23,6 +23,7 @@ from moldau.raft.events import (
     PeerAlive,
     PeerFound,
     PeerLost,
+    RareEvent,
     ReadAsked,
     Received,
     Role,
@@ -64,15 +65,21 @@ class RaftCore(Leadership):
         out: list[Effect] = []
         self._out = out
         self._emit = out.append
+        # The four of every entry first, without patterns: they cost as much as the rest.
+        if isinstance(event, Received):
+            self._on_received(event.sender, event.message)
+        elif isinstance(event, Flushed):
+            self._on_flushed(event.end, event.truncations)
+        elif isinstance(event, AppendSent):
+            self._on_append_sent(event)
+        elif isinstance(event, Appended):
+            self._on_appended(event.end)
+        else:
+            self._step_rare(event)
+        return out
+
+    def _step_rare(self, event: RareEvent) -> None:
         match event:
-            case Received(sender, message):
-                self._on_received(sender, message)
-            case Flushed(end, truncations):
-                self._on_flushed(end, truncations)
-            case Appended(end):
-                self._on_appended(end)
-            case AppendSent():
-                self._on_append_sent(event)
             case Tick():
                 self._on_tick()
             case LeaderAlive(leader, epoch, commit):
@@ -103,7 +110,6 @@ class RaftCore(Leadership):
                 self._on_read_asked(read_id)
             case _:
                 assert_never(event)
-        return out
 
     def _on_tick(self) -> None:
         if self.role is Role.LEADER:

@@ -127,12 +127,8 @@ class ReadAsked(NamedTuple):
     read_id: int
 
 
-Event = (
-    Received
-    | Appended
-    | Flushed
-    | AppendSent
-    | VotePersisted
+RareEvent = (
+    VotePersisted
     | Tick
     | LeaderAlive
     | PeerAlive
@@ -146,6 +142,7 @@ Event = (
     | MembersAsked
     | ReadAsked
 )
+Event = Received | Appended | Flushed | AppendSent | RareEvent
 
 
 # ---- effects

@@ -133,7 +133,7 @@ class Leading(Electing):
             progress.state is PeerState.SNAPSHOT and progress.received >= self.log.start_index
         ):
             progress.become_replicate()
-        if progress.match > match:
+        if progress.match > match and progress.match > self.commit:
             self._maybe_commit()
         if self.role is Role.LEADER:
             self._maybe_hand_over()
@@ -208,8 +208,8 @@ class Leading(Electing):
 
     def _maybe_commit(self) -> None:
         members = self.members
-        flushed = sorted([self._match_of(voter) for voter in members.voters], reverse=True)
-        index = flushed[members.quorum - 1]
+        flushed = sorted([self._match_of(voter) for voter in members.voters])
+        index = flushed[-members.quorum]
         if index <= self.commit or not self._may_commit(index):
             return
         self._advance_commit(index)
