@@ -7,11 +7,16 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from moldau.testing.broker import Broker
 from raw_client import RawClient
 
 _numbers = itertools.count(1)
+
+# A busy machine makes any example slow: time is no reason to fail.
+settings.register_profile("moldau", deadline=None)
+settings.load_profile("moldau")
 
 
 @pytest.hookimpl(tryfirst=True)
