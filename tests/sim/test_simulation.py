@@ -11,7 +11,7 @@ from moldau.testing.simulation.__main__ import run_one
 from moldau.testing.simulation.checks import Violation
 from moldau.testing.simulation.world import World
 
-MEMORY_SEEDS = 2000
+MEMORY_SEEDS = 1500
 MEMORY_STEPS = 400
 LONG_SEEDS = 30
 LONG_STEPS = 3000
