@@ -97,7 +97,7 @@ class PeerFound(NamedTuple):
 
 
 class AppendFailed(NamedTuple):
-    """The disk was full: the log is as it was before the effect (AppendNoop, Store…)."""
+    """The disk was full: the entries of the last effect are not in the log, or not all of them."""
 
 
 class VoteRestored(NamedTuple):

@@ -42,7 +42,16 @@ class BrokerDisk:
         self.promised = log.flushed_index
 
     def _write(self, items: list[Item]) -> None:
-        self._check_space()
+        if self.is_full:
+            # Some of them may still have fitted.
+            fitted = items[: self.world.rng_disk.randrange(len(items))]
+            if fitted:
+                self._write_through(fitted)
+            self.world.count("full disks")
+            raise DiskFullError("no space left on the simulated disk")
+        self._write_through(items)
+
+    def _write_through(self, items: list[Item]) -> None:
         self.world.checker.wrote(self.id, items, self.storage.log.last_epoch)
         self.shadow.add(items)
         write_items(self.storage.log, items)
@@ -55,8 +64,3 @@ class BrokerDisk:
         if members is not None:
             self.world.count("member changes")
             self.world.note(self.id, f"voters {members.voters} learners {members.learners}")
-
-    def _check_space(self) -> None:
-        if self.is_full:
-            self.world.count("full disks")
-            raise DiskFullError("no space left on the simulated disk")
