@@ -20,6 +20,7 @@ from moldau.model.flush import FlushPolicy
 from moldau.model.ids import BrokerId, Offset
 from moldau.net.peers.handshake import Answer, Hello, decode_hello, encode_answer
 from moldau.net.peers.link import LinkLimits
+from moldau.raft import events as e
 from moldau.raft.config import RaftConfig
 from moldau.raft.membership import Members
 from moldau.records.batch import BatchHeader
@@ -125,6 +126,30 @@ def test_a_follower_that_does_not_read_holds_up_nobody_and_costs_bounded_memory(
                 assert len(leader.driver._peers[BrokerId(3)].waiting) <= 1
             await cluster.agree()
             assert leader.group().is_leader
+            for sock in silent:
+                sock.close()
+        server.close()
+
+    run(scenario())
+
+
+def test_a_log_that_is_cut_takes_back_what_waits_to_be_sent_from_its_files(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        server = socket.create_server(("127.0.0.1", 0))
+        server.setblocking(False)
+        async with Cluster(2, directory=tmp_path, flush=FlushPolicy.NEVER) as cluster:
+            for broker in cluster.brokers.values():
+                broker.driver.add_peer(BrokerId(3), server.getsockname())
+                broker.add(0, Members((BrokerId(1), BrokerId(2), BrokerId(3))))
+            silent = [await shake_hands(server) for _ in cluster.brokers]
+            leader = await cluster.wait_for_leader()
+            leader.group().core.progress[BrokerId(3)].become_replicate()
+            link = leader.transport.links[BrokerId(3)]
+            while not link.has_files_queued:
+                await cluster.produce(5, value=bytes(500_000))
+            group = leader.group()
+            leader.driver._effects.execute(group, e.Truncate(group.log.end_index))
+            assert not link.is_connected
             for sock in silent:
                 sock.close()
         server.close()
@@ -386,5 +411,30 @@ def test_a_defect_in_the_owner_of_one_group_costs_the_others_nothing() -> None:
             await cluster.wait_for_leader(0)
             assert defects
             assert all(isinstance(error, DefectError) for error in defects)
+
+    run(scenario())
+
+
+def test_a_follower_that_alone_misses_its_leader_does_not_depose_it() -> None:
+    async def scenario() -> None:
+        # Long before the others' own timers: they know by the heartbeats that the leader lives.
+        config = RaftConfig(election_ms_min=500, election_ms_max=3000, retry_ms=200)
+        async with Cluster(3, config=config) as cluster:
+            cluster.add_group()
+            await cluster.produce(3)
+            await cluster.agree()
+            leader = await cluster.wait_for_leader()
+            epoch = leader.group().epoch
+            deaf = next(b for b in cluster.brokers.values() if b is not leader)
+            leader.transport.links[deaf.id].stop()
+            began = time.monotonic()
+            asked = 0
+            while time.monotonic() < began + 3:
+                await asyncio.sleep(0.3)
+                deaf.driver.campaign(deaf.group())
+                asked += 1
+            assert asked > 3
+            assert leader.group().is_leader
+            assert leader.group().epoch == epoch
 
     run(scenario())
