@@ -193,6 +193,28 @@ def test_a_follower_whose_disk_is_full_falls_behind_and_catches_up_when_there_is
     run(scenario())
 
 
+def test_a_commit_that_came_with_entries_for_a_full_disk_is_told_all_the_same() -> None:
+    async def scenario() -> None:
+        # No heartbeat and no election comes in between.
+        config = RaftConfig(election_ms_min=30_000, election_ms_max=60_000, retry_ms=20_000)
+        async with Cluster(2, config=config, heartbeat_ms=30_000) as cluster:
+            logs = {number: with_faulty_log(cluster, number) for number in cluster.brokers}
+            cluster.add_group()
+            leader, follower = cluster.brokers[1], cluster.brokers[2]
+            for broker in (leader, follower):
+                links = broker.transport.links.values()
+                await until(lambda links=links: all(k.is_connected for k in links), "links")
+            leader.driver.campaign(leader.group())
+            await cluster.produce(1)
+            assert follower.owners[0].commit == 0
+            logs[2].failure = DiskFullError("no room")
+            propose(leader)
+            await until(lambda: follower.owners[0].commit == 1, "the commit")
+            assert logs[2].end_offset == 1
+
+    run(scenario())
+
+
 def test_a_leader_whose_disk_is_full_refuses_and_still_leads() -> None:
     async def scenario() -> None:
         async with Cluster(3) as cluster:
@@ -372,6 +394,8 @@ def test_proposals_are_refused_while_too_much_waits_for_a_majority() -> None:
             with pytest.raises(RefusedError) as refused:
                 propose(leader)
             assert refused.value.code is ErrorCode.NOT_ENOUGH_REPLICAS
+            await until(lambda: not leader.group().is_leader, "the lonely leader to step down")
+            assert leader.group().proposed_bytes == 0
             for broker in others:
                 await cluster.restart(broker.id)
             await cluster.produce(3)
