@@ -1,7 +1,7 @@
 """The data directory: one broker at a time, an identity for good, and names that stay inside."""
 
-import errno
 import contextlib
+import errno
 import os
 import subprocess
 import sys
