@@ -76,7 +76,7 @@ def _prove_cut(run: Run, way: str, seconds: float) -> None:
         if run.spaces.reaches("clients", "b1", run.broker.port):
             run.problem(f"the cut ({way}) let a connection through")
         else:
-            run.proof(f"no connection while cut ({way}, {seconds:g} s)")
+            run.proof(f"no connection {seconds:g} s into a cut ({way})")
 
 
 def _heal(run: Run) -> None:
