@@ -1,12 +1,12 @@
-"""Owns the log as the Raft core sees it, and entries as they travel from one log to another."""
+"""Owns entries as they travel from one simulated log to another, with what identifies them."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from moldau.log.disk import read_slice
-from moldau.log.interface import ControlEntry, ControlKind, LogStart, PartitionLog
-from moldau.model.ids import Epoch, Offset, RaftIndex
-from moldau.raft.membership import Members, decode_members
+from moldau.log.interface import ControlEntry, ControlKind, PartitionLog
+from moldau.model.ids import RaftIndex
+from moldau.raft.membership import decode_members
 from moldau.raft.messages import Entry
 from moldau.records.batch import BatchHeader
 from moldau.testing.logs import headers_of
@@ -31,68 +31,6 @@ class Item(NamedTuple):
         if self.header is None:
             return self.data
         return (self.header.producer_id, self.header.crc, self.header.size)
-
-
-class LogAdapter:
-    """LogView over a PartitionLog."""
-
-    def __init__(self, log: PartitionLog, initial: Members) -> None:
-        self.log = log
-        self._initial = initial
-        self._start: LogStart | None = None
-        self._start_index = RaftIndex(0)
-
-    @property
-    def start_index(self) -> RaftIndex:
-        start = self.log.start
-        if start is not self._start:
-            self._start = start
-            first = next(self.log.headers(start.offset), None)
-            offset = start.offset if first is None else min(start.offset, first.base_offset)
-            self._start_index = RaftIndex(offset + start.control_count)
-        return self._start_index
-
-    @property
-    def end_index(self) -> RaftIndex:
-        return self.log.end_index
-
-    @property
-    def flushed_index(self) -> RaftIndex:
-        return self.log.flushed_index
-
-    @property
-    def last_epoch(self) -> Epoch:
-        return self.log.last_epoch
-
-    def epoch_of(self, index: RaftIndex) -> Epoch:
-        start = self.log.start
-        if index < start.offset + start.control_count:
-            return start.epoch
-        return self.log.epoch_of(index)
-
-    def boundary(self, index: RaftIndex) -> RaftIndex:
-        if index >= self.log.end_index or control_at(self.log, index) is not None:
-            return index
-        offset = self.log.offset_of(index)
-        header = next(self.log.headers(offset))
-        return RaftIndex(index - (offset - header.base_offset))
-
-    def members(self, before: RaftIndex) -> tuple[RaftIndex, Members]:
-        start = self.log.start
-        controls = self.log.controls()
-        for ordinal in range(len(controls) - 1, -1, -1):
-            control = controls[ordinal]
-            index = RaftIndex(control.offset + start.control_count + ordinal)
-            if control.kind is ControlKind.MEMBERSHIP and index < before:
-                return index, decode_members(control.payload)
-        if start.voters:
-            return RaftIndex(-1), decode_members(start.voters)
-        return RaftIndex(-1), self._initial
-
-    def snapshot_start(self) -> LogStart:
-        """Where a member begins that fell behind the start: at a boundary, as start_index."""
-        start = self.log.start
-        return start._replace(offset=Offset(self.start_index - start.control_count))
 
 
 def _index_of_control(log: PartitionLog, ordinal: int) -> RaftIndex:

@@ -25,9 +25,9 @@ from moldau.raft.messages import (
     VoteAnswered,
     VoteAsked,
 )
+from moldau.replica.log_view import GroupLog
 from moldau.testing.simulation.adapter import (
     Item,
-    LogAdapter,
     batch_items,
     read_items,
 )
@@ -61,7 +61,7 @@ class SimBroker(BrokerDisk):
     def start(self) -> None:
         world = self.world
         self.incarnation += 1
-        view = LogAdapter(self.storage.log, world.initial)
+        view = GroupLog(self.storage.log, world.initial)
         epoch, voted_for = self.storage.vote()
         core = world.core_class(
             me=self.id,

@@ -7,7 +7,8 @@ from moldau.model.errors import DiskFullError
 from moldau.model.ids import BrokerId, Epoch, RaftIndex
 from moldau.raft.membership import Members, encode_members
 from moldau.raft.messages import Entry
-from moldau.testing.simulation.adapter import Item, LogAdapter, read_items, write_items
+from moldau.replica.log_view import GroupLog
+from moldau.testing.simulation.adapter import Item, read_items, write_items
 from moldau.testing.simulation.storage import Shadow, Storage
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class BrokerDisk:
         old, promised = self.shadow, self.promised
         self.storage.crash(self.world.rng_disk, is_power_cut=is_power_cut)
         log = self.storage.log
-        view = LogAdapter(log, self.world.initial)
+        view = GroupLog(log, self.world.initial)
         self.shadow = Shadow(view.start_index)
         self.shadow.add(read_items(log, view.start_index, 1 << 60))
         self.world.checker.recovered(self.id, old, self.shadow, promised)

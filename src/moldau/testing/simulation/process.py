@@ -8,7 +8,7 @@ from moldau.log.interface import FlushTask
 from moldau.model.ids import NO_EPOCH, BrokerId, Epoch, RaftIndex
 from moldau.raft.core import RaftCore
 from moldau.raft.events import Role, RoleChanged
-from moldau.testing.simulation.adapter import LogAdapter
+from moldau.replica.log_view import GroupLog
 from moldau.testing.simulation.storage import FIRST
 
 
@@ -35,7 +35,7 @@ class Process:
     """What is gone when the broker's process ends."""
 
     core: RaftCore
-    view: LogAdapter
+    view: GroupLog
     peers: dict[BrokerId, Peer] = field(default_factory=dict)
     pending: deque[Pending] = field(default_factory=deque)
     reads: dict[int, RaftIndex] = field(default_factory=dict)

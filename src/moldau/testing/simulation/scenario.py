@@ -51,8 +51,9 @@ from moldau.raft.events import (
 from moldau.raft.membership import Members
 from moldau.raft.messages import AppendAnswered, Message, VoteAsked
 from moldau.records.record import Record, build_batch
+from moldau.replica.log_view import GroupLog
 from moldau.testing.logs import flush
-from moldau.testing.simulation.adapter import LogAdapter, batch_items, write_items
+from moldau.testing.simulation.adapter import batch_items, write_items
 from moldau.testing.simulation.broker import SimBroker
 from moldau.testing.simulation.checks import Violation
 from moldau.testing.simulation.network import Parcel
@@ -338,7 +339,7 @@ class Scenario:
 def describe(broker: SimBroker) -> str:
     """One line on a broker: `leader epoch=2 log 0×3 2×1 flushed=4 commit=4`."""
     runs: list[tuple[Epoch, int]] = []
-    start = LogAdapter(broker.storage.log, broker.world.initial).start_index
+    start = GroupLog(broker.storage.log, broker.world.initial).start_index
     for item in broker.shadow.items:
         if item.entry.start < start:
             continue
