@@ -37,7 +37,7 @@ class World:
         self.retries += 1
 
     def look(self, free: int) -> tuple[bool, int]:
-        """Whether the disk counts as full then, and how often partitions were tried by this look."""
+        """Whether the disk counts as full then, and how often partitions were tried."""
         before = self.retries
         self.free = free
         self.upkeep.check_disk()
