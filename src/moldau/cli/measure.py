@@ -14,6 +14,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
+from moldau.cli.signals import Stop, stop_signals
 from moldau.client.connect import connect_producer, translate
 from moldau.client.errors import TimedOutError
 from moldau.client.settings import REQUEST_SECONDS_MAX, consumer_settings, producer_settings
@@ -134,8 +135,21 @@ def _producer(load: Load) -> Producer:
     return connect_producer(settings, load.topic)[0]
 
 
-def _finish(producer: Producer, acknowledged: _Acknowledged, load: Load) -> None:
-    producer.flush(35)
+def _check(stop: Stop) -> None:
+    """End the run as Ctrl-C does elsewhere.
+
+    Not from the signal's handler: librdkafka's callbacks run Python inside a C call, which loses an
+    exception that is raised there.
+    """
+    if stop:
+        raise KeyboardInterrupt
+
+
+def _finish(producer: Producer, acknowledged: _Acknowledged, load: Load, stop: Stop) -> None:
+    deadline = time.monotonic() + 35
+    while len(producer) and time.monotonic() < deadline:
+        _check(stop)
+        producer.flush(0.2)
     acknowledged.check(load)
     if len(producer):
         raise TimedOutError(f"{len(producer)} messages to {load.topic} were not acknowledged")
@@ -143,6 +157,11 @@ def _finish(producer: Producer, acknowledged: _Acknowledged, load: Load) -> None
 
 def run_produce(load: Load, progress: Progress) -> Result:
     """Send as fast as the client can; latency is from produce() to the acknowledgement."""
+    with stop_signals() as stop:
+        return _produce(load, progress, stop)
+
+
+def _produce(load: Load, progress: Progress, stop: Stop) -> Result:
     producer, acknowledged = _producer(load), _Acknowledged(load.messages)
     payloads = _payloads(load.size)
     produce, poll, topic = producer.produce, producer.poll, load.topic
@@ -154,16 +173,18 @@ def run_produce(load: Load, progress: Progress) -> Result:
                 produce(topic, payloads[queued % _PAYLOADS], on_delivery=acknowledged)
             except BufferError:
                 poll(0.01)
+                _check(stop)
                 continue
             queued += 1
             if queued % 64 == 0:
                 poll(0)
+                _check(stop)
             if queued % _REPORT_EVERY == 0:
                 progress(acknowledged.count)
                 acknowledged.check(load)
                 if watch.seconds > load.seconds_max:
                     break
-        _finish(producer, acknowledged, load)
+        _finish(producer, acknowledged, load, stop)
     finally:
         # After Ctrl-C or an error: what is left to send would make librdkafka ask for the topic
         # when it has been deleted, and the broker create it anew.
@@ -248,6 +269,11 @@ class _PacedSender(threading.Thread):
 
 def run_e2e(load: Load, partitions: int, progress: Progress) -> Result:
     """Send and receive at once; latency is from the moment a message is due to its arrival."""
+    with stop_signals() as stop:
+        return _send_and_receive(load, partitions, progress, stop)
+
+
+def _send_and_receive(load: Load, partitions: int, progress: Progress, stop: Stop) -> Result:
     consumer = _open_consumer(load)
     sender = _PacedSender(load)
     every = max(1, load.messages // _SAMPLES_MAX)
@@ -259,6 +285,7 @@ def run_e2e(load: Load, partitions: int, progress: Progress) -> Result:
         watch = _Stopwatch()
         sender.start()
         while count < load.messages and watch.seconds < load.seconds_max:
+            _check(stop)
             message = consumer.poll(0.1)
             if message is None or message.error() is not None:
                 sender.acknowledged.check(load)

@@ -17,6 +17,7 @@ from moldau.cli.options import (
     topic_argument,
 )
 from moldau.cli.output import counted, format_bytes, say
+from moldau.cli.signals import Interrupts, hold_interrupts
 
 if TYPE_CHECKING:
     from confluent_kafka import Producer
@@ -65,8 +66,11 @@ def read_lines(stream: Any) -> Iterator[bytes]:
 class Sender:
     """Hands messages to librdkafka, counts what is acknowledged, keeps the first error."""
 
-    def __init__(self, producer: "Producer", topic: str, *, quiet: bool) -> None:
+    def __init__(
+        self, producer: "Producer", topic: str, interrupts: Interrupts, *, quiet: bool
+    ) -> None:
         self._producer = producer
+        self._interrupts = interrupts
         self._topic = topic
         self._shown = not quiet and sys.stderr.isatty()
         self._next_progress = 0.0
@@ -84,29 +88,36 @@ class Sender:
 
     def send(self, message: Outgoing, headers: list[Header], partition: int) -> None:
         """Queue one message; waits while the queue is full."""
-        while self.error is None:
-            try:
-                self._producer.produce(
-                    self._topic,
-                    message.value,
-                    message.key,
-                    partition,
-                    self._delivered,
-                    headers=headers,
-                )
-            except BufferError:
-                self._producer.poll(0.1)
-            else:
-                self._producer.poll(0)
-                break
+        queued = False
+        while not queued and self.error is None:
+            with self._interrupts:
+                queued = self._queue(message, headers, partition)
             self._progress()
-        self._progress()
+
+    def _queue(self, message: Outgoing, headers: list[Header], partition: int) -> bool:
+        try:
+            self._producer.produce(
+                self._topic,
+                message.value,
+                message.key,
+                partition,
+                self._delivered,
+                headers=headers,
+            )
+        except BufferError:
+            self._producer.poll(0.1)
+            return False
+        self._producer.poll(0)
+        return True
 
     def finish(self, seconds_max: float) -> None:
         """Wait for every acknowledgement; after an error only for what is on its way already."""
         deadline = time.monotonic() + seconds_max
         purged = False
-        while self._producer.flush(0.1) and time.monotonic() < deadline:
+        while time.monotonic() < deadline:
+            with self._interrupts:
+                if not self._producer.flush(0.1):
+                    break
             self._progress()
             if self.error is not None and not purged:
                 self._producer.purge(in_flight=False)
@@ -182,19 +193,20 @@ def produce(
         raise CommandError("--file and -m exclude each other", code=ExitCode.USAGE)
     producer = _open(brokers, topic, partition, acks, compression, timeout, properties)
     lines = _source(messages, file, quiet)
-    sender = Sender(producer, topic, quiet=quiet)
     interrupted = False
-    try:
-        for message in split_lines(lines, key_separator, key=key, tombstones=tombstones):
-            sender.send(message, list(headers), -1 if partition is None else partition)
-            if sender.error is not None:
-                break
-    except KeyboardInterrupt:
-        # What was read is still sent.
-        interrupted = True
-    except _kafka_errors() as error:
-        sender.error = sender.error or error
-    sender.finish(timeout + 1)
+    with hold_interrupts() as interrupts:
+        sender = Sender(producer, topic, interrupts, quiet=quiet)
+        try:
+            for message in split_lines(lines, key_separator, key=key, tombstones=tombstones):
+                sender.send(message, list(headers), -1 if partition is None else partition)
+                if sender.error is not None:
+                    break
+        except KeyboardInterrupt:
+            # What was read is still sent.
+            interrupted = True
+        except _kafka_errors() as error:
+            sender.error = sender.error or error
+        sender.finish(timeout + 1)
     _report(sender, topic, brokers, len(producer), quiet)
     return ExitCode.INTERRUPTED if interrupted else ExitCode.OK
 

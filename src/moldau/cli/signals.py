@@ -36,6 +36,43 @@ def stop_signals() -> Iterator[Stop]:
             signal.signal(number, handler)
 
 
+class Interrupts:
+    """Ctrl-C as an exception, except within `with interrupts:`, at whose end it is raised.
+
+    For calls of librdkafka: they run Python callbacks inside a C call, which loses an exception
+    that a signal raises there.
+    """
+
+    def __init__(self) -> None:
+        self._held = False
+        self._asked = False
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        if not self._held:
+            raise KeyboardInterrupt
+        self._asked = True
+
+    def __enter__(self) -> None:
+        self._held = True
+
+    def __exit__(self, *exception: object) -> None:
+        self._held = False
+        if self._asked:
+            self._asked = False
+            raise KeyboardInterrupt
+
+
+@contextmanager
+def hold_interrupts() -> Iterator[Interrupts]:
+    """SIGINT goes through the returned object until the end of the block."""
+    interrupts = Interrupts()
+    before = signal.signal(signal.SIGINT, interrupts.handle)
+    try:
+        yield interrupts
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def reader_gone() -> bool:
     """True once the other end of our standard output is closed, as by `| head`."""
     try:
