@@ -9,9 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final
 
 from moldau.model.ids import BrokerId, PartitionIndex, ProducerId, TopicId
+from moldau.model.topology import FEATURE_LEVEL_MAX as FEATURE_LEVEL_MAX
+from moldau.model.topology import Endpoint as Endpoint
 
 CONSUMER_OFFSETS_TOPIC: Final = "__consumer_offsets"
 TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
@@ -21,21 +23,8 @@ INTERNAL_TOPICS: Final = frozenset({CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TO
 CLUSTER_DEFAULT: Final = BrokerId(-1)
 """Key in `broker_configs` of the settings that hold for every broker."""
 
-FEATURE_LEVEL_MAX: Final = 1
-"""The newest feature level that this version knows: 0 is a broker on its own, 1 a cluster."""
-
 _FIRST_PRODUCER_ID: Final = ProducerId(0)
 _EMPTY: Final[Mapping[str, str]] = MappingProxyType({})
-
-
-class Endpoint(NamedTuple):
-    """Where one listener of a broker is reached."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
 
 
 class BrokerState(IntEnum):
