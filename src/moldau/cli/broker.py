@@ -71,12 +71,6 @@ def load(
 
 
 def _serve(resolved: "ResolvedConfig", on_ready: Any) -> int:
-    if resolved.config.join_addr is not None:
-        raise CommandError(
-            f"cannot join {resolved.config.join_addr}: this version runs single brokers only",
-            hint="start it without --join-addr; clusters come with a later version",
-            code=ExitCode.CONFIG,
-        )
     from moldau.server.run import run_broker
 
     return run_broker(resolved.config, on_ready=on_ready)
@@ -91,16 +85,21 @@ def _serve(resolved: "ResolvedConfig", on_ready: Any) -> int:
         "MOLDAU_LOG__FLUSH=interval moldau broker start --set topic.partitions=6",
     ),
 )
-@click.option("--id", "--broker-id", "broker_id", metavar="N", help="Number of this broker.")
+@click.option(
+    "--id",
+    "--broker-id",
+    "broker_id",
+    metavar="N",
+    help="Number of this broker; without it the cluster chooses.",
+)
 @click.option("--kafka-addr", metavar="HOST:PORT", help="Listener for Kafka clients.")
-@click.option(
-    "--raft-addr", metavar="HOST:PORT", help="Listener for other brokers; not served yet."
-)
+@click.option("--raft-addr", metavar="HOST:PORT", help="Listener for other brokers.")
 @click.option("--grpc-addr", metavar="HOST:PORT", help="Listener of the queue API; not served yet.")
-@click.option("--http-addr", metavar="HOST:PORT", help="HTTP and the console; not served yet.")
+@click.option("--http-addr", metavar="HOST:PORT", help="Listener of the HTTP API.")
 @click.option(
-    "--join-addr", metavar="HOST:PORT", help="A member of the cluster to join; refused yet."
+    "--join-addr", metavar="HOST:PORT", help="HTTP address of any member of the cluster to join."
 )
+@click.option("--rack", metavar="NAME", help="Machine or zone; replicas spread over racks.")
 @click.option("--data-dir", metavar="DIR", help="Where everything is kept.")
 @_CONFIG
 @_SET
@@ -111,6 +110,7 @@ def start(
     grpc_addr: str | None,
     http_addr: str | None,
     join_addr: str | None,
+    rack: str | None,
     data_dir: str | None,
     config_file: str | None,
     settings: tuple[tuple[str, str], ...],
@@ -123,6 +123,7 @@ def start(
         "grpc.addr": grpc_addr,
         "http.addr": http_addr,
         "join_addr": join_addr,
+        "rack": rack,
         "data_dir": data_dir,
     }
     resolved = load(flags, settings, config_file, option_names={"broker_id": "--id"})

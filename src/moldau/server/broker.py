@@ -84,7 +84,7 @@ class BrokerServer:
         self._config = config
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        self._broker_id = BrokerId(config.broker_id)
+        self._broker_id = BrokerId(1 if config.broker_id is None else config.broker_id)
         self._storage = Storage.open(config)
         self._disk = DiskGuard()
         self._flusher = Flusher(

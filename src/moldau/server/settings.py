@@ -20,7 +20,7 @@ def fixed_settings(config: ServerConfig) -> dict[str, str]:
     """What DescribeConfigs of a broker shows, and only a restart changes."""
     kafka = config.kafka
     return {
-        "broker.id": str(config.broker_id),
+        "broker.id": str(1 if config.broker_id is None else config.broker_id),
         "broker.rack": config.rack or "",
         "listeners": f"PLAINTEXT://{kafka.addr}",
         "advertised.listeners": f"PLAINTEXT://{kafka.advertised or kafka.addr}",

@@ -50,7 +50,7 @@ class Storage:
             identity = load_identity(
                 files,
                 Identity(
-                    broker_id=BrokerId(config.broker_id),
+                    broker_id=BrokerId(1 if config.broker_id is None else config.broker_id),
                     cluster_id=config.cluster_id or str(uuid.uuid4()),
                     directory_id=str(uuid.uuid4()),
                 ),

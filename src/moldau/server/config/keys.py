@@ -17,6 +17,7 @@ ENV_PREFIX = "MOLDAU_"
 
 OTHER_VARIABLES: Mapping[str, str] = {
     "MOLDAU_BROKERS": "Brokers that the client commands connect to, as HOST:PORT[,HOST:PORT…].",
+    "MOLDAU_HTTP": "HTTP address of a broker, for the commands that look after a cluster.",
     "MOLDAU_CONFIG": "Configuration file of a broker, if no --config is given.",
 }
 """Variables with our prefix that are no settings of a broker."""

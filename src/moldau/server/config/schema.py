@@ -132,9 +132,9 @@ class KafkaConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaftConfig:
-    """The listener for other brokers. Not served in this version; the key is checked."""
+    """The listener for the other brokers of the cluster."""
 
-    addr: Annotated[Address, Setting("Where other brokers connect; not served yet.")] = RAFT_ADDR
+    addr: Annotated[Address, Setting("Where other brokers connect.")] = RAFT_ADDR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,11 +146,9 @@ class GrpcConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpConfig:
-    """The listener of the HTTP API and console. Not served in this version; the key is checked."""
+    """The listener of the HTTP API: joining, topology, health."""
 
-    addr: Annotated[Address, Setting("Where HTTP and the console listen; not served yet.")] = (
-        HTTP_ADDR
-    )
+    addr: Annotated[Address, Setting("Where HTTP listens.")] = HTTP_ADDR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -311,9 +309,14 @@ class ServerConfig:
     """Everything that one broker is told when it starts."""
 
     broker_id: Annotated[
-        int,
-        Setting("The number of this broker in its cluster; never reused.", min=0, max=2**31 - 1),
-    ] = 1
+        int | None,
+        Setting(
+            "The number of this broker in its cluster; never reused. Unset: as the data directory "
+            "has it, else chosen by the cluster, and 1 for the first.",
+            min=0,
+            max=2**31 - 1,
+        ),
+    ] = None
     rack: Annotated[
         str | None, Setting("The machine or zone of this broker; replicas spread over racks.")
     ] = None
@@ -323,7 +326,11 @@ class ServerConfig:
         Setting("Name of the cluster; made up on the first start if unset, then kept in data_dir."),
     ] = None
     join_addr: Annotated[
-        Address | None, Setting("A member of the cluster to join; not served yet.")
+        Address | None,
+        Setting(
+            "The HTTP address of any member of the cluster to join; not needed again once the "
+            "data directory belongs to it. Unset: the first start founds a cluster."
+        ),
     ] = None
     kafka: KafkaConfig = field(default_factory=KafkaConfig)
     raft: RaftConfig = field(default_factory=RaftConfig)
