@@ -17,8 +17,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from moldau.testing.ports import free_ports
+
 _READY = re.compile(r"ready.*?((?:\d+\.){3}\d+:\d+)")
-_START_SECONDS_MAX = 60.0
+_START_SECONDS_MAX = 120.0
+"""For a slow machine; nobody waits for longer than it takes."""
 _STOP_SECONDS_MAX = 30.0
 
 
@@ -44,6 +47,7 @@ class Broker:
         self.data_dir = Path(data_dir or tempfile.mkdtemp(prefix="moldau-test-"))
         self.settings = {"GROUP__INITIAL_REBALANCE_DELAY_MS": "0", **(settings or {})}
         self._port = port
+        self.raft_port, self.http_port = free_ports(2)
         self._process: subprocess.Popen[str] | None = None
         self.bootstrap = ""
         self.output_path = self.data_dir.parent / f"{self.data_dir.name}.log"
@@ -67,12 +71,35 @@ class Broker:
         """What the process wrote to its standard error so far."""
         return self.output_path.read_text() if self.output_path.exists() else ""
 
+    @property
+    def http_address(self) -> str:
+        return f"127.0.0.1:{self.http_port}"
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process is there, paused or not."""
+        return self._process is not None and self._process.poll() is None
+
+    def arguments(self) -> list[str]:
+        """Of `moldau broker start`."""
+        return [
+            *("--id", "1"),
+            *("--kafka-addr", f"127.0.0.1:{self._port}"),
+            *("--raft-addr", f"127.0.0.1:{self.raft_port}"),
+            *("--http-addr", self.http_address),
+            *("--data-dir", str(self.data_dir)),
+        ]
+
     def start(self) -> Self:
         """Start the process and wait until it serves clients."""
+        self.launch()
+        return self.wait_ready()
+
+    def launch(self) -> None:
+        """Start the process, and don't wait."""
         environment = {k: v for k, v in os.environ.items() if not k.startswith("MOLDAU_")}
         environment |= {f"MOLDAU_{key}": value for key, value in self.settings.items()}
-        command = [sys.executable, "-m", "moldau", "broker", "start", "--id", "1"]
-        command += ["--kafka-addr", f"127.0.0.1:{self._port}", "--data-dir", str(self.data_dir)]
+        command = [sys.executable, "-m", "moldau", "broker", "start", *self.arguments()]
         with open(self.output_path, "a") as output:
             self._process = subprocess.Popen(
                 command,
@@ -82,16 +109,21 @@ class Broker:
                 env=environment,
                 text=True,
             )
-        self.bootstrap = self._await_ready(self._process)
+
+    def wait_ready(self, seconds_max: float = _START_SECONDS_MAX) -> Self:
+        """Wait until it serves clients. Raises BrokerFailedError if it does not."""
+        if self._process is None:
+            raise BrokerFailedError("the broker was not started")
+        self.bootstrap = self._await_ready(self._process, seconds_max)
         # A restart comes back on the same port, as a broker in production does.
         self._port = self.port
         return self
 
-    def _await_ready(self, process: subprocess.Popen[str]) -> str:
+    def _await_ready(self, process: subprocess.Popen[str], seconds_max: float) -> str:
         stream = process.stdout
         if stream is None:
             raise BrokerFailedError("no pipe to the broker")
-        deadline = time.monotonic() + _START_SECONDS_MAX
+        deadline = time.monotonic() + seconds_max
         while time.monotonic() < deadline:
             readable, _, _ = select.select([stream], [], [], 0.5)
             if readable:
@@ -117,6 +149,24 @@ class Broker:
     def kill(self) -> int:
         """SIGKILL, as `kill -9` does."""
         return self._end(signal.SIGKILL)
+
+    def send_kill(self) -> None:
+        """The signal of `kill`, without waiting for the end."""
+        os.kill(self.pid, signal.SIGKILL)
+
+    def pause(self) -> None:
+        """SIGSTOP; returns when every thread of it stands still."""
+        tasks = Path(f"/proc/{self.pid}/task")
+        os.kill(self.pid, signal.SIGSTOP)
+        deadline = time.monotonic() + _STOP_SECONDS_MAX
+        while {_state(task) for task in tasks.iterdir()} != {"T"}:
+            if time.monotonic() > deadline:
+                raise BrokerFailedError("the broker could not be paused")
+            time.sleep(0.005)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        os.kill(self.pid, signal.SIGCONT)
 
     def restart(self) -> Self:
         self.stop()
@@ -153,3 +203,8 @@ class Broker:
         if self._owns_dir:
             shutil.rmtree(self.data_dir, ignore_errors=True)
             self.output_path.unlink(missing_ok=True)
+
+
+def _state(task: Path) -> str:
+    """The kernel's letter for what a thread does."""
+    return (task / "stat").read_text().rpartition(")")[2].split()[0]

@@ -1,4 +1,4 @@
-"""Owns the pytest fixtures that come with the package: a real broker, and a topic on it."""
+"""Owns the pytest fixtures that come with the package: a real broker, a cluster, and a topic."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from moldau.testing.broker import Broker
+    from moldau.testing.cluster import Cluster
 
 _topic_numbers = itertools.count(1)
 
@@ -31,6 +32,15 @@ def moldau_broker() -> Iterator[Broker]:
 
     with Broker() as broker:
         yield broker
+
+
+@pytest.fixture
+def moldau_cluster() -> Iterator[Cluster]:
+    """Three brokers of this test alone, which it may kill, pause and add to."""
+    from moldau.testing.cluster import Cluster
+
+    with Cluster(brokers=3) as cluster:
+        yield cluster
 
 
 @pytest.fixture

@@ -1,0 +1,271 @@
+"""Owns Cluster: several real broker processes for tests, which can be killed, paused and joined.
+
+with Cluster(brokers=3) as cluster:
+    producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap})
+    cluster.leader("orders", 0).kill()
+"""
+
+import json
+import shutil
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from moldau.testing.broker import Broker, BrokerFailedError
+from moldau.testing.ports import free_ports
+
+_READY_SECONDS_MAX: Final = 120.0
+_ANSWER_SECONDS_MAX: Final = 5.0
+_POLL_SECONDS: Final = 0.1
+_NO_LEADER: Final = -1
+
+
+class ClusterBroker(Broker):
+    """One member. Its ports stay the same over restarts."""
+
+    def __init__(
+        self, *, number: int, data_dir: Path, settings: Mapping[str, str], join: str | None
+    ) -> None:
+        super().__init__(data_dir=data_dir, settings=dict(settings), port=free_ports(1)[0])
+        self.number = number
+        self.rack: str | None = None
+        self._join = join
+
+    def arguments(self) -> list[str]:
+        found = super().arguments()
+        found[found.index("--id") + 1] = str(self.number)
+        if self._join is not None:
+            found += ["--join-addr", self._join]
+        return found
+
+    @property
+    def address(self) -> str:
+        """Where clients reach it, running or not."""
+        return f"127.0.0.1:{self._port}"
+
+    def ask(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """What its HTTP API answers; raises OSError while it does not."""
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(
+            f"http://{self.http_address}{path}",
+            data=data,
+            headers={"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=_ANSWER_SECONDS_MAX) as answer:
+            text = answer.read()
+        return json.loads(text) if text else None
+
+
+class Brokers:
+    """The members by their number: `cluster.brokers[1]` is the one that founded the cluster."""
+
+    def __init__(self) -> None:
+        self._members: dict[int, ClusterBroker] = {}
+
+    def __getitem__(self, number: int) -> ClusterBroker:
+        return self._members[number]
+
+    def __iter__(self) -> Iterator[ClusterBroker]:
+        return iter(list(self._members.values()))
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def put(self, broker: ClusterBroker) -> None:
+        self._members[broker.number] = broker
+
+
+class Cluster:
+    """Brokers on free ports of loopback, numbered from 1; the first founds, the others join it.
+
+    `settings` are configuration keys in the form of environment variables without their prefix,
+    for all brokers: ``Cluster(settings={"LOG__FLUSH": "never"})``. Everything ends with the
+    context: processes by their pid, and the directories unless `data_dir` names one to keep.
+    """
+
+    def __init__(
+        self,
+        brokers: int = 3,
+        *,
+        settings: Mapping[str, str] | None = None,
+        data_dir: Path | str | None = None,
+    ) -> None:
+        if brokers < 1:
+            raise ValueError("a cluster has at least one broker")
+        self._owns_dir = data_dir is None
+        self.data_dir = Path(data_dir or tempfile.mkdtemp(prefix="moldau-cluster-"))
+        self.settings = {
+            "TOPIC__REPLICATION_FACTOR": str(min(3, brokers)),
+            **(settings or {}),
+        }
+        self.brokers = Brokers()
+        for _ in range(brokers):
+            self._new()
+
+    def _new(self, settings: Mapping[str, str] | None = None) -> ClusterBroker:
+        number = len(self.brokers) + 1
+        # A hint only, once a broker is a member.
+        join = None if number == 1 else self.brokers[1].http_address
+        broker = ClusterBroker(
+            number=number,
+            data_dir=self.data_dir / f"broker{number}",
+            settings={**self.settings, **(settings or {})},
+            join=join,
+        )
+        self.brokers.put(broker)
+        return broker
+
+    @property
+    def bootstrap(self) -> str:
+        """The addresses of all brokers, for clients."""
+        return ",".join(broker.address for broker in self.brokers)
+
+    def start(self) -> Self:
+        """Start every broker that is not running, and wait until all serve."""
+        first = self.brokers[1]
+        if not first.is_running and not first.data_dir.exists():
+            first.start()
+        started = [broker for broker in self.brokers if not broker.is_running]
+        for broker in started:
+            broker.launch()
+        for broker in started:
+            broker.wait_ready()
+        return self.wait_ready()
+
+    def add(self, *, settings: Mapping[str, str] | None = None) -> ClusterBroker:
+        """A further broker, which joins through a member that runs."""
+        broker = self._new(settings)
+        member = next((b for b in self.brokers if b.is_running and b is not broker), None)
+        if member is not None:
+            broker._join = member.http_address
+        return broker.start()
+
+    def topology(self) -> dict[str, Any]:
+        """How the cluster looks, as told by the first broker that answers."""
+        error: OSError | None = None
+        for broker in self.brokers:
+            if broker.is_running:
+                try:
+                    found: dict[str, Any] = broker.ask("/api/v1/topology")
+                except OSError as caught:
+                    error = caught
+                else:
+                    return found
+        raise BrokerFailedError(f"no broker tells the topology: {error}")
+
+    def partition(self, topic: str, partition: int) -> dict[str, Any]:
+        """What the topology says of one partition; LookupError if it does not exist."""
+        for entry in self.topology()["topics"]:
+            if entry["name"] == topic:
+                for found in entry["partitions"]:
+                    if found["partition"] == partition:
+                        return dict(found)
+        raise LookupError(f"{topic}/{partition} does not exist")
+
+    def leader(
+        self, topic: str, partition: int, *, seconds_max: float = _READY_SECONDS_MAX
+    ) -> ClusterBroker:
+        """The broker that leads a partition; waits while there is none."""
+        found = _NO_LEADER
+
+        def has_leader() -> bool:
+            nonlocal found
+            found = self.partition(topic, partition)["leader"]
+            return found != _NO_LEADER and self.brokers[found].is_running
+
+        wait_until(has_leader, f"{topic}/{partition} has no leader", seconds_max)
+        return self.brokers[found]
+
+    def followers(self, topic: str, partition: int) -> list[ClusterBroker]:
+        """The other replicas of a partition."""
+        leader = self.leader(topic, partition)
+        replicas = self.partition(topic, partition)["replicas"]
+        return [self.brokers[number] for number in replicas if number != leader.number]
+
+    def wait_ready(self, seconds_max: float = _READY_SECONDS_MAX) -> Self:
+        """Wait until every running broker is alive to the others and all partitions are in sync."""
+        wait_until(self._is_whole, "the cluster is not whole", seconds_max, self._describe)
+        return self
+
+    def _is_whole(self) -> bool:
+        running = {broker.number for broker in self.brokers if broker.is_running}
+        for broker in self.brokers:
+            if broker.number in running:
+                topology = broker.ask("/api/v1/topology")
+                alive = {entry["id"] for entry in topology["brokers"] if entry["alive"]}
+                if topology["controller"] == _NO_LEADER or not running <= alive:
+                    return False
+                for topic in topology["topics"]:
+                    for partition in topic["partitions"]:
+                        held = running & set(partition["replicas"])
+                        if partition["leader"] == _NO_LEADER or held - set(partition["in_sync"]):
+                            return False
+        return True
+
+    def _describe(self) -> str:
+        try:
+            told = json.dumps(self.topology())
+        except BrokerFailedError as error:
+            told = str(error)
+        logs = [f"--- broker {broker.number}\n{broker.output[-2000:]}" for broker in self.brokers]
+        return "\n".join([told, *logs])
+
+    def stop(self) -> None:
+        """SIGTERM to all; those that are paused are resumed first."""
+        for broker in self.brokers:
+            if broker.is_running:
+                broker.resume()
+                broker.stop()
+
+    def kill(self) -> None:
+        """SIGKILL to all, at once."""
+        for broker in self.brokers:
+            if broker.is_running:
+                broker.send_kill()
+        for broker in self.brokers:
+            broker.kill()
+
+    def __enter__(self) -> Self:
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End whatever runs, in whatever state it is, and leave nothing behind."""
+        self.kill()
+        if self._owns_dir:
+            shutil.rmtree(self.data_dir, ignore_errors=True)
+
+
+def wait_until(
+    holds: Callable[[], bool],
+    otherwise: str,
+    seconds_max: float = _READY_SECONDS_MAX,
+    describe: Callable[[], str] = str,
+) -> None:
+    """Ask until it holds. A broker that does not answer yet, or a topic that is not there yet,
+    counts as no. Raises BrokerFailedError when the time is over."""
+    deadline = time.monotonic() + seconds_max
+    while True:
+        try:
+            if holds():
+                return
+        except (OSError, LookupError, BrokerFailedError) as error:
+            otherwise = f"{otherwise.partition(' (')[0]} ({error})"
+        if time.monotonic() > deadline:
+            raise BrokerFailedError(f"{otherwise} after {seconds_max:.0f} s\n{describe()}")
+        time.sleep(_POLL_SECONDS)
