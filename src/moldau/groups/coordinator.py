@@ -201,6 +201,11 @@ class Coordinator:
         found = {partition: stored[partition] for partition in partitions if partition in stored}
         return FetchOffsetsResult(error=ErrorCode.NONE, offsets=found)
 
+    def offset_topics(self) -> frozenset[str]:
+        """Topics that any group has offsets of."""
+        groups = self._runtime.groups.values()
+        return frozenset(partition.topic for group in groups for partition in group.offsets)
+
     def describe(self, group_id: str) -> DescribedGroup:
         if self._unavailable is not ErrorCode.NONE:
             return DescribedGroup(group_id=group_id, error=self._unavailable)

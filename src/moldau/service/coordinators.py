@@ -1,31 +1,64 @@
-"""Owns the shell of one group coordinator: feeds it events and time, carries out its effects.
+"""Owns the shell of one group coordinator: loads it, feeds it events and time, runs its effects.
 
-There is one per partition of `__consumer_offsets` that this broker leads. State that must survive
-is written to that partition; the coordinator hears of it only once it is committed.
+There is one per partition of `__consumer_offsets` that this broker leads, for one epoch of that
+partition: it loads what earlier leaders stored, writes in its own epoch only, and ends with it.
+State that must survive is written to that partition; the coordinator hears of it only once it is
+committed. A write that was appended and whose outcome nobody knows ends the coordinator: the log
+may come to hold what it does not, so whoever goes on loads anew.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import assert_never
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Final, Protocol, assert_never
 
 from moldau.groups.coordinator import Coordinator
 from moldau.groups.events import Event, Persisted, PersistFailed, Tick
 from moldau.groups.results import Effect, Persist, Reply, Result
+from moldau.groups.writes import client_error
+from moldau.log.interface import PartitionLog
 from moldau.model.clock import Clock
-from moldau.model.errors import ErrorCode, RefusedError, StorageError
-from moldau.model.ids import Offset
-from moldau.records.batch import read_header
+from moldau.model.errors import CorruptionError, ErrorCode, RefusedError, StorageError
+from moldau.model.ids import Epoch, Offset, TopicPartition
+from moldau.records.batch import BatchFormatError, BatchHeader, read_header
 from moldau.records.record import Record, build_batch, read_records
-from moldau.replica.replica import Replica
+from moldau.replica.replica import Proposal
 
 log = logging.getLogger(__name__)
 
 _NEVER = float("inf")
+LOAD_RECORDS_PER_TURN: Final = 200
+"""Replayed in one turn of the loop, some milliseconds: heartbeats must not wait for a long log."""
+_LOAD_BYTES_PER_READ = 256 * 1024
+
+
+class OffsetsReplica(Protocol):
+    """What a coordinator needs of the replica that stores its groups."""
+
+    @property
+    def partition(self) -> TopicPartition: ...
+
+    @property
+    def log(self) -> PartitionLog: ...
+
+    @property
+    def epoch(self) -> Epoch: ...
+
+    @property
+    def is_ready(self) -> bool: ...
+
+    def propose(self, data: bytearray | memoryview, headers: list[BatchHeader]) -> Proposal: ...
+
+    def when_committed(self, offset: Offset, callback: Callable[[ErrorCode], None]) -> None: ...
 
 
 class PartitionCoordinator:
-    """The groups that are stored in one partition."""
+    """The groups that are stored in one partition, as long as this broker leads it in one epoch.
+
+    `turns` is shared by all coordinators of the broker: one of them replays in a turn of the loop.
+    `on_lost` is called when the coordinator ended by itself; everybody who waited is answered then.
+    """
 
     def __init__(
         self,
@@ -33,52 +66,142 @@ class PartitionCoordinator:
         loop: asyncio.AbstractEventLoop,
         clock: Clock,
         coordinator: Coordinator,
-        replica: Replica,
+        replica: OffsetsReplica,
+        turns: asyncio.Lock,
+        on_lost: Callable[["PartitionCoordinator"], None],
     ) -> None:
         self._loop = loop
         self._clock = clock
-        self._replica = replica
+        self._turns = turns
+        self._on_lost = on_lost
+        self.replica = replica
+        self.epoch = replica.epoch
         self.state = coordinator
         """For reads, which need no effects: describe, list, fetch offsets."""
+        self.loading: asyncio.Task[None] | None = None
+        """Whatever ends with the coordinator; set by the owner."""
+        self._is_over = False
         self._request_ids = 0
         self._waiting: dict[int, asyncio.Future[Result]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = _NEVER
 
-    # ---- start and stop
+    @property
+    def is_current(self) -> bool:
+        """Whether the replica still leads in the epoch that this coordinator was made for."""
+        return not self._is_over and self.replica.epoch == self.epoch and self.replica.is_ready
 
-    def load(self) -> None:
-        """Replay what is stored. Raises CorruptionError: some offsets would be worse than none."""
-        stored = self._replica.log
+    # ---- loading
+
+    async def load(self) -> None:
+        """Replay what is stored, in small pieces; until it is done, requests are told to wait.
+
+        Raises RefusedError if leadership is lost meanwhile, and CorruptionError: some offsets
+        would be worse than none.
+        """
+        stored = self.replica.log
+        end = stored.end_offset
+        # All that earlier leaders left is committed. A coordinator of this epoch before this one
+        # may have left more: either all of it comes to be committed, or the epoch ends.
+        await self._committed(end)
+        records = self._stored_records(stored.start_offset, end)
         count = 0
-        for batch in stored.batches(stored.start_offset):
-            for record in read_records(batch):
-                if record.key is not None:
-                    self.state.replay(record.key, record.value)
-                    count += 1
+        while True:
+            async with self._turns:
+                if not self.is_current:
+                    raise RefusedError(ErrorCode.NOT_COORDINATOR)
+                some = list(islice(records, LOAD_RECORDS_PER_TURN))
+                for record in some:
+                    if record.key is not None:
+                        self.state.replay(record.key, record.value)
+                count += len(some)
+                if len(some) < LOAD_RECORDS_PER_TURN:
+                    break
+                await asyncio.sleep(0)
         self._run(self.state.finish_loading(self._now()))
         self._schedule()
-        log.debug("groups of %s loaded: %d records", self._replica.partition, count)
+        log.debug("groups of %s loaded: %d records", self.replica.partition, count)
+
+    async def _committed(self, offset: Offset) -> None:
+        """Returns when everything below `offset` is committed. Raises RefusedError."""
+        done: asyncio.Future[ErrorCode] = self._loop.create_future()
+
+        def settled(code: ErrorCode) -> None:
+            if not done.done():
+                done.set_result(code)
+
+        self.replica.when_committed(offset, settled)
+        code = await done
+        if code is not ErrorCode.NONE:
+            raise RefusedError(code)
+
+    def _stored_records(self, offset: Offset, end: Offset) -> Iterator[Record]:
+        """Records below `end`. Each piece is looked up anew: the log's files may change between."""
+        while offset < end:
+            piece: list[bytes] = []
+            size = 0
+            for batch in self.replica.log.batches(offset):
+                header = read_header(batch)
+                if header.base_offset >= end or size >= _LOAD_BYTES_PER_READ:
+                    break
+                piece.append(batch)
+                size += header.size
+                offset = header.next_offset
+            if not piece:
+                return
+            for batch in piece:
+                try:
+                    yield from read_records(batch)
+                except BatchFormatError as error:
+                    raise CorruptionError(f"{self.replica.partition}: {error}") from error
+
+    # ---- the end
 
     def answer_waiting(self) -> None:
         """The broker stops: refuse joins and syncs, which would wait for members that never come.
 
         Called until nothing is left: what is being written is answered when it is committed.
         """
-        if not self.state.is_writing:
+        self._stop_loading()
+        if not self._is_over and not self.state.is_writing:
             self._run(self.state.close(self._now()))
 
+    def resign(self, error: ErrorCode = ErrorCode.NOT_COORDINATOR) -> None:
+        """Leadership is lost: answer everybody who waits, also for writes that may yet survive."""
+        if self._is_over:
+            return
+        self._run(self.state.close(self._now(), error))
+        self._end()
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(RefusedError(error))
+
     def stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        """The process ends: whoever still waits sees the connection close."""
+        self._end()
         for waiting in self._waiting.values():
             waiting.cancel()
         self._waiting.clear()
 
+    def _end(self) -> None:
+        self._is_over = True
+        self._stop_loading()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _stop_loading(self) -> None:
+        loading, self.loading = self.loading, None
+        if loading is not None:
+            loading.cancel()
+
     # ---- requests
 
     async def submit(self, make_event: Callable[[int], Event]) -> Result:
-        """Hand in a request; `make_event` gets its id. The result may take a whole rebalance."""
+        """Hand in a request; `make_event` gets its id. The result may take a whole rebalance.
+
+        Raises RefusedError if it can no longer be answered here.
+        """
         self._request_ids += 1
         request_id = self._request_ids
         waiting: asyncio.Future[Result] = self._loop.create_future()
@@ -111,31 +234,46 @@ class PartitionCoordinator:
                     assert_never(effect)
 
     def _persist(self, effect: Persist) -> None:
+        token = effect.token
+        if not self.is_current:
+            self._loop.call_soon(self._refused, token, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            return
         now = self._clock.wall_ms()
         data = bytearray(
             build_batch([Record(Offset(0), now, key, value, []) for key, value in effect.records])
         )
-        token = effect.token
 
         def settled(code: ErrorCode) -> None:
+            if self._is_over:
+                return
             if code is ErrorCode.NONE:
                 self.handle(Persisted(token=token))
             else:
-                self.handle(PersistFailed(token=token, error=code))
+                self._lose(code)
 
         try:
-            proposal = self._replica.propose(data, [read_header(data)])
+            proposal = self.replica.propose(data, [read_header(data)])
         except RefusedError as error:
             # Not from within the coordinator's own call: it hears of it in an event of its own.
-            self._loop.call_soon(settled, error.code)
+            self._loop.call_soon(self._refused, token, error.code)
         except StorageError as error:
             log.error("offsets of group %s were not stored: %s", effect.group_id, error)
-            self._loop.call_soon(settled, ErrorCode.KAFKA_STORAGE_ERROR)
+            self._loop.call_soon(self._refused, token, ErrorCode.KAFKA_STORAGE_ERROR)
         else:
-            self._replica.when_committed(proposal.end_offset, settled)
+            self.replica.when_committed(proposal.end_offset, settled)
+
+    def _refused(self, token: int, code: ErrorCode) -> None:
+        """Nothing was appended, so the state and the log agree; the leader may well go on."""
+        if not self._is_over:
+            self.handle(PersistFailed(token=token, error=code))
+
+    def _lose(self, code: ErrorCode) -> None:
+        """Something was appended and may be committed or not: the state is worth nothing now."""
+        self.resign(client_error(code))
+        self._on_lost(self)
 
     def _schedule(self) -> None:
-        deadline = self.state.next_deadline()
+        deadline = None if self._is_over else self.state.next_deadline()
         if deadline is None:
             deadline = _NEVER
         if deadline == self._timer_at:

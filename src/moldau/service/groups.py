@@ -1,12 +1,14 @@
 """Owns the use cases of consumer groups: finds the coordinator of a group and asks it.
 
 A group's coordinator is the leader of the partition of `__consumer_offsets` that its id hashes to.
-The topic is created when the first group shows up.
+The topic is created when the first group shows up. Coordinators follow leadership: `lead` loads
+one, `unlead` ends it, and clients are told to look for the other broker.
 """
 
 import asyncio
+import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -30,19 +32,34 @@ from moldau.groups.results import (
     ListedGroup,
     Result,
 )
-from moldau.metadata.image import CONSUMER_OFFSETS_TOPIC
+from moldau.metadata.image import CONSUMER_OFFSETS_TOPIC, Image, Topic
+from moldau.metadata.leaders import NO_LEADER, NO_LEADER_ID, Leader
 from moldau.model.clock import Clock
 from moldau.model.errors import CorruptionError, ErrorCode, RefusedError
-from moldau.model.ids import TopicPartition
+from moldau.model.ids import BrokerId, TopicPartition
 from moldau.service.coordinators import PartitionCoordinator
-from moldau.service.partitions import Partitions
+from moldau.service.partitions import Hosted, Partitions
 from moldau.service.topics import TopicService
+
+log = logging.getLogger(__name__)
 
 R = TypeVar("R", bound=Result)
 
+_POLL_SECONDS = 0.02
+_POLLS_MAX = 100
+"""Two seconds: clients try again by themselves, but their first try shall do."""
+_IMAGE_RETRY_SECONDS = 5.0
+
 
 class GroupService:
-    """Consumer groups of this broker."""
+    """Consumer groups of this broker.
+
+    `leader_of` tells who leads a partition as far as this broker knows. `fresh_image` returns an
+    image that holds everything that was committed when it was called; it raises RefusedError while
+    there is none to be had. Without it the offsets of topics that were deleted while another broker
+    led stay until they expire: an image that lags behind may only lack topics that are new.
+    `on_defect` hears of a loading that failed in a way that nobody foresaw.
+    """
 
     def __init__(
         self,
@@ -53,6 +70,10 @@ class GroupService:
         partitions: Partitions,
         topics: TopicService,
         offsets_partitions: int,
+        broker: BrokerId | None = None,
+        leader_of: Callable[[Topic, int], Leader] | None = None,
+        fresh_image: Callable[[], Awaitable[Image]] | None = None,
+        on_defect: Callable[[BaseException], None] | None = None,
     ) -> None:
         self._loop = loop
         self._clock = clock
@@ -60,37 +81,128 @@ class GroupService:
         self._partitions = partitions
         self._topics = topics
         self._offsets_partitions = offsets_partitions
+        self._broker = broker
+        self._leader_of = leader_of
+        self._fresh_image = fresh_image
+        self._on_defect = on_defect
         self._coordinators: dict[int, PartitionCoordinator] = {}
+        self._turns = asyncio.Lock()
+        self._is_stopping = False
 
-    # ---- start and stop
+    # ---- following leadership
+
+    def lead(self, index: int, hosted: Hosted) -> None:
+        """This broker leads that partition of the offsets topic and is ready: load its groups."""
+        if self._is_stopping:
+            return
+        current = self._coordinators.get(index)
+        if current is not None and current.replica is hosted.replica and current.is_current:
+            return
+        self.unlead(index)
+        coordinator = PartitionCoordinator(
+            loop=self._loop,
+            clock=self._clock,
+            coordinator=self._new_coordinator(),
+            replica=hosted.replica,
+            turns=self._turns,
+            on_lost=partial(self._lost, index, hosted),
+        )
+        self._coordinators[index] = coordinator
+        coordinator.loading = self._loop.create_task(self._load(index, hosted, coordinator))
+        coordinator.loading.add_done_callback(partial(self._load_ended, index, coordinator))
+
+    def unlead(self, index: int) -> None:
+        """This broker leads that partition no longer: answer who waits, and forget its groups."""
+        coordinator = self._coordinators.pop(index, None)
+        if coordinator is not None:
+            coordinator.resign()
+
+    async def _load(self, index: int, hosted: Hosted, coordinator: PartitionCoordinator) -> None:
+        try:
+            await coordinator.load()
+        except RefusedError as error:
+            log.debug("groups of %s are not loaded: %s", hosted.replica.partition, error)
+            coordinator.loading = None
+            coordinator.resign()
+            self._lost(index, hosted, coordinator)
+        except CorruptionError as error:
+            is_damaged = coordinator.is_current
+            self._forget(index, coordinator)
+            if is_damaged:
+                # Its groups are refused: some of their offsets would be worse than none.
+                self._partitions.take_offline(hosted, error)
+        else:
+            await self._drop_deleted_topics(coordinator)
+
+    def _load_ended(
+        self, index: int, coordinator: PartitionCoordinator, task: asyncio.Task[None]
+    ) -> None:
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        log.error("the groups of partition %d could not be loaded", index, exc_info=error)
+        self._forget(index, coordinator)
+        if self._on_defect is not None:
+            self._on_defect(error)
+
+    def _forget(self, index: int, coordinator: PartitionCoordinator) -> None:
+        if self._coordinators.get(index) is coordinator:
+            del self._coordinators[index]
+        coordinator.loading = None
+        coordinator.resign()
+
+    def _lost(self, index: int, hosted: Hosted, coordinator: PartitionCoordinator) -> None:
+        """It ended by itself. If this broker still leads after all, another one takes over."""
+        self._loop.call_soon(self._replace, index, hosted, coordinator)
+
+    def _replace(self, index: int, hosted: Hosted, coordinator: PartitionCoordinator) -> None:
+        if self._coordinators.get(index) is not coordinator:
+            return
+        del self._coordinators[index]
+        is_here = self._partitions.get(CONSUMER_OFFSETS_TOPIC, index) is hosted
+        if is_here and hosted.replica.is_ready:
+            self.lead(index, hosted)
+
+    async def _drop_deleted_topics(self, coordinator: PartitionCoordinator) -> None:
+        """Topics may have been deleted when nobody led, or by a leader that did not get to it."""
+        if self._fresh_image is None:
+            return
+        doubtful = self._unknown(coordinator.state.offset_topics(), self._topics.image)
+        if not doubtful:
+            return
+        while True:
+            try:
+                image = await self._fresh_image()
+            except RefusedError:
+                await asyncio.sleep(_IMAGE_RETRY_SECONDS)
+            else:
+                break
+        # One that was created again meanwhile is known here before offsets are stored for it.
+        gone = self._unknown(self._unknown(doubtful, image), self._topics.image)
+        if gone:
+            coordinator.handle(TopicsDeleted(topics=gone))
+
+    @staticmethod
+    def _unknown(names: frozenset[str], image: Image) -> frozenset[str]:
+        return frozenset(name for name in names if image.topic(name) is None)
 
     def load(self) -> None:
-        """Begin to coordinate every partition of the offsets topic that is here and is not yet."""
+        """Coordinate every partition of the offsets topic that this broker leads and is not yet."""
         topic = self._topics.image.topic(CONSUMER_OFFSETS_TOPIC)
         for partition in topic.partitions if topic is not None else ():
             hosted = self._partitions.get(CONSUMER_OFFSETS_TOPIC, partition.index)
-            if hosted is None or partition.index in self._coordinators:
-                continue
-            coordinator = PartitionCoordinator(
-                loop=self._loop,
-                clock=self._clock,
-                coordinator=self._new_coordinator(),
-                replica=hosted.replica,
-            )
-            try:
-                coordinator.load()
-            except CorruptionError as error:
-                # Its groups are refused: some of their offsets would be worse than none.
-                self._partitions.take_offline(hosted, error)
-            else:
-                self._coordinators[partition.index] = coordinator
+            if hosted is not None and hosted.replica.is_ready:
+                self.lead(partition.index, hosted)
+
+    # ---- stop
 
     def answer_waiting(self) -> None:
         """The broker stops: nobody shall wait for members that never come."""
+        self._is_stopping = True
         for coordinator in self._coordinators.values():
             coordinator.answer_waiting()
 
     def stop(self) -> None:
+        self._is_stopping = True
         for coordinator in self._coordinators.values():
             coordinator.stop()
 
@@ -109,13 +221,52 @@ class GroupService:
             raise RefusedError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from None
         self.load()
 
-    async def find_coordinator(self, group_id: str) -> None:
-        """Raises RefusedError unless this broker can serve the group."""
+    async def find_coordinator(self, group_id: str) -> BrokerId:
+        """The broker that serves the group, as far as is known here. Raises RefusedError."""
+        is_first = self._topics.image.topic(CONSUMER_OFFSETS_TOPIC) is None
         await self.ready()
-        try:
-            self._coordinator_of(group_id)
-        except RefusedError as error:
-            raise RefusedError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from None
+        leader = await self._await_leader(group_id, is_first=is_first)
+        if leader.broker == NO_LEADER_ID:
+            raise RefusedError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                f"nobody leads the partition that stores the offsets of group {group_id!r}",
+            )
+        return leader.broker
+
+    async def _await_leader(self, group_id: str, *, is_first: bool) -> Leader:
+        """Who leads the group's partition. Waits shortly for what is about to be there.
+
+        That is a loading on this broker, and the first election of a topic that is new; any other
+        may take longer than the client's own pause between tries.
+        """
+        leader = NO_LEADER
+        for _ in range(_POLLS_MAX):
+            topic = self._topics.image.topic(CONSUMER_OFFSETS_TOPIC)
+            if topic is None:
+                return NO_LEADER
+            index = java_hash(group_id) % len(topic.partitions)
+            leader = self._leader(topic, index)
+            coordinator = self._coordinators.get(index)
+            if coordinator is not None and not coordinator.state.loaded:
+                is_settled = False
+            elif leader.broker == NO_LEADER_ID:
+                is_settled = not is_first
+            else:
+                # A leader that is elected here is ready in a moment.
+                is_settled = leader.broker != self._broker or coordinator is not None
+            if is_settled:
+                break
+            await asyncio.sleep(_POLL_SECONDS)
+        return leader
+
+    def _leader(self, topic: Topic, index: int) -> Leader:
+        if self._leader_of is not None:
+            return self._leader_of(topic, index)
+        # A broker on its own leads whatever it coordinates.
+        coordinator = self._coordinators.get(index)
+        if coordinator is None or self._partitions.get(CONSUMER_OFFSETS_TOPIC, index) is None:
+            return NO_LEADER
+        return Leader(topic.partitions[index].replicas[0], coordinator.epoch)
 
     def _coordinator_of(self, group_id: str) -> PartitionCoordinator:
         """Raises RefusedError if the group is not coordinated here."""
@@ -124,7 +275,11 @@ class GroupService:
             raise RefusedError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         index = java_hash(group_id) % len(topic.partitions)
         coordinator = self._coordinators.get(index)
-        if coordinator is None or self._partitions.get(CONSUMER_OFFSETS_TOPIC, index) is None:
+        if (
+            coordinator is None
+            or not coordinator.is_current
+            or self._partitions.get(CONSUMER_OFFSETS_TOPIC, index) is None
+        ):
             raise RefusedError(
                 ErrorCode.NOT_COORDINATOR, f"the offsets of group {group_id!r} are not served here"
             )
@@ -136,6 +291,7 @@ class GroupService:
         """Hand in a request about a group; `make_event` gets its id. Raises RefusedError."""
         if self._topics.image.topic(CONSUMER_OFFSETS_TOPIC) is None:
             await self.ready()
+            await self._await_leader(group_id, is_first=True)
         result = await self._coordinator_of(group_id).submit(make_event)
         if not isinstance(result, kind):
             raise TypeError(
@@ -176,6 +332,8 @@ class GroupService:
         states, group_types = list(states), list(group_types)
         found: list[ListedGroup] = []
         for coordinator in self._coordinators.values():
+            if not coordinator.is_current:
+                continue
             error, groups = coordinator.state.list_groups(states, group_types)
             if error is not ErrorCode.NONE:
                 return error, []
@@ -193,7 +351,11 @@ class GroupService:
                 is_new = error.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
                 errors[group_id] = ErrorCode.GROUP_ID_NOT_FOUND if is_new else error.code
         for coordinator, theirs in by_coordinator.items():
-            result = await coordinator.submit(partial(_delete_event, tuple(theirs)))
+            try:
+                result = await coordinator.submit(partial(_delete_event, tuple(theirs)))
+            except RefusedError as error:
+                errors.update(dict.fromkeys(theirs, error.code))
+                continue
             if isinstance(result, DeleteGroupsResult):
                 errors.update(result.errors)
         return errors
@@ -261,6 +423,7 @@ class GroupService:
         return topic is not None and 0 <= partition.partition < len(topic.partitions)
 
     def topics_deleted(self, names: frozenset[str]) -> None:
+        """The image lacks these topics now. One that still loads looks into the image itself."""
         for coordinator in self._coordinators.values():
             coordinator.handle(TopicsDeleted(topics=names))
 
