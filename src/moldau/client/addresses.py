@@ -5,7 +5,7 @@ from moldau.client.errors import ClientError
 _KAFKA_PORT = 9092
 
 
-def split_brokers(brokers: str) -> list[tuple[str, int]]:
+def split_brokers(brokers: str, *, port_default: int = _KAFKA_PORT) -> list[tuple[str, int]]:
     """HOST:PORT[,HOST:PORT…] as pairs. Raises ClientError for what is no address."""
     pairs: list[tuple[str, int]] = []
     for part in (part.strip() for part in brokers.split(",")):
@@ -13,7 +13,7 @@ def split_brokers(brokers: str) -> list[tuple[str, int]]:
             continue
         host, colon, port = part.rpartition(":")
         if not colon or part.endswith("]"):
-            host, port = part, str(_KAFKA_PORT)
+            host, port = part, str(port_default)
         if not (port.isascii() and port.isdigit() and 0 < int(port) <= 65535) or not host:
             raise ClientError(f"{part!r} is no broker address", hint="write HOST:PORT")
         pairs.append((host.strip("[]"), int(port)))

@@ -6,6 +6,7 @@ MoldauError
     ├── NotFoundError      the topic, partition or group does not exist
     ├── TimedOutError      a broker is there, but did not answer in time
     └── RejectedError      a broker answered with an error code
+        └── UnavailableError   … that says it cannot just now; the same request may succeed later
 """
 
 from moldau.model.errors import ErrorCode, MoldauError
@@ -49,3 +50,7 @@ class RejectedError(ClientError):
             return ErrorCode(self.code).name
         except ValueError:
             return str(self.code)
+
+
+class UnavailableError(RejectedError):
+    """A broker answered that it cannot just now; the same request may succeed later."""

@@ -128,3 +128,32 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
         return sum(
             partition.leader == NO_BROKER for topic in self.topics for partition in topic.partitions
         )
+
+
+class Readiness(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a broker serves clients, and if not, why."""
+
+    ready: bool
+    reasons: tuple[str, ...] = ()
+
+
+class BrokerNamed(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of a request about one broker."""
+
+    broker: int
+
+
+class BrokerChanged(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to one that changed it."""
+
+    broker: int
+    state: Literal["active", "draining"]
+
+
+class ErrorReply(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of every answer over HTTP that is an error."""
+
+    error: str
+    """The name of a Kafka error code."""
+    message: str
+    hint: str = ""

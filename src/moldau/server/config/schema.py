@@ -134,7 +134,11 @@ class KafkaConfig:
 class RaftConfig:
     """The listener for the other brokers of the cluster."""
 
-    addr: Annotated[Address, Setting("Where other brokers connect.")] = RAFT_ADDR
+    addr: Annotated[Address, Setting("Where the listener for other brokers is bound.")] = RAFT_ADDR
+    advertised: Annotated[
+        Address | None,
+        Setting("The address that other brokers are told to connect to; the bound one if unset."),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +152,11 @@ class GrpcConfig:
 class HttpConfig:
     """The listener of the HTTP API: joining, topology, health."""
 
-    addr: Annotated[Address, Setting("Where HTTP listens.")] = HTTP_ADDR
+    addr: Annotated[Address, Setting("Where the HTTP listener is bound.")] = HTTP_ADDR
+    advertised: Annotated[
+        Address | None,
+        Setting("The HTTP address that the cluster tells others; the bound one if unset."),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,176 @@
+"""Owns how requests are read and answers are written: JSON, bounds, and a status for each error."""
+
+import asyncio
+from collections.abc import Awaitable, Mapping
+from typing import Final, TypeVar
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from moldau.model.errors import ErrorCode, RefusedError
+from moldau.model.topology import ErrorReply
+
+BODY_BYTES_MAX: Final = 1024 * 1024
+
+ANSWER_SECONDS_MAX: Final = 4.0
+"""Below the five seconds that a joining broker waits, so that it hears what the trouble is."""
+
+RETRY_SECONDS: Final = 1
+
+_HEADERS: Final = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+
+_NOT_FOUND: Final = frozenset(
+    {
+        ErrorCode.BROKER_ID_NOT_REGISTERED,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.RESOURCE_NOT_FOUND,
+        ErrorCode.GROUP_ID_NOT_FOUND,
+    }
+)
+_CONFLICT: Final = frozenset(
+    {
+        ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+        ErrorCode.DUPLICATE_RESOURCE,
+        ErrorCode.DUPLICATE_VOTER,
+        ErrorCode.INCONSISTENT_CLUSTER_ID,
+        ErrorCode.INCONSISTENT_VOTER_SET,
+        ErrorCode.REASSIGNMENT_IN_PROGRESS,
+        ErrorCode.STALE_BROKER_EPOCH,
+        ErrorCode.TOPIC_ALREADY_EXISTS,
+    }
+)
+_TRY_AGAIN: Final = frozenset(
+    {
+        ErrorCode.BROKER_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.NEW_LEADER_ELECTED,
+        ErrorCode.NOT_CONTROLLER,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.STALE_CONTROLLER_EPOCH,
+        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+        ErrorCode.UNKNOWN_CONTROLLER_ID,
+    }
+)
+_CODES_OF_STATUS: Final = {404: ErrorCode.RESOURCE_NOT_FOUND, 413: ErrorCode.MESSAGE_TOO_LARGE}
+
+_encoder: Final = msgspec.json.Encoder()
+
+T = TypeVar("T")
+
+
+def answer(body: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(
+        _encoder.encode(body),
+        status_code=status,
+        headers={**_HEADERS, **(headers or {})},
+        media_type="application/json",
+    )
+
+
+def answer_error(
+    status: int,
+    code: ErrorCode,
+    message: str,
+    hint: str = "",
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    return answer(ErrorReply(error=code.name, message=message, hint=hint), status, headers)
+
+
+def answer_refusal(error: RefusedError) -> Response:
+    status = status_of(error.code)
+    headers = {"retry-after": str(RETRY_SECONDS)} if status == 503 else None
+    return answer_error(status, error.code, str(error), error.hint, headers)
+
+
+def answer_http_error(error: HTTPException) -> Response:
+    """What the router or the reading of the body refused."""
+    code = _CODES_OF_STATUS.get(error.status_code, ErrorCode.INVALID_REQUEST)
+    return answer_error(error.status_code, code, error.detail, headers=error.headers)
+
+
+def status_of(code: ErrorCode) -> int:
+    if code in _NOT_FOUND:
+        return 404
+    if code in _CONFLICT:
+        return 409
+    if code in _TRY_AGAIN:
+        return 503
+    return 500 if code is ErrorCode.UNKNOWN_SERVER_ERROR else 400
+
+
+async def in_time(work: Awaitable[T]) -> T:
+    """The result of `work`, or a refusal that says to try again."""
+    try:
+        async with asyncio.timeout(ANSWER_SECONDS_MAX):
+            return await work
+    except TimeoutError:
+        raise RefusedError(
+            ErrorCode.REQUEST_TIMED_OUT,
+            f"The cluster did not decide within {ANSWER_SECONDS_MAX:g} s; it may yet do so",
+        ) from None
+
+
+async def read_body(request: Request, decoder: msgspec.json.Decoder[T]) -> T:
+    """The body as what the decoder makes of it. Raises HTTPException or RefusedError."""
+    _check_media_type(request)
+    body = bytearray()
+    if _announced_bytes(request) > BODY_BYTES_MAX:
+        raise _too_large()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > BODY_BYTES_MAX:
+            raise _too_large()
+    try:
+        return decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RefusedError(
+            ErrorCode.INVALID_REQUEST, f"The body is not as expected: {error}"
+        ) from (None)
+
+
+def _check_media_type(request: Request) -> None:
+    """Only what says that it is JSON: a form on a foreign web page cannot say so."""
+    media, _, parameters = request.headers.get("content-type", "").partition(";")
+    charset = parameters.strip().lower()
+    if media.strip().lower() != "application/json" or charset not in ("", "charset=utf-8"):
+        raise HTTPException(415, "The body must be application/json; say so in Content-Type")
+    if request.headers.get("content-encoding", "identity").lower() != "identity":
+        raise HTTPException(415, "The body must not be compressed")
+
+
+def _announced_bytes(request: Request) -> int:
+    # The server has checked that it is a number.
+    return int(request.headers.get("content-length", "0"))
+
+
+def _too_large() -> HTTPException:
+    # The server throws the rest away as it comes, for as long as a request may take to arrive:
+    # closing at once would reset the connection, and the client never read why.
+    return HTTPException(413, f"The body may have {BODY_BYTES_MAX} bytes")
+
+
+def check_query(request: Request, *known: str) -> None:
+    """A parameter that is not known would be ignored, and the answer another than was meant."""
+    for name in request.query_params:
+        if name not in known:
+            knows = f"known: {', '.join(known)}" if known else "there are none"
+            raise RefusedError(
+                ErrorCode.INVALID_REQUEST, f"Unknown query parameter '{name}'; {knows}"
+            )

@@ -1,0 +1,87 @@
+"""Owns the HTTP interface as a whole: its areas put together, and what holds for every request."""
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+import moldau
+from moldau.edge.http import cluster, health, topology
+from moldau.edge.http.answers import (
+    answer,
+    answer_error,
+    answer_http_error,
+    answer_refusal,
+    check_query,
+)
+from moldau.model.errors import ErrorCode, RefusedError
+from moldau.service.broker import Broker
+
+
+def build_app(broker: Broker) -> Starlette:
+    """The interface over one broker."""
+    routes = [*health.routes(broker), *topology.routes(broker), *cluster.routes(broker)]
+    known = [_describe(route) for route in routes]
+
+    async def root(request: Request) -> Response:
+        check_query(request)
+        return answer(
+            {
+                "name": "moldau",
+                "version": moldau.__version__,
+                "broker": broker.broker_id,
+                "cluster": broker.image.cluster_id,
+                "links": known,
+            }
+        )
+
+    async def on_http_error(request: Request, error: Exception) -> Response:
+        if isinstance(error, HTTPException) and error.status_code != 404:
+            if error.status_code == 405:
+                error.detail = f"{request.method} is not possible for {request.scope['path']}"
+            return answer_http_error(error)
+        return answer_error(
+            404,
+            ErrorCode.RESOURCE_NOT_FOUND,
+            f"There is nothing at {request.scope['path']}",
+            hint=f"known: {', '.join(known)}",
+        )
+
+    app = Starlette(
+        routes=[Route("/", root, methods=["GET"]), *routes],
+        exception_handlers={
+            RefusedError: _on_refusal,
+            HTTPException: on_http_error,
+            ClientDisconnect: _on_disconnect,
+            Exception: _on_defect,
+        },
+    )
+    app.router.redirect_slashes = False
+    return app
+
+
+def _describe(route: Route) -> str:
+    methods = sorted((route.methods or set()) - {"HEAD"})
+    return f"{'|'.join(methods)} {route.path}"
+
+
+async def _on_refusal(request: Request, error: Exception) -> Response:
+    if not isinstance(error, RefusedError):
+        raise error
+    return answer_refusal(error)
+
+
+async def _on_disconnect(request: Request, error: Exception) -> Response:
+    """Nobody reads it; but a client that hangs up is no defect of ours to be logged."""
+    return answer_error(400, ErrorCode.NETWORK_EXCEPTION, "The body ended too early")
+
+
+async def _on_defect(request: Request, error: Exception) -> Response:
+    """The trace goes to the log, which the web server sees to, and not to the client."""
+    return answer_error(
+        500,
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+        "The broker met a defect of its own",
+        hint="its log says which",
+    )

@@ -1,0 +1,41 @@
+"""Owns /api/v1/cluster: brokers that come, go, and stay after all."""
+
+from typing import Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from moldau.edge.http.answers import answer, check_query, in_time, read_body
+from moldau.model.topology import BrokerChanged, BrokerNamed, JoinRequest
+from moldau.service.broker import Broker
+
+_join_request: Final = msgspec.json.Decoder(JoinRequest)
+_broker_named: Final = msgspec.json.Decoder(BrokerNamed)
+
+
+def routes(broker: Broker) -> list[Route]:
+    async def join(request: Request) -> Response:
+        check_query(request)
+        wanted = await read_body(request, _join_request)
+        return answer(await in_time(broker.cluster.join(wanted)))
+
+    async def leave(request: Request) -> Response:
+        """Accepted, not done: the replicas move away in the background."""
+        check_query(request)
+        named = await read_body(request, _broker_named)
+        await in_time(broker.cluster.drain(named.broker))
+        return answer(BrokerChanged(broker=named.broker, state="draining"), status=202)
+
+    async def keep(request: Request) -> Response:
+        check_query(request)
+        named = await read_body(request, _broker_named)
+        await in_time(broker.cluster.keep(named.broker))
+        return answer(BrokerChanged(broker=named.broker, state="active"))
+
+    return [
+        Route("/api/v1/cluster/join", join, methods=["POST"]),
+        Route("/api/v1/cluster/leave", leave, methods=["POST"]),
+        Route("/api/v1/cluster/keep", keep, methods=["POST"]),
+    ]
