@@ -24,10 +24,10 @@ class Stop:
 
 
 @contextmanager
-def stop_signals() -> Iterator[Stop]:
-    """Within, SIGINT and SIGTERM only set the returned flag."""
+def stop_signals(*more: signal.Signals) -> Iterator[Stop]:
+    """Within, SIGINT and SIGTERM (and `more`) only set the returned flag."""
     stop = Stop()
-    numbers = (signal.SIGINT, signal.SIGTERM)
+    numbers = (signal.SIGINT, signal.SIGTERM, *more)
     before = [signal.signal(number, stop.handle) for number in numbers]
     try:
         yield stop
