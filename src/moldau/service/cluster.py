@@ -1,0 +1,299 @@
+"""Owns the use cases around the cluster: who is in it and leads what, joining, leaving, moving."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from moldau.metadata.broker_rules import replicas_on
+from moldau.metadata.commands import (
+    DrainBroker,
+    KeepBroker,
+    ReassignPartition,
+    RegisterBroker,
+)
+from moldau.metadata.image import Broker, BrokerState, Image, Topic
+from moldau.metadata.leader_balance import ElectionType, elect_leader, elections_due
+from moldau.metadata.leaders import NO_LEADER, Leader, Leaders
+from moldau.metadata.replica_rules import Reassignment, reassignments
+from moldau.metadata.snapshot import encode_image
+from moldau.model.clock import Clock
+from moldau.model.errors import ErrorCode, RefusedError
+from moldau.model.ids import BrokerId, PartitionIndex, TopicId
+from moldau.model.topology import (
+    Endpoint,
+    JoinReply,
+    JoinRequest,
+    Topology,
+    TopologyBroker,
+    TopologyPartition,
+    TopologyTopic,
+)
+from moldau.raft.errors import RaftRefusal
+from moldau.raft.membership import Members
+from moldau.replica.driver import Driver
+from moldau.replica.transport import Transport
+from moldau.service.announcements import Announcements
+from moldau.service.metadata_store import MetadataStore
+from moldau.service.partitions import Partitions
+
+TRANSFER_METHOD: Final = 3
+"""Number of the question by which a leader is asked to hand over."""
+
+ALIVE_MS = 2000
+"""A peer that was not heard for so long does not count as alive."""
+_ELECT_SECONDS_MAX = 5.0
+_LOOK_SECONDS = 0.02
+
+
+class ClusterService:
+    """The cluster as this broker knows it."""
+
+    def __init__(
+        self,
+        *,
+        me: BrokerId,
+        clock: Clock,
+        metadata: MetadataStore,
+        metadata_members: Callable[[], Members],
+        partitions: Partitions,
+        driver: Driver,
+        transport: Transport,
+        announcements: Announcements,
+    ) -> None:
+        self._me = me
+        self._clock = clock
+        self._metadata = metadata
+        self._metadata_members = metadata_members
+        self._partitions = partitions
+        self._driver = driver
+        self._transport = transport
+        self._announcements = announcements
+        self.starting: str | None = "the broker is starting"
+        """Why clients are not served yet."""
+
+    # ---- asking
+
+    @property
+    def image(self) -> Image:
+        return self._metadata.image
+
+    @property
+    def leaders(self) -> Leaders:
+        return self._announcements.leaders
+
+    @property
+    def alive(self) -> frozenset[BrokerId]:
+        """This broker, and those it heard of lately."""
+        return frozenset((self._me, *self._driver.alive(ALIVE_MS)))
+
+    @property
+    def controller_id(self) -> int:
+        """The leader of the metadata group, or -1."""
+        return self._metadata.leader
+
+    def leader_of(self, topic: Topic, index: int) -> Leader:
+        """Who leads a partition, as its own group says if it is here, else as was announced."""
+        announced = self.leaders.of(topic.topic_id, PartitionIndex(index))
+        hosted = self._partitions.get(topic.name, index)
+        if hosted is not None and hosted.replica.topic_id == topic.topic_id:
+            core = hosted.replica.group.core
+            is_known = core.leader >= 0 and (core.leader != self._me or hosted.replica.is_ready)
+            if is_known and core.epoch >= announced.epoch:
+                announced = Leader(core.leader, core.epoch)
+        return announced if announced.broker in self.image.brokers else NO_LEADER
+
+    def in_sync(self, topic: Topic, index: int) -> tuple[BrokerId, ...]:
+        """The replicas that hold what is committed, the leader among them; empty without one."""
+        leader = self.leader_of(topic, index)
+        if leader == NO_LEADER:
+            return ()
+        said = self._announcements.in_sync((topic.topic_id, PartitionIndex(index)), leader)
+        return said or (leader.broker,)
+
+    def health(self) -> list[str]:
+        """Why this broker is not ready to serve; empty if it is."""
+        reasons = [self.starting] if self.starting is not None else []
+        if self.controller_id < 0:
+            reasons.append("the metadata group has no leader: is a majority of the brokers up?")
+        return reasons
+
+    def topology(self) -> Topology:
+        """The whole cluster."""
+        image, alive = self.image, self.alive
+        led: dict[int, int] = {}
+        topics = []
+        for topic in sorted(image.topics.values(), key=lambda topic: topic.name):
+            parts = []
+            for partition in topic.partitions:
+                leader = self.leader_of(topic, partition.index)
+                led[leader.broker] = led.get(leader.broker, 0) + 1
+                parts.append(
+                    TopologyPartition(
+                        partition=partition.index,
+                        leader=leader.broker,
+                        leader_epoch=leader.epoch,
+                        replicas=partition.replicas,
+                        in_sync=self.in_sync(topic, partition.index),
+                        adding=partition.adding,
+                        removing=partition.removing,
+                    )
+                )
+            topics.append(
+                TopologyTopic(
+                    name=topic.name,
+                    id=topic.topic_id.hex(),
+                    internal=topic.internal,
+                    partitions=tuple(parts),
+                )
+            )
+        brokers = [
+            self._describe(broker, led.get(broker.id, 0), broker.id in alive)
+            for broker in sorted(image.brokers.values(), key=lambda broker: broker.id)
+        ]
+        return Topology(
+            cluster_id=image.cluster_id,
+            version=image.version,
+            controller=self.controller_id,
+            answered_by=self._me,
+            brokers=tuple(brokers),
+            topics=tuple(topics),
+        )
+
+    def _describe(self, broker: Broker, leaders: int, is_alive: bool) -> TopologyBroker:
+        return TopologyBroker(
+            id=broker.id,
+            kafka=Endpoint(broker.host, broker.port),
+            raft=broker.raft,
+            http=broker.http,
+            rack=broker.rack,
+            state="draining" if broker.state is BrokerState.DRAINING else "active",
+            alive=is_alive,
+            epoch=broker.epoch,
+            leaders=leaders,
+            replicas=replicas_on(self.image, broker.id),
+            is_controller=broker.id == self.controller_id,
+            is_me=broker.id == self._me,
+        )
+
+    # ---- joining and leaving
+
+    async def join(self, request: JoinRequest) -> JoinReply:
+        """Take a broker in, or hear of its new start. Raises RefusedError."""
+        cluster_id = self.image.cluster_id
+        if request.cluster_id is not None and request.cluster_id != cluster_id:
+            raise RefusedError(
+                ErrorCode.INCONSISTENT_CLUSTER_ID,
+                f"its data directory belongs to cluster {request.cluster_id}, this is {cluster_id}",
+            )
+        await self._metadata.submit(
+            RegisterBroker(
+                id=None if request.broker_id is None else BrokerId(request.broker_id),
+                host=request.kafka.host,
+                port=request.kafka.port,
+                rack=request.rack,
+                incarnation=request.incarnation,
+                process=request.process,
+                raft=request.raft,
+                http=request.http,
+                feature_level_max=request.feature_level_max,
+            )
+        )
+        image = self.image
+        members = self._metadata_members()
+        for broker in image.brokers.values():
+            if broker.incarnation == request.incarnation:
+                return JoinReply(
+                    cluster_id=cluster_id,
+                    broker_id=broker.id,
+                    epoch=broker.epoch,
+                    image=encode_image(image),
+                    voters=members.voters,
+                    learners=members.learners,
+                )
+        raise RefusedError(ErrorCode.BROKER_ID_NOT_REGISTERED, "it was removed again at once")
+
+    async def drain(self, broker_id: int) -> None:
+        """Begin to remove a broker. Raises RefusedError."""
+        await self._metadata.submit(DrainBroker(broker_id=BrokerId(broker_id)))
+
+    async def keep(self, broker_id: int) -> None:
+        """Take a removal back. Raises RefusedError."""
+        await self._metadata.submit(KeepBroker(broker_id=BrokerId(broker_id)))
+
+    # ---- moving
+
+    async def reassign(
+        self,
+        topic: str,
+        partition: int,
+        replicas: Sequence[int] | None,
+        *,
+        allow_replication_factor_change: bool = True,
+    ) -> None:
+        """Wish other replicas for a partition; None cancels. Raises RefusedError."""
+        await self._metadata.submit(
+            ReassignPartition(
+                topic=topic,
+                partition=PartitionIndex(partition),
+                replicas=replicas,
+                allow_replication_factor_change=allow_replication_factor_change,
+            )
+        )
+
+    def reassignments(self, wanted: Mapping[str, Sequence[int]] | None) -> list[Reassignment]:
+        """Moves that are under way, of these partitions or of all."""
+        if wanted is None:
+            return reassignments(self.image)
+        pairs = [(topic, index) for topic, indexes in wanted.items() for index in indexes]
+        return reassignments(self.image, pairs)
+
+    # ---- leaders
+
+    def elections_due(self) -> Iterable[tuple[str, int]]:
+        return elections_due(self.image, self.leaders)
+
+    async def elect(self, topic: str, partition: int, election: ElectionType) -> None:
+        """Let the preferred leader lead; returns when it does. Raises RefusedError."""
+        transfer = elect_leader(
+            self.image,
+            self.leaders,
+            self.alive,
+            topic=topic,
+            partition=partition,
+            election=election,
+        )
+        found = self.image.topic_by_id(transfer.topic_id)
+        payload = msgspec.msgpack.encode((transfer.topic_id, transfer.partition, transfer.taker))
+        if transfer.giver == self._me:
+            await self.answer_transfer(self._me, payload)
+        else:
+            await self._transport.call(
+                transfer.giver, TRANSFER_METHOD, payload, _ELECT_SECONDS_MAX
+            )
+        deadline = self._clock.monotonic() + _ELECT_SECONDS_MAX
+        while found is not None and self._clock.monotonic() < deadline:
+            if self.leader_of(found, partition).broker == transfer.taker:
+                return
+            await asyncio.sleep(_LOOK_SECONDS)
+        raise RefusedError(
+            ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+            f"broker {transfer.taker} did not take over partition {partition} of '{topic}' in time",
+        )
+
+    async def answer_transfer(self, sender: BrokerId, payload: bytes) -> bytes:
+        """For the peers: hand a partition over. Raises RefusedError."""
+        try:
+            topic_id, index, taker = msgspec.msgpack.decode(payload, type=tuple[bytes, int, int])
+        except msgspec.MsgspecError as error:
+            raise RefusedError(ErrorCode.INVALID_REQUEST, f"a transfer: {error}") from None
+        topic = self.image.topic_by_id(TopicId(topic_id))
+        hosted = self._partitions.get(topic.name, index) if topic is not None else None
+        if hosted is None or not hosted.replica.is_leader:
+            raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        try:
+            self._driver.transfer(hosted.replica.group, BrokerId(taker))
+        except RaftRefusal as error:
+            raise RefusedError(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, str(error)) from None
+        return b""
