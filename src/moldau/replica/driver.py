@@ -36,6 +36,7 @@ from moldau.raft.errors import RaftError
 from moldau.raft.events import Event, Role
 from moldau.raft.membership import Members
 from moldau.raft.messages import AppendAnswered, Pong, VoteAsked
+from moldau.raft.progress import FOREVER
 from moldau.records.batch import BatchHeader, stamp
 from moldau.replica.effects import Effects
 from moldau.replica.flusher import Flusher, FlushHandle
@@ -246,12 +247,19 @@ class Driver:
             )
 
     def appended(self, group: Group, size: int) -> None:
-        """For an owner that appends stamped batches of the current epoch to the log itself."""
+        """For an owner that appends stamped batches of the current epoch to the log itself.
+
+        The core hears of it at the end of this turn, once for all, or before its next event.
+        """
+        if not group.is_running:
+            return
         self._effects.flush_later(group, size)
-        end = group.log.end_index
-        group.proposed.append((end, size))
+        group.proposed.append((group.log.end_index, size))
         group.proposed_bytes += size
-        self._handle(group, e.Appended(end))
+        if not group.is_grown:
+            group.is_grown = True
+            self._touched[group] = None
+            self._turn_soon()
 
     def campaign(self, group: Group) -> None:
         """Stand for election now, e.g. as the preferred leader of a fresh group."""
@@ -299,6 +307,10 @@ class Driver:
         if not group.is_running:
             return
         queue = group.queue
+        if group.is_grown:
+            # Whatever happens next happens to the log as it is now.
+            group.is_grown = False
+            queue.append(e.Appended(group.log.end_index))
         queue.append(event)
         if group.is_stepping:
             return
@@ -324,6 +336,40 @@ class Driver:
             group.is_stepping = False
         self._touch(group)
         self._tell(group)
+
+    def _handle_grown(self, group: Group) -> None:
+        """Step what the owner appended in this turn, as one."""
+        group.is_grown = False
+        self._handle(group, e.Appended(group.log.end_index))
+
+    def _is_alone(self, group: Group) -> bool:
+        """Whether this broker leads without followers, and all that it did is done."""
+        core = group.core
+        return (
+            core.role is Role.LEADER
+            and core.progress is group.tracked
+            and group.timer_at != FOREVER
+            and not group.news
+        )
+
+    def _advance_alone(self, group: Group) -> None:
+        """The same, and its commit, where this broker is the only member.
+
+        A commit is then all that can come of it: nobody is sent to, no timer comes earlier.
+        """
+        group.is_grown = False
+        core, now, partition_log = group.core, self.now, group.log
+        try:
+            core.step(now, e.Appended(partition_log.end_index))
+            flushed = partition_log.flushed_index
+            if flushed > core.flushed:
+                core.step(now, e.Flushed(flushed, core.truncations))
+        except RaftError as error:
+            self._fail(group, error)
+            self._tell(group)
+            return
+        if core.commit > group.commit_told:
+            group.owner.on_commit(group, self._effects.note_commit(group, core.commit))
 
     def _tell(self, group: Group) -> None:
         while group.news:
@@ -369,6 +415,8 @@ class Driver:
 
     def _refresh(self, group: Group) -> None:
         """Let the core know what the brokers' heartbeats said of its members."""
+        if group.is_grown:
+            self._handle_grown(group)
         core = group.core
         if core.role is Role.LEADER:
             for broker, progress in core.progress.items():
@@ -429,9 +477,15 @@ class Driver:
             group = next(iter(touched))
             del touched[group]
             core = group.core
+            if group.is_grown and not core.progress and self._is_alone(group):
+                self._advance_alone(group)
+                continue
             flushed = group.log.flushed_index
             if flushed > core.flushed:
                 self._handle(group, e.Flushed(flushed, core.truncations))
+                continue
+            if group.is_grown:
+                self._handle_grown(group)
                 continue
             if core.commit > group.commit_told:
                 # A full disk cut the step short that would have told.

@@ -5,7 +5,7 @@ from typing import assert_never
 
 from moldau.log.interface import ControlKind
 from moldau.model.errors import ErrorCode, RefusedError
-from moldau.model.ids import NO_EPOCH, BrokerId, RaftIndex
+from moldau.model.ids import NO_EPOCH, BrokerId, Offset, RaftIndex
 from moldau.raft import events as e
 from moldau.raft.errors import RaftError
 from moldau.raft.events import Effect, Event, Role
@@ -121,17 +121,21 @@ class Effects:
         """To the owner, and to the members that this broker leads."""
         if end <= group.commit_told:
             return
-        group.commit_told = end
-        proposed = group.proposed
-        while proposed and proposed[0][0] <= end:
-            group.proposed_bytes -= proposed.popleft()[1]
+        offset = self.note_commit(group, end)
         if group.core.role is Role.LEADER:
             for broker in group.core.progress:
                 peer = self._peers.get(broker)
                 if peer is not None:
                     peer.beat.note_commit(group)
-        offset = group.log.offset_of(end)
         group.news.append(partial(group.owner.on_commit, group, offset))
+
+    def note_commit(self, group: Group, end: RaftIndex) -> Offset:
+        """Returns the offset of which the owner is to hear."""
+        group.commit_told = end
+        proposed = group.proposed
+        while proposed and proposed[0][0] <= end:
+            group.proposed_bytes -= proposed.popleft()[1]
+        return group.log.offset_of(end)
 
     def _change_role(self, group: Group, effect: e.RoleChanged) -> None:
         group.proposed.clear()

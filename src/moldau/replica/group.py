@@ -72,6 +72,7 @@ class Group:
         "core",
         "failure",
         "flush_handle",
+        "is_grown",
         "is_removed",
         "is_stepping",
         "key",
@@ -109,6 +110,8 @@ class Group:
         self.owner = owner
         self.flush_handle = flush_handle
         self.failure: MoldauError | None = None
+        self.is_grown = False
+        """The owner appended, and the core has not heard of it yet."""
         self.is_removed = False
         self.is_stepping = False
         self.queue: deque[Event] = deque()

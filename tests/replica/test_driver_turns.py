@@ -1,0 +1,169 @@
+"""What a core hears of proposals, and when: once per turn, and before anything else."""
+
+import asyncio
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+from raft_brokers import Broker, Cluster, propose, until
+
+from moldau.model.errors import ErrorCode, RefusedError
+from moldau.model.flush import FlushPolicy
+from moldau.model.ids import BrokerId
+from moldau.raft import events as e
+from moldau.raft.errors import RaftRefusal
+from moldau.raft.events import Effect, Event
+from moldau.raft.membership import Members
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(120):
+            await test
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(bounded())
+
+
+def record(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> list[Event]:
+    """Every event of group 0 from now on; each finds a core that knows its log."""
+    events: list[Event] = []
+    group = broker.group()
+    step = group.core.step
+
+    def recording(now: int, event: Event) -> list[Effect]:
+        if not isinstance(event, e.Appended):
+            group.core.check_invariants()
+        events.append(event)
+        return step(now, event)
+
+    monkeypatch.setattr(group.core, "step", recording)
+    return events
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("flush", [FlushPolicy.NEVER, FlushPolicy.ALWAYS])
+def test_a_core_hears_once_of_all_that_was_proposed_in_a_turn(
+    count: int, flush: FlushPolicy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        async with Cluster(count, directory=tmp_path, flush=flush) as cluster:
+            cluster.add_group()
+            leader = await cluster.wait_for_leader()
+            await cluster.produce()
+            owner, group = leader.owners[0], leader.group()
+            events = record(leader, monkeypatch)
+            for _ in range(10):
+                end = propose(leader)
+            assert not events
+            await until(lambda: owner.commit == end, lambda: cluster.describe(0))
+            appended = [event for event in events if isinstance(event, e.Appended)]
+            assert appended == [e.Appended(group.log.end_index)]
+            assert group.proposed_bytes == 0
+            assert not group.proposed
+
+    run(scenario())
+
+
+def test_whatever_happens_next_in_a_group_finds_a_core_that_knows_its_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario() -> None:
+        async with Cluster(3) as cluster:
+            cluster.add_group()
+            leader = await cluster.wait_for_leader()
+            await cluster.produce()
+            await cluster.agree()
+            driver, group = leader.driver, leader.group()
+            other = next(broker for broker in cluster.brokers.values() if broker is not leader)
+            events = record(leader, monkeypatch)
+
+            def is_told(event: type[Event]) -> bool:
+                place = next(n for n, one in enumerate(events) if isinstance(one, event))
+                return place > 0 and isinstance(events[place - 1], e.Appended)
+
+            propose(leader)
+            read = driver.read_index(group)
+            assert is_told(e.ReadAsked)
+            propose(leader)
+            with pytest.raises(RaftRefusal):
+                driver.transfer(group, BrokerId(9))
+            assert is_told(e.TransferAsked)
+            propose(leader)
+            with pytest.raises(RaftRefusal):
+                driver.change_members(group, Members((BrokerId(7), BrokerId(8))))
+            assert is_told(e.MembersAsked)
+            propose(leader)
+            driver.on_link_lost(other.id)
+            driver.on_link_up(other.id)
+            assert is_told(e.PeerLost)
+            propose(leader)
+            driver._on_due(group, driver.now)
+            group.core.check_invariants()
+            propose(leader)
+            assert leader.id in driver.in_sync(group, 1000)
+            group.core.check_invariants()
+            await read
+            await cluster.agree()
+
+    run(scenario())
+
+
+def test_the_bound_of_what_waits_counts_every_proposal_of_a_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario() -> None:
+        async with Cluster(1, flush=FlushPolicy.NEVER) as cluster:
+            cluster.add_group()
+            leader = await cluster.wait_for_leader()
+            owner, group, driver = leader.owners[0], leader.group(), leader.driver
+            monkeypatch.setattr(driver, "_uncommitted_bytes_max", 1000)
+            for _ in range(3):
+                end = propose(leader, value=bytes(300))
+            with pytest.raises(RefusedError) as refused:
+                propose(leader)
+            assert refused.value.code is ErrorCode.NOT_ENOUGH_REPLICAS
+            assert group.proposed_bytes > 1000
+            await until(lambda: owner.commit == end, "the commit")
+            assert group.proposed_bytes == 0
+            propose(leader)
+
+    run(scenario())
+
+
+def test_what_was_appended_in_the_turn_in_which_a_group_was_removed_is_nobodys_concern() -> None:
+    async def scenario() -> None:
+        async with Cluster(1, flush=FlushPolicy.NEVER) as cluster:
+            cluster.add_group()
+            leader = await cluster.wait_for_leader()
+            group, owner = leader.group(), leader.owners[0]
+            commits = owner.commits
+            propose(leader)
+            leader.driver.remove_group(group)
+            await asyncio.sleep(0.05)
+            assert owner.commits == commits
+            with pytest.raises(RefusedError):
+                leader.driver.check_leading(group)
+
+    run(scenario())
+
+
+def test_an_owner_of_a_group_of_one_may_propose_from_inside_a_commit() -> None:
+    async def scenario() -> None:
+        async with Cluster(1, flush=FlushPolicy.NEVER) as cluster:
+            cluster.add_group()
+            leader = await cluster.wait_for_leader()
+            owner = leader.owners[0]
+
+            def more(offset: int) -> None:
+                if offset < 5:
+                    propose(leader)
+
+            owner.on_committed = more
+            propose(leader)
+            await until(lambda: owner.commit == 5, "five commits, each by the one before")
+            leader.group().core.check_invariants()
+
+    run(scenario())
