@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
+from moldau.edge.kafka.deadlines import Deadlines
 from moldau.net.connection import Connection, Reply
 from moldau.service.broker import Broker
 from moldau.wire.framing import frame_response
@@ -28,6 +29,7 @@ class Call:
         "client_id",
         "connection",
         "correlation_id",
+        "deadlines",
         "reply_later",
         "version",
     )
@@ -40,6 +42,7 @@ class Call:
         version: int,
         correlation_id: int,
         client_id: str | None,
+        deadlines: Deadlines,
     ) -> None:
         self.broker = broker
         self.connection = connection
@@ -47,6 +50,7 @@ class Call:
         self.version = version
         self.correlation_id = correlation_id
         self.client_id = client_id
+        self.deadlines = deadlines
         self.reply_later: Reply | None = None
 
     @property

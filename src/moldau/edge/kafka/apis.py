@@ -5,6 +5,7 @@ from types import MappingProxyType
 
 from moldau.edge.kafka import (
     alter_configs,
+    alter_partition_reassignments,
     create_partitions,
     create_topics,
     delete_groups,
@@ -15,6 +16,7 @@ from moldau.edge.kafka import (
     describe_groups,
     describe_log_dirs,
     describe_topic_partitions,
+    elect_leaders,
     fetch,
     find_coordinator,
     heartbeat,
@@ -24,6 +26,7 @@ from moldau.edge.kafka import (
     leave_group,
     list_groups,
     list_offsets,
+    list_partition_reassignments,
     metadata,
     offset_commit,
     offset_delete,
@@ -37,6 +40,7 @@ from moldau.edge.kafka.api import Api
 
 _MODULES = (
     alter_configs,
+    alter_partition_reassignments,
     create_partitions,
     create_topics,
     delete_groups,
@@ -47,6 +51,7 @@ _MODULES = (
     describe_groups,
     describe_log_dirs,
     describe_topic_partitions,
+    elect_leaders,
     fetch,
     find_coordinator,
     heartbeat,
@@ -56,6 +61,7 @@ _MODULES = (
     leave_group,
     list_groups,
     list_offsets,
+    list_partition_reassignments,
     metadata,
     offset_commit,
     offset_delete,

@@ -13,7 +13,7 @@ from moldau.wire.registry import ApiKey
 _NO_WATERMARK = -1
 
 
-def handle(call: Call, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+async def handle(call: Call, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
     delete = call.broker.topics.delete_records
     topics = []
     for topic in request.topics:
@@ -24,7 +24,7 @@ def handle(call: Call, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
             )
             partitions.append(result)
             try:
-                result.low_watermark = delete(
+                result.low_watermark = await delete(
                     topic.name, partition.partition_index, partition.offset
                 )
             except RefusedError as error:

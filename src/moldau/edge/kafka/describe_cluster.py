@@ -2,6 +2,7 @@
 
 from moldau.edge.kafka import authorized
 from moldau.edge.kafka.api import Api, Call
+from moldau.edge.kafka.placement import controller_of
 from moldau.model.errors import ErrorCode
 from moldau.wire.messages.describe_cluster import (
     DescribeClusterBroker,
@@ -11,6 +12,7 @@ from moldau.wire.messages.describe_cluster import (
 from moldau.wire.registry import ApiKey
 
 _BROKERS, _CONTROLLERS = 1, 2
+_FENCED_FROM = 2
 
 
 def handle(call: Call, request: DescribeClusterRequest) -> DescribeClusterResponse:
@@ -26,14 +28,21 @@ def handle(call: Call, request: DescribeClusterRequest) -> DescribeClusterRespon
             cluster_id=image.cluster_id,
             brokers=[],
         )
+    alive = call.broker.cluster.alive
     return DescribeClusterResponse(
         cluster_id=image.cluster_id,
-        controller_id=call.broker.broker_id,
+        controller_id=controller_of(call.broker),
         brokers=[
             DescribeClusterBroker(
-                broker_id=broker.id, host=broker.host, port=broker.port, rack=broker.rack
+                broker_id=broker.id,
+                host=broker.host,
+                port=broker.port,
+                rack=broker.rack,
+                # What Kafka calls fenced: registered, and not heard of now.
+                is_fenced=call.version >= _FENCED_FROM and broker.id not in alive,
             )
             for broker in image.brokers.values()
+            if request.include_fenced_brokers or broker.id in alive
         ],
         cluster_authorized_operations=authorized.ON_CLUSTER
         if request.include_cluster_authorized_operations

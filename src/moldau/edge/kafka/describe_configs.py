@@ -2,7 +2,8 @@
 
 from moldau.edge.kafka.api import Api, Call
 from moldau.metadata.topic_configs import ConfigEntry
-from moldau.model.errors import RefusedError
+from moldau.model.errors import ErrorCode, RefusedError
+from moldau.service.configs import ResourceKind
 from moldau.wire.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -27,6 +28,7 @@ def _describe(
         resource_type=resource.resource_type, resource_name=resource.resource_name, configs=[]
     )
     try:
+        _check_broker(call, resource)
         entries = call.broker.configs.describe(resource.resource_type, resource.resource_name)
     except RefusedError as error:
         result.error_code = error.code
@@ -38,6 +40,18 @@ def _describe(
         _shown(entry, request) for entry in entries if not wanted or entry.name in wanted
     ]
     return result
+
+
+def _check_broker(call: Call, resource: DescribeConfigsResource) -> None:
+    """What a broker was started with only itself knows; clients ask it, as in Kafka."""
+    name = resource.resource_name
+    if resource.resource_type != ResourceKind.BROKER or not name.isdecimal():
+        return
+    me = call.broker.broker_id
+    if int(name) != me and int(name) in call.broker.image.brokers:
+        raise RefusedError(
+            ErrorCode.INVALID_REQUEST, f"This is broker {me}; ask broker {int(name)} itself"
+        )
 
 
 def _shown(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:

@@ -26,11 +26,13 @@ def handle(call: Call, request: DescribeLogDirsRequest) -> DescribeLogDirsRespon
         topic = topics.get(name)
         if topic is None:
             topic = topics[name] = DescribeLogDirsTopic(name=name, partitions=[])
+        replica = hosted.replica
         topic.partitions.append(
             DescribeLogDirsPartition(
                 partition_index=index,
-                partition_size=hosted.replica.log.size_bytes,
-                offset_lag=0,
+                partition_size=replica.log.size_bytes,
+                # A follower that heard of commits that it does not have yet.
+                offset_lag=max(0, replica.high_watermark - replica.log.end_offset),
                 is_future_key=False,
             )
         )

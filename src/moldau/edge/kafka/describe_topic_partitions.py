@@ -5,6 +5,7 @@ Topics come sorted by name, so that a cursor means the same in the next request.
 
 from moldau.edge.kafka import authorized
 from moldau.edge.kafka.api import Api, Call
+from moldau.edge.kafka.placement import place_of
 from moldau.metadata.image import Partition, Topic
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import NO_TOPIC_ID
@@ -66,22 +67,23 @@ def _describe(
     call: Call, topic: Topic, partitions: tuple[Partition, ...]
 ) -> DescribeTopicPartitionsResponseTopic:
     described = []
+    alive = call.broker.cluster.alive
     for partition in partitions:
-        leader, epoch = call.broker.leader_of(topic.name, partition.index)
-        has_leader = leader >= 0
-        replicas: list[int] = list(partition.replicas)
+        error, leader, epoch, replicas, in_sync, offline = place_of(
+            call.broker, topic, partition, alive
+        )
         described.append(
             DescribeTopicPartitionsResponsePartition(
-                error_code=ErrorCode.NONE if has_leader else ErrorCode.LEADER_NOT_AVAILABLE,
+                error_code=error,
                 partition_index=partition.index,
                 leader_id=leader,
                 leader_epoch=epoch,
                 replica_nodes=replicas,
-                isr_nodes=replicas if has_leader else [],
+                isr_nodes=in_sync,
                 # Empty and not null: the Java client does not look before it reads.
                 eligible_leader_replicas=[],
                 last_known_elr=[],
-                offline_replicas=[] if has_leader else replicas,
+                offline_replicas=offline,
             )
         )
     return DescribeTopicPartitionsResponseTopic(

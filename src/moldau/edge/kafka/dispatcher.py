@@ -6,6 +6,7 @@ from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from moldau.edge.kafka.api import Api, Call
+from moldau.edge.kafka.deadlines import Deadlines
 from moldau.edge.kafka.versions import unsupported_version_response
 from moldau.model.errors import PeerProtocolError
 from moldau.net.connection import Connection
@@ -23,6 +24,7 @@ class Dispatcher:
     def __init__(self, broker: Broker, apis: Mapping[int, Api]) -> None:
         self._broker = broker
         self._apis = {key: (api.handle, api.request, *api.versions) for key, api in apis.items()}
+        self._deadlines = Deadlines()
         self._tasks: set[asyncio.Task[None]] = set()
         self.requests_total = 0
 
@@ -39,7 +41,9 @@ class Dispatcher:
         else:
             # What Message.decode does, without the calls in between.
             request = decode(frame, position)
-        call = Call(self._broker, connection, key, version, correlation_id, client_id)
+        call = Call(
+            self._broker, connection, key, version, correlation_id, client_id, self._deadlines
+        )
         result = api[0](call, request)
         if result is None:
             return
@@ -73,6 +77,7 @@ class Dispatcher:
 
     async def stop(self) -> None:
         """Cancel what is still being handled; its clients see the connection close."""
+        self._deadlines.stop()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

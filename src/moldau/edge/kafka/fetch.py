@@ -1,11 +1,14 @@
 """Fetch (1): read record batches. Fetch sessions are not kept: the session id is always 0."""
 
 from moldau.edge.kafka.api import Api, Call
+from moldau.edge.kafka.placement import MOVED, current_leader
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import Offset, TopicId
 from moldau.service.fetch import FetchRequest as PartitionFetch
 from moldau.service.fetch import FetchResult
 from moldau.wire.messages.fetch import (
+    FetchLeader,
+    FetchNode,
     FetchRequest,
     FetchResponse,
     FetchResponsePartition,
@@ -14,6 +17,7 @@ from moldau.wire.messages.fetch import (
 from moldau.wire.registry import ApiKey
 
 _TOPIC_IDS_FROM = 13
+_LEADERS_FROM = 16
 _WAIT_MS_MAX = 300_000
 """Longer than any client waits for a reply; bounds the timers of forgotten requests."""
 
@@ -39,7 +43,7 @@ def handle(call: Call, request: FetchRequest) -> FetchResponse | None:
                     partition.current_leader_epoch,
                 )
             )
-    operation = _Operation(call, request)
+    operation = _Operation(call, request, wanted)
     parked = call.broker.fetch.fetch(
         wanted,
         bytes_min=request.min_bytes,
@@ -55,36 +59,55 @@ def handle(call: Call, request: FetchRequest) -> FetchResponse | None:
 class _Operation:
     """A fetch between its request and its response."""
 
-    __slots__ = ("_call", "_request")
+    __slots__ = ("_call", "_request", "_wanted")
 
-    def __init__(self, call: Call, request: FetchRequest) -> None:
+    def __init__(self, call: Call, request: FetchRequest, wanted: list[PartitionFetch]) -> None:
         self._call = call
         self._request = request
+        self._wanted = wanted
 
     def answer(self, results: list[FetchResult]) -> None:
         position = 0
+        nodes: dict[int, FetchNode] = {}
         topics: list[FetchResponseTopic] = []
         for topic in self._request.topics:
             partitions: list[FetchResponsePartition] = []
             for partition in topic.partitions:
                 result = results[position]
-                position += 1
-                partitions.append(
-                    FetchResponsePartition(
-                        partition_index=partition.partition,
-                        error_code=result.error,
-                        high_watermark=result.high_watermark,
-                        last_stable_offset=result.high_watermark,
-                        log_start_offset=result.log_start_offset,
-                        records=result.data if result.data is not None else b"",
-                    )
+                answer = FetchResponsePartition(
+                    partition_index=partition.partition,
+                    error_code=result.error,
+                    high_watermark=result.high_watermark,
+                    last_stable_offset=result.high_watermark,
+                    log_start_offset=result.log_start_offset,
+                    records=result.data if result.data is not None else b"",
                 )
+                partitions.append(answer)
+                if result.error is not ErrorCode.NONE:
+                    self._name_leader(self._wanted[position].topic, answer, nodes)
+                position += 1
             topics.append(
                 FetchResponseTopic(
                     topic=topic.topic, topic_id=topic.topic_id, partitions=partitions
                 )
             )
-        self._call.reply(FetchResponse(topics=topics))
+        response = FetchResponse(topics=topics)
+        if nodes:
+            response.node_endpoints = list(nodes.values())
+        self._call.reply(response)
+
+    def _name_leader(
+        self, topic: str | None, answer: FetchResponsePartition, nodes: dict[int, FetchNode]
+    ) -> None:
+        """Name the leader of a partition that is led elsewhere, or in another epoch (KIP-951)."""
+        if self._call.version < _LEADERS_FROM or answer.error_code not in MOVED:
+            return
+        leader = current_leader(self._call.broker, topic, answer.partition_index)
+        if leader is None:
+            return
+        answer.current_leader = FetchLeader(leader_id=leader.id, leader_epoch=leader.epoch)
+        node = leader.node
+        nodes[node.id] = FetchNode(node_id=node.id, host=node.host, port=node.port, rack=node.rack)
 
 
 API = Api(

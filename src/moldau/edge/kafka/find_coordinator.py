@@ -1,4 +1,4 @@
-"""FindCoordinator (10): which broker looks after a group. This one, of all groups."""
+"""FindCoordinator (10): which broker looks after a group."""
 
 from moldau.edge.kafka.api import Api, Call
 from moldau.model.errors import ErrorCode, RefusedError
@@ -37,7 +37,12 @@ async def _find(call: Call, key_type: int, key: str) -> FoundCoordinator:
         if key_type != GROUP:
             raise _refusal(call, key_type)
         # A client that finds its coordinator expects to commit there at once.
-        await call.broker.groups.find_coordinator(key)
+        coordinator = await call.broker.groups.find_coordinator(key)
+        broker = call.broker.image.brokers.get(coordinator)
+        if broker is None:
+            raise RefusedError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE, f"broker {coordinator} has left the cluster"
+            )
     except RefusedError as error:
         return FoundCoordinator(
             key=key,
@@ -47,7 +52,6 @@ async def _find(call: Call, key_type: int, key: str) -> FoundCoordinator:
             error_code=error.code,
             error_message=str(error),
         )
-    broker = call.broker.image.brokers[call.broker.broker_id]
     return FoundCoordinator(key=key, node_id=broker.id, host=broker.host, port=broker.port)
 
 

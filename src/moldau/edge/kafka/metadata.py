@@ -6,9 +6,10 @@ from typing import Any
 
 from moldau.edge.kafka import authorized
 from moldau.edge.kafka.api import Api, Call
+from moldau.edge.kafka.placement import controller_of, place_of
 from moldau.metadata.image import Topic
 from moldau.model.errors import ErrorCode, RefusedError
-from moldau.model.ids import NO_TOPIC_ID, TopicId
+from moldau.model.ids import NO_TOPIC_ID, BrokerId, TopicId
 from moldau.wire.messages.metadata import (
     MetadataBroker,
     MetadataRequest,
@@ -28,11 +29,12 @@ def handle(
     call: Call, request: MetadataRequest
 ) -> MetadataResponse | Coroutine[Any, Any, MetadataResponse]:
     topics = request.topics
+    alive = call.broker.cluster.alive
     if topics is None or (not topics and call.version < _EMPTY_MEANS_NONE_FROM):
         return _respond(
             call,
             request,
-            [describe(call, topic) for topic in call.broker.image.topics.values()],
+            [_describe(call, topic, alive) for topic in call.broker.image.topics.values()],
         )
     if request.allow_auto_topic_creation and call.broker.auto_create_topics:
         # Each once, however often it is named.
@@ -45,7 +47,7 @@ def handle(
         )
         if missing:
             return _create_then_respond(call, request, topics, missing)
-    return _respond(call, request, [_look_up(call, topic, {}) for topic in topics])
+    return _respond(call, request, [_look_up(call, topic, {}, alive) for topic in topics])
 
 
 async def _create_then_respond(
@@ -60,11 +62,15 @@ async def _create_then_respond(
             await call.broker.topics.ensure(name)
         except RefusedError as error:
             refused[name] = error.code
-    return _respond(call, request, [_look_up(call, topic, refused) for topic in topics])
+    alive = call.broker.cluster.alive
+    return _respond(call, request, [_look_up(call, topic, refused, alive) for topic in topics])
 
 
 def _look_up(
-    call: Call, wanted: MetadataRequestTopic, refused: dict[str, ErrorCode]
+    call: Call,
+    wanted: MetadataRequestTopic,
+    refused: dict[str, ErrorCode],
+    alive: frozenset[BrokerId],
 ) -> MetadataResponseTopic:
     image = call.broker.image
     if wanted.name is None or wanted.topic_id != NO_TOPIC_ID:
@@ -74,7 +80,7 @@ def _look_up(
         topic = image.topic(wanted.name)
         unknown = refused.get(wanted.name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     if topic is not None:
-        return describe(call, topic)
+        return _describe(call, topic, alive)
     name = wanted.name
     if name is None and call.version < _NULL_NAME_FROM:
         name = ""
@@ -83,20 +89,20 @@ def _look_up(
     )
 
 
-def describe(call: Call, topic: Topic) -> MetadataResponseTopic:
+def _describe(call: Call, topic: Topic, alive: frozenset[BrokerId]) -> MetadataResponseTopic:
     partitions = []
+    broker = call.broker
     for partition in topic.partitions:
-        leader, epoch = call.broker.leader_of(topic.name, partition.index)
-        replicas: list[int] = list(partition.replicas)
+        error, leader, epoch, replicas, in_sync, offline = place_of(broker, topic, partition, alive)
         partitions.append(
             MetadataResponsePartition(
-                error_code=ErrorCode.NONE if leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
+                error_code=error,
                 partition_index=partition.index,
                 leader_id=leader,
                 leader_epoch=epoch,
                 replica_nodes=replicas,
-                isr_nodes=replicas if leader >= 0 else [],
-                offline_replicas=[] if leader >= 0 else replicas,
+                isr_nodes=in_sync,
+                offline_replicas=offline,
             )
         )
     return MetadataResponseTopic(
@@ -121,7 +127,7 @@ def _respond(
             for broker in image.brokers.values()
         ],
         cluster_id=image.cluster_id,
-        controller_id=call.broker.broker_id,
+        controller_id=controller_of(call.broker),
         topics=topics,
         cluster_authorized_operations=authorized.ON_CLUSTER
         if request.include_cluster_authorized_operations

@@ -3,12 +3,15 @@
 from functools import partial
 
 from moldau.edge.kafka.api import Api, Call
+from moldau.edge.kafka.placement import MOVED, current_leader
 from moldau.edge.kafka.produce_reply import single_reply
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import Offset, TopicId
 from moldau.replica.replica import Replica
 from moldau.service.produce import ACKS_ALL, ACKS_NONE
 from moldau.wire.messages.produce import (
+    ProduceLeader,
+    ProduceNode,
     ProduceRequest,
     ProduceResponse,
     ProduceResponsePartition,
@@ -17,26 +20,50 @@ from moldau.wire.messages.produce import (
 )
 from moldau.wire.registry import ApiKey
 
+_LEADERS_FROM = 10
 _TOPIC_IDS_FROM = 13
 
 
 class PendingProduce:
     """A produce with acks=all, some of whose partitions are not yet committed."""
 
-    __slots__ = ("_call", "_response", "missing")
+    __slots__ = ("_call", "_failed", "_later", "_response", "_waiting")
 
-    def __init__(self, call: Call, response: ProduceResponse, missing: int) -> None:
+    def __init__(
+        self,
+        call: Call,
+        response: ProduceResponse,
+        waiting: list[ProduceResponsePartition],
+        failed: bool,
+    ) -> None:
         self._call = call
         self._response = response
-        self.missing = missing
+        self._waiting = dict(enumerate(waiting))
+        self._failed = failed
+        self._later = call.defer()
 
-    def settle(self, partition: ProduceResponsePartition, code: ErrorCode) -> None:
+    def start(self, timeout_ms: int) -> None:
+        """What was answered while the waiting was set up needs no deadline."""
+        if self._waiting:
+            self._call.deadlines.add(self._later, timeout_ms, self._settle_all)
+
+    def settle(self, number: int, code: ErrorCode) -> None:
+        partition = self._waiting.pop(number, None)
+        if partition is None:
+            # It came too late.
+            return
         if code is not ErrorCode.NONE:
+            self._failed = True
             partition.error_code = code
             partition.base_offset = -1
-        self.missing -= 1
-        if not self.missing:
-            self._call.reply(self._response)
+        if not self._waiting:
+            self._call.deadlines.remove(self._later)
+            response = self._response
+            self._call.reply(_with_leaders(self._call, response) if self._failed else response)
+
+    def _settle_all(self, code: ErrorCode) -> None:
+        for number in list(self._waiting):
+            self.settle(number, code)
 
 
 def handle(call: Call, request: ProduceRequest) -> ProduceResponse | None:
@@ -49,11 +76,13 @@ def handle(call: Call, request: ProduceRequest) -> ProduceResponse | None:
     if len(topics_asked) == 1 and call.version < _TOPIC_IDS_FROM:
         topic = topics_asked[0]
         if len(topic.partitions) == 1:
-            return _handle_single(call, acks, topic)
+            return _handle_single(call, acks, topic, request.timeout_ms)
     return _handle_many(call, acks, request)
 
 
-def _handle_single(call: Call, acks: int, topic: ProduceTopic) -> ProduceResponse | None:
+def _handle_single(
+    call: Call, acks: int, topic: ProduceTopic, timeout_ms: int
+) -> ProduceResponse | None:
     """One partition, as un-batched producers send it: the shortest way there and back."""
     partition = topic.partitions[0]
     records = partition.records
@@ -79,14 +108,17 @@ def _handle_single(call: Call, acks: int, topic: ProduceTopic) -> ProduceRespons
         call.connection.reply((reply,))
         return None
     later = call.defer()
+    deadlines = call.deadlines
 
     def settle(code: ErrorCode) -> None:
+        deadlines.remove(later)
         if code is ErrorCode.NONE:
             later.complete((reply,))
         else:
             answer = _refused(partition.index, RefusedError(code))
-            call.reply(_response_of(topic, [answer]))
+            call.reply(_response_of(call, topic, answer))
 
+    deadlines.add(later, timeout_ms, settle)
     replica.when_committed(proposal.end_offset, settle)
     return None
 
@@ -98,11 +130,13 @@ def _answer_refused(
         # The client asked for no replies, so a closed connection is all it can notice.
         call.connection.close(f"a produce with acks=0 failed: {error}")
         return None
-    return _response_of(topic, [_refused(topic.partitions[0].index, error)])
+    return _response_of(call, topic, _refused(topic.partitions[0].index, error))
 
 
-def _response_of(topic: ProduceTopic, answers: list[ProduceResponsePartition]) -> ProduceResponse:
-    return ProduceResponse(topics=[_topic_of(topic, answers)])
+def _response_of(
+    call: Call, topic: ProduceTopic, refused: ProduceResponsePartition
+) -> ProduceResponse:
+    return _with_leaders(call, ProduceResponse(topics=[_topic_of(topic, [refused])]))
 
 
 def _topic_of(topic: ProduceTopic, answers: list[ProduceResponsePartition]) -> ProduceResponseTopic:
@@ -115,7 +149,7 @@ def _handle_many(call: Call, acks: int, request: ProduceRequest) -> ProduceRespo
     waiting: list[tuple[Replica, Offset, ProduceResponsePartition]] = []
     failed = False
     for topic in request.topics:
-        name = topic.name if call.version < _TOPIC_IDS_FROM else _name_of(call, topic)
+        name = _name_of(call, topic)
         answers: list[ProduceResponsePartition] = []
         topics.append(_topic_of(topic, answers))
         for partition in topic.partitions:
@@ -148,15 +182,38 @@ def _handle_many(call: Call, acks: int, request: ProduceRequest) -> ProduceRespo
         return None
     response = ProduceResponse(topics=topics)
     if not waiting:
-        return response
-    call.defer()
-    pending = PendingProduce(call, response, len(waiting))
-    for replica, end_offset, answer in waiting:
-        replica.when_committed(end_offset, partial(pending.settle, answer))
+        return _with_leaders(call, response) if failed else response
+    pending = PendingProduce(call, response, [answer for _, _, answer in waiting], failed)
+    for number, (replica, end_offset, _) in enumerate(waiting):
+        replica.when_committed(end_offset, partial(pending.settle, number))
+    pending.start(request.timeout_ms)
     return None
 
 
-def _name_of(call: Call, topic: ProduceTopic) -> str | None:
+def _with_leaders(call: Call, response: ProduceResponse) -> ProduceResponse:
+    """Name the leader of every partition that is led elsewhere (KIP-951)."""
+    if call.version < _LEADERS_FROM:
+        return response
+    nodes: dict[int, ProduceNode] = {}
+    for topic in response.topics:
+        for partition in topic.partitions:
+            if partition.error_code not in MOVED:
+                continue
+            leader = current_leader(call.broker, _name_of(call, topic), partition.index)
+            if leader is None:
+                continue
+            partition.current_leader = ProduceLeader(leader_id=leader.id, leader_epoch=leader.epoch)
+            node = leader.node
+            nodes[node.id] = ProduceNode(
+                node_id=node.id, host=node.host, port=node.port, rack=node.rack
+            )
+    response.node_endpoints = list(nodes.values())
+    return response
+
+
+def _name_of(call: Call, topic: ProduceTopic | ProduceResponseTopic) -> str | None:
+    if call.version < _TOPIC_IDS_FROM:
+        return topic.name
     found = call.broker.image.topic_by_id(TopicId(topic.topic_id))
     return found.name if found is not None else None
 

@@ -1,0 +1,61 @@
+"""ElectLeaders (43): let the preferred replicas lead.
+
+Answered when the new leaders lead. Without a list of partitions, all that their preferred replica
+does not lead are elected, and those that needed no election are left out of the answer, as in
+Kafka. Unclean elections are never held: a group of replicas elects by itself as soon as it can
+without losing anything.
+"""
+
+from moldau.edge.kafka.api import Api, Call
+from moldau.edge.kafka.outcomes import outcomes
+from moldau.metadata.leader_balance import ElectionType
+from moldau.model.errors import ErrorCode
+from moldau.wire.messages.elect_leaders import (
+    ElectLeadersPartitionResult,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    ElectLeadersTopicResult,
+)
+from moldau.wire.registry import ApiKey
+
+_ELECTIONS = {election.value: election for election in ElectionType}
+
+
+async def handle(call: Call, request: ElectLeadersRequest) -> ElectLeadersResponse:
+    election = _ELECTIONS.get(request.election_type)
+    if election is None:
+        return ElectLeadersResponse(
+            error_code=ErrorCode.INVALID_REQUEST, replica_election_results=[]
+        )
+    cluster = call.broker.cluster
+    asked = request.topic_partitions
+    if asked is None:
+        wanted = list(cluster.elections_due())
+    else:
+        # Each once, however often it is named.
+        named = ((topic.topic, index) for topic in asked for index in topic.partitions)
+        wanted = list(dict.fromkeys(named))
+    refusals = await outcomes(
+        [cluster.elect(topic, index, election) for topic, index in wanted], request.timeout_ms
+    )
+    topics: dict[str, ElectLeadersTopicResult] = {}
+    for (name, index), refusal in zip(wanted, refusals, strict=True):
+        result = ElectLeadersPartitionResult(partition_id=index)
+        if refusal is not None:
+            if asked is None and refusal.code is ErrorCode.ELECTION_NOT_NEEDED:
+                continue
+            result.error_code, result.error_message = refusal.code, str(refusal)
+        topic = topics.get(name)
+        if topic is None:
+            topic = topics[name] = ElectLeadersTopicResult(topic=name, partition_result=[])
+        topic.partition_result.append(result)
+    return ElectLeadersResponse(replica_election_results=list(topics.values()))
+
+
+API = Api(
+    key=ApiKey.ELECT_LEADERS,
+    request=ElectLeadersRequest,
+    versions=(0, 2),
+    handle=handle,
+    note="unclean elections are refused: they would lose records",
+)

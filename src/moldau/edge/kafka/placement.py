@@ -1,0 +1,75 @@
+"""Owns what clients are told about the cluster: its brokers, and who holds and leads a partition.
+
+Every broker that is registered is listed, also one that this broker cannot reach: a client may
+reach it, and a broker that is cut off from the others must not make its clients forget them.
+"""
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+from moldau.metadata.image import Broker as RegisteredBroker
+from moldau.metadata.image import Partition, Topic
+from moldau.model.errors import ErrorCode
+from moldau.model.ids import BrokerId
+from moldau.service.broker import Broker
+
+NO_LEADER_ID = -1
+
+
+class PartitionPlace(NamedTuple):
+    """Where one partition is, in the words of Metadata."""
+
+    error: ErrorCode
+    leader: int
+    epoch: int
+    replicas: list[int]
+    in_sync: list[int]
+    offline: list[int]
+
+
+def place_of(
+    broker: Broker, topic: Topic, partition: Partition, alive: Collection[BrokerId]
+) -> PartitionPlace:
+    """`alive` is taken once for all partitions of an answer."""
+    cluster = broker.cluster
+    leader, epoch = cluster.leader_of(topic, partition.index)
+    error = ErrorCode.NONE
+    if leader not in broker.image.brokers:
+        # Nobody leads, or one that was removed since: a client can only ask again.
+        leader, error = BrokerId(NO_LEADER_ID), ErrorCode.LEADER_NOT_AVAILABLE
+    return PartitionPlace(
+        error,
+        leader,
+        epoch,
+        list(partition.replicas),
+        list(cluster.in_sync(topic, partition.index)),
+        [number for number in partition.replicas if number not in alive],
+    )
+
+
+def controller_of(broker: Broker) -> int:
+    """Where clients send what only the controller does in Kafka; here any broker takes it."""
+    controller = broker.cluster.controller_id
+    return controller if controller in broker.image.brokers else broker.broker_id
+
+
+class CurrentLeader(NamedTuple):
+    """Who leads a partition now, and how to reach it (KIP-951)."""
+
+    id: int
+    epoch: int
+    node: RegisteredBroker
+
+
+MOVED = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
+"""Errors whose answer names the leader, so that the client need not ask for it."""
+
+
+def current_leader(broker: Broker, topic: str | None, partition: int) -> CurrentLeader | None:
+    """The leader as far as this broker knows; None if it does not."""
+    found = broker.image.topic(topic) if topic is not None else None
+    if found is None or not 0 <= partition < len(found.partitions):
+        return None
+    leader, epoch = broker.cluster.leader_of(found, partition)
+    node = broker.image.brokers.get(leader)
+    return None if node is None else CurrentLeader(leader, epoch, node)

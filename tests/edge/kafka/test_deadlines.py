@@ -1,0 +1,87 @@
+"""Replies that wait are told when they are late, and only then."""
+
+import asyncio
+from typing import cast
+
+from moldau.edge.kafka.deadlines import TICK_MS, Deadlines
+from moldau.model.errors import ErrorCode
+from moldau.net.connection import Connection, Reply
+
+
+def reply() -> Reply:
+    return Reply(cast("Connection", None), 0)
+
+
+def test_only_who_waits_too_long_is_told_and_only_once() -> None:
+    async def run() -> tuple[list[ErrorCode], list[ErrorCode], int]:
+        deadlines = Deadlines()
+        late: list[ErrorCode] = []
+        waiting: list[ErrorCode] = []
+        deadlines.add(reply(), 0, late.append)
+        deadlines.add(reply(), 60_000, waiting.append)
+        for _ in range(200):
+            if late and deadlines.tick > 4:
+                break
+            await asyncio.sleep(TICK_MS / 2000)
+        left = len(deadlines)
+        deadlines.stop()
+        return late, waiting, left
+
+    late, waiting, left = asyncio.run(run())
+    assert late == [ErrorCode.REQUEST_TIMED_OUT]
+    assert waiting == []
+    assert left == 1
+
+
+def test_nobody_is_late_before_the_time_is_over() -> None:
+    async def run() -> float:
+        deadlines = Deadlines()
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[ErrorCode] = loop.create_future()
+        before = loop.time()
+        deadlines.add(reply(), 250, done.set_result)
+        await done
+        return loop.time() - before
+
+    # A bound from below: a slow machine only makes it longer.
+    assert asyncio.run(run()) >= 0.25
+
+
+def test_who_was_answered_is_forgotten_and_the_timer_ends() -> None:
+    async def run() -> tuple[int, bool]:
+        deadlines = Deadlines()
+        told: list[ErrorCode] = []
+        answered = reply()
+        deadlines.add(answered, 0, told.append)
+        deadlines.remove(answered)
+        deadlines.remove(answered)
+        for _ in range(200):
+            if deadlines.tick:
+                break
+            await asyncio.sleep(TICK_MS / 2000)
+        return len(told), deadlines.is_ticking
+
+    assert asyncio.run(run()) == (0, False)
+
+
+def test_one_that_answers_others_while_it_is_late_does_not_tell_them_twice() -> None:
+    async def run() -> list[str]:
+        deadlines = Deadlines()
+        told: list[str] = []
+        second = reply()
+
+        def first_is_late(_: ErrorCode) -> None:
+            told.append("first")
+            deadlines.remove(second)
+
+        deadlines.add(reply(), 0, first_is_late)
+        deadlines.add(second, 0, lambda _: told.append("second"))
+        for _ in range(200):
+            if deadlines.tick > 3:
+                break
+            await asyncio.sleep(TICK_MS / 2000)
+            if not deadlines.is_ticking:
+                break
+        return told
+
+    assert asyncio.run(run()) == ["first"]

@@ -1,0 +1,166 @@
+"""Owns calls of Kafka handlers without sockets: a broker's facade with what a test puts there.
+
+A question goes through the codec on its way in and its answer on the way out, so that a test sees
+what a client of that version would see.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, TypeVar, cast
+
+from moldau.edge.kafka.api import Api, Call
+from moldau.edge.kafka.deadlines import Deadlines
+from moldau.metadata.image import Broker as RegisteredBroker
+from moldau.metadata.image import Image, Partition, Topic
+from moldau.metadata.leaders import NO_LEADER, Leader
+from moldau.model.ids import BrokerId, Epoch, PartitionIndex, TopicId
+from moldau.model.slices import Chunk, FileSlice
+from moldau.net.connection import Connection, Reply
+from moldau.service.broker import Broker
+from moldau.wire.framing import read_response_header
+from moldau.wire.registry import RESPONSES
+from moldau.wire.schema import Request, Response
+
+R = TypeVar("R", bound=Response)
+
+
+def brokers(*numbers: int) -> dict[BrokerId, RegisteredBroker]:
+    return {
+        BrokerId(number): RegisteredBroker(
+            id=BrokerId(number), host=f"host-{number}", port=9000 + number, rack=f"rack-{number}"
+        )
+        for number in numbers
+    }
+
+
+def topic(name: str, *replicas: Sequence[int]) -> Topic:
+    """A topic with one partition for each list of replicas; its id is its name."""
+    return Topic(
+        name=name,
+        topic_id=TopicId(name.encode().ljust(16, b"-")),
+        partitions=tuple(
+            Partition(PartitionIndex(index), tuple(BrokerId(number) for number in numbers))
+            for index, numbers in enumerate(replicas)
+        ),
+    )
+
+
+def image(known: Mapping[BrokerId, RegisteredBroker], *topics: Topic) -> Image:
+    return Image(
+        cluster_id="a-cluster",
+        brokers=known,
+        topics={each.name: each for each in topics},
+        topics_by_id={each.topic_id: each for each in topics},
+    )
+
+
+class FakeCluster:
+    """What a broker knows of its cluster, as a test says it."""
+
+    def __init__(self, seen: Image) -> None:
+        self.image = seen
+        self.alive = frozenset(seen.brokers)
+        self.controller_id = -1
+        self.led: dict[tuple[str, int], Leader] = {}
+        self.synced: dict[tuple[str, int], tuple[int, ...]] = {}
+
+    def lead(self, name: str, index: int, broker: int, epoch: int) -> None:
+        self.led[name, index] = Leader(BrokerId(broker), Epoch(epoch))
+
+    def leader_of(self, found: Topic, index: int) -> Leader:
+        return self.led.get((found.name, index), NO_LEADER)
+
+    def in_sync(self, found: Topic, index: int) -> tuple[int, ...]:
+        return self.synced.get((found.name, index), ())
+
+
+class FakeConnection:
+    """Keeps what is answered."""
+
+    address = "127.0.0.1:1"
+    is_closed = False
+
+    def __init__(self) -> None:
+        self.replies: list[bytes] = []
+        self.closed_because: str | None = None
+        self._deferred: Reply | None = None
+
+    def reply(self, chunks: Sequence[Chunk]) -> None:
+        self.replies.append(b"".join(_bytes_of(chunk) for chunk in chunks))
+
+    def defer(self) -> Reply:
+        self._deferred = Reply(cast("Connection", self), 0)
+        return self._deferred
+
+    def reply_completed(self) -> None:
+        if self._deferred is not None and self._deferred.chunks is not None:
+            self.reply(self._deferred.chunks)
+
+    def no_reply(self) -> None:
+        pass
+
+    def close(self, reason: str, **_: object) -> None:
+        self.closed_because = reason
+
+
+def _bytes_of(chunk: Chunk) -> bytes:
+    if isinstance(chunk, FileSlice):
+        raise TypeError("no handler test reads files")
+    return bytes(chunk)
+
+
+class Asked:
+    """A question that was put to a handler."""
+
+    def __init__(self, api: Api, facade: Broker, request: Request, version: int) -> None:
+        self.connection = FakeConnection()
+        self.deadlines = Deadlines()
+        opened = cast("Connection", self.connection)
+        self.call = Call(facade, opened, api.key, version, 7, "test", self.deadlines)
+        sent = b"".join(_bytes_of(chunk) for chunk in request.encode(version))
+        self.result = api.handle(self.call, api.request.decode(memoryview(sent), version))
+
+    def answer(self, kind: type[R]) -> R:
+        """The answer that has come by now."""
+        (frame,) = self.connection.replies
+        body = memoryview(frame)[4:]
+        _, position = read_response_header(body, self.call.api_key, self.call.version)
+        found = RESPONSES[self.call.api_key].decode(body, self.call.version, position)
+        if not isinstance(found, kind):
+            raise TypeError(f"{found!r} is no {kind.__name__}")
+        return found
+
+
+def ask(api: Api, facade: Broker, request: Request, kind: type[R], version: int | None = None) -> R:
+    """What a client of this version is answered; of the newest version that is served if none."""
+
+    async def run() -> R:
+        asked = Asked(api, facade, request, api.versions[1] if version is None else version)
+        result = asked.result
+        if asyncio.iscoroutine(result):
+            result = await result
+        if isinstance(result, Response):
+            asked.call.reply(result)
+        return asked.answer(kind)
+
+    return asyncio.run(run())
+
+
+def facade(cluster: FakeCluster, *, me: int = 1, **parts: Any) -> Broker:
+    """A broker of this cluster; `parts` are those of its services that the handler needs."""
+    return cast(
+        "Broker",
+        SimpleNamespace(
+            broker_id=BrokerId(me),
+            image=cluster.image,
+            cluster=cluster,
+            auto_create_topics=False,
+            **parts,
+        ),
+    )
+
+
+def service(**calls: Callable[..., Any]) -> Any:
+    """A service that has only these calls."""
+    return SimpleNamespace(**calls)
