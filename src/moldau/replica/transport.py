@@ -47,14 +47,19 @@ class Transport:
         me: BrokerId,
         incarnation: str,
         authorize: Callable[[Hello], str | None],
+        epoch: int = 0,
         limits: LinkLimits | None = None,
     ) -> None:
-        """`incarnation`: the id of this broker's data directory."""
+        """`incarnation`: the id of this broker's data directory; `epoch`: of its registration.
+
+        `authorize` returns why a caller is refused, or None. It is asked again by `recheck`.
+        """
         self._loop = loop
         self._rng = rng
         self._cluster_id = cluster_id
         self.me = me
         self._incarnation = incarnation
+        self._epoch = epoch
         self._limits = limits
         self._handler: TransportHandler | None = None
         self.links: dict[BrokerId, PeerLink] = {}
@@ -88,7 +93,7 @@ class Transport:
         link = self.links[peer] = PeerLink(
             loop=self._loop,
             rng=self._rng,
-            hello=Hello(self._cluster_id, self.me, self._incarnation, peer),
+            hello=self._hello(peer),
             address=address,
             on_connected=partial(self._on_connected, peer),
             on_lost=partial(self._on_lost, peer),
@@ -105,6 +110,26 @@ class Transport:
             link.stop()
             self.rpc.peer_lost(peer)
         self.listener.disconnect(peer, "the broker left the cluster")
+
+    def _hello(self, peer: BrokerId) -> Hello:
+        return Hello(self._cluster_id, self.me, self._incarnation, peer, self._epoch)
+
+    @property
+    def epoch(self) -> int:
+        """Of this broker's registration, as it tells its peers."""
+        return self._epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """This broker is registered anew: connections made from now on say so."""
+        self._epoch = epoch
+        for peer, link in self.links.items():
+            link.introduce(self._hello(peer))
+            # Perhaps it was refused for this very reason.
+            link.nudge()
+
+    def recheck(self) -> None:
+        """Close the connections of peers that `authorize` refuses by now."""
+        self.listener.recheck()
 
     async def call(
         self, peer: BrokerId, method: int, payload: bytes, timeout_seconds: float
@@ -140,6 +165,9 @@ class Transport:
     # ---- what the listener says
 
     def on_peer_connected(self, hello: Hello) -> None:
+        link = self.links.get(hello.sender)
+        if link is not None:
+            link.nudge()
         if self._handler is not None:
             self._handler.on_peer_changed(hello.sender)
 

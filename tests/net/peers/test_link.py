@@ -306,6 +306,88 @@ def test_waiting_times_grow_up_to_a_bound_and_differ() -> None:
     run(scenario)
 
 
+def test_a_broker_that_is_not_known_yet_is_let_in_soon_after_it_is() -> None:
+    known: set[int] = set()
+
+    async def scenario() -> None:
+        handler = Handler()
+        async with (
+            listening(
+                handler, lambda hello: None if hello.epoch in known else "not registered"
+            ) as (listener, port),
+            linked(port, HELLO._replace(epoch=3)) as (link, events),
+        ):
+            link._attempts = 12
+            await until(lambda: listener.refused_total > 1)
+            # However often it could not be reached before, it is tried again soon.
+            assert link._attempts == 0
+            assert link._next_delay() < 0.5
+            known.add(3)
+            await until(lambda: events.up == 1)
+            assert [hello.epoch for hello in handler.connected] == [3]
+
+    run(scenario)
+
+
+def test_refusals_are_asked_about_ever_more_slowly_up_to_the_bound() -> None:
+    async def scenario() -> None:
+        async with linked(1) as (link, _):
+            delays = []
+            for refusals in (1, 5, 1000):
+                link._refusals = refusals
+                delays.append(link._next_delay())
+            assert 0.1 <= delays[0] <= 0.2 < 2 * delays[1]
+            assert 1 <= delays[2] <= 2
+
+    run(scenario)
+
+
+def test_a_link_that_waits_dials_at_once_when_its_peer_shows_itself() -> None:
+    is_known = False
+
+    async def scenario() -> None:
+        nonlocal is_known
+        limits = LinkLimits(refused_seconds_min=3600, retry_seconds_max=3600)
+        async with (
+            listening(Handler(), lambda _: None if is_known else "not yet") as (listener, port),
+            linked(port, limits=limits) as (link, events),
+        ):
+            await until(lambda: listener.refused_total == 1)
+            is_known = True
+            await asyncio.sleep(0.02)
+            assert not events.up
+            link.introduce(HELLO._replace(epoch=7))
+            link.nudge()
+            await until(lambda: events.up == 1)
+
+    run(scenario)
+
+
+def test_peers_that_would_be_refused_by_now_are_disconnected_and_others_are_not() -> None:
+    refused: set[int] = set()
+
+    async def scenario() -> None:
+        handler = Handler()
+        three = HELLO._replace(sender=BrokerId(3))
+        async with (
+            listening(handler, lambda hello: "removed" if hello.sender in refused else None) as (
+                listener,
+                port,
+            ),
+            linked(port) as (_, one),
+            linked(port, three) as (link, other),
+        ):
+            await until(lambda: (one.up, other.up) == (1, 1))
+            listener.recheck()
+            refused.add(3)
+            listener.recheck()
+            await until(lambda: link.refusal == "removed")
+            assert listener.peers == [ONE]
+            assert (one.lost, len(other.lost), handler.gone) == ([], 1, [3])
+
+    run(scenario)
+
+
 def test_a_peer_that_does_not_read_fills_the_queue_to_its_bound_and_no_further() -> None:
     limits = LinkLimits(queue_bytes_max=1 << 20)
 
@@ -340,7 +422,7 @@ def test_a_peer_that_does_not_read_fills_the_queue_to_its_bound_and_no_further()
 
 
 def test_handshakes_survive_the_way_and_what_is_cut_is_refused() -> None:
-    hello = Hello("cluster", BrokerId(5), "dir", BrokerId(0x7FFFFFFF))
+    hello = Hello("cluster", BrokerId(5), "dir", BrokerId(0x7FFFFFFF), 1 << 40)
     data = encode_hello(hello)
     assert decode_hello(memoryview(data)) == hello
     for cut in range(len(data)):

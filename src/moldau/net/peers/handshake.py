@@ -1,10 +1,12 @@
 """Owns the first frame each way on a connection between brokers: who calls, whom, and the answer.
 
-    hello    magic, version, cluster id, sender's id and incarnation, the id it means to reach
+    hello    magic, version, sender's id, the id it means to reach, the sender's registration,
+             cluster id, sender's incarnation
     answer   magic, version, accepted or not, and why not
 
 The incarnation is the id of the sender's data directory: a broker that comes back with another
-disk is another one, whatever it calls itself.
+disk is another one, whatever it calls itself. The registration counts how often the cluster has
+let the sender in: an earlier one speaks for a process that was replaced.
 """
 
 import struct
@@ -16,7 +18,7 @@ from moldau.model.ids import BrokerId
 PROTOCOL_VERSION: Final = 1
 HANDSHAKE_BYTES_MAX: Final = 2048
 _MAGIC: Final = b"MoPr"
-_HELLO: Final = struct.Struct(">4sHii")
+_HELLO: Final = struct.Struct(">4sHiiq")
 _ANSWER: Final = struct.Struct(">4sHB")
 _LENGTH: Final = struct.Struct(">H")
 _TEXT_BYTES_MAX: Final = 512
@@ -29,6 +31,8 @@ class Hello(NamedTuple):
     sender: BrokerId
     incarnation: str
     target: BrokerId
+    epoch: int = 0
+    """Of the sender's registration in the cluster; 0 before its first."""
     version: int = PROTOCOL_VERSION
 
 
@@ -40,21 +44,21 @@ class Answer(NamedTuple):
 
 
 def encode_hello(hello: Hello) -> bytes:
-    head = _HELLO.pack(_MAGIC, hello.version, hello.sender, hello.target)
+    head = _HELLO.pack(_MAGIC, hello.version, hello.sender, hello.target, hello.epoch)
     return head + _text(hello.cluster_id) + _text(hello.incarnation)
 
 
 def decode_hello(body: memoryview) -> Hello:
     """Raises PeerProtocolError. A later version may add fields at the end."""
     try:
-        magic, version, sender, target = _HELLO.unpack_from(body)
+        magic, version, sender, target, epoch = _HELLO.unpack_from(body)
     except struct.error:
         raise PeerProtocolError(f"a hello of {len(body)} bytes") from None
     if magic != _MAGIC:
         raise PeerProtocolError("the caller is no broker of this kind")
     cluster_id, position = _read_text(body, _HELLO.size)
     incarnation, _ = _read_text(body, position)
-    return Hello(cluster_id, BrokerId(sender), incarnation, BrokerId(target), version)
+    return Hello(cluster_id, BrokerId(sender), incarnation, BrokerId(target), epoch, version)
 
 
 def encode_answer(answer: Answer) -> bytes:

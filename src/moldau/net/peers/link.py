@@ -7,6 +7,7 @@ bound and dropped beyond, as a network may do.
 """
 
 import asyncio
+import contextlib
 import logging
 import random
 import socket
@@ -43,8 +44,14 @@ class LinkLimits:
     queue_chunks_max: int = 4096
     retry_seconds_min: float = 0.05
     retry_seconds_max: float = 2.0
+    refused_seconds_min: float = 0.2
+    """A peer that does not know this broker yet may know it any moment."""
     unacknowledged_ms_max: int = 10_000
     """A peer whose kernel takes nothing for this long is gone."""
+
+
+class _HelloRefusedError(PeerProtocolError):
+    """The peer is there, and wants nothing of this broker yet."""
 
 
 class _Stream(Outgoing):
@@ -128,6 +135,8 @@ class PeerLink:
         self._is_stopped = True
         self._wants_room = False
         self._attempts = 0
+        self._refusals = 0
+        self._nudged = asyncio.Event()
         self._connected_at = 0.0
         self.refusal = ""
         """Why the peer refused the last hello; empty if it did not."""
@@ -157,6 +166,14 @@ class PeerLink:
         if address != self.address:
             self.address = address
             self.reset("the peer moved")
+
+    def introduce(self, hello: Hello) -> None:
+        """As whom to dial from now on; a connection that stands is not touched."""
+        self._hello = hello
+
+    def nudge(self) -> None:
+        """The peer seems to be there: if it is not connected, dial it without waiting any more."""
+        self._nudged.set()
 
     def reset(self, reason: str) -> None:
         """Drop the connection with all that is queued, and dial again."""
@@ -245,25 +262,41 @@ class PeerLink:
     async def _dial(self) -> None:
         try:
             while True:
-                if self._attempts:
-                    await asyncio.sleep(self._next_delay())
+                if self._attempts or self._refusals:
+                    await self._pause(self._next_delay())
                 self._attempts += 1
                 try:
                     async with asyncio.timeout(_DIAL_SECONDS_MAX):
                         sock = await self._shake_hands()
                     break
+                except _HelloRefusedError as error:
+                    self._refusals += 1
+                    self._attempts = 0
+                    log.debug("broker %d: %s", self._hello.target, error)
                 except (OSError, TimeoutError, PeerProtocolError) as error:
+                    self._refusals = 0
                     log.debug("broker %d cannot be reached: %s", self._hello.target, error)
         finally:
             self._dialling = None
+        self._refusals = 0
         self._connected_at = self._loop.time()
         self._stream = _Stream(self._loop, sock, self)
         log.info("link to broker %d is up", self._hello.target)
         self._on_connected()
 
+    async def _pause(self, seconds: float) -> None:
+        """Until the time is over, or the peer shows itself."""
+        self._nudged.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._nudged.wait()
+
     def _next_delay(self) -> float:
         limits = self._limits
-        longest = limits.retry_seconds_min * (1 << min(self._attempts - 1, 16))
+        if self._refusals:
+            longest = limits.refused_seconds_min * (3 + self._refusals) / 4
+        else:
+            longest = limits.retry_seconds_min * (1 << min(self._attempts - 1, 16))
         # Never the same for two brokers: they would come back all at once.
         return min(longest, limits.retry_seconds_max) * (0.5 + self._rng.random() / 2)
 
@@ -294,7 +327,7 @@ class PeerLink:
                 if answer.reason:
                     log.warning("broker %d refuses: %s", self._hello.target, answer.reason)
             if answer.reason:
-                raise PeerProtocolError(f"refused: {answer.reason}")
+                raise _HelloRefusedError(f"refused: {answer.reason}")
         except BaseException:
             sock.close()
             raise

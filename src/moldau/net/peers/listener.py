@@ -44,6 +44,7 @@ _PEER_LIMITS: Final = ConnectionLimits(
     inflight_requests_max=1,
     outgoing_bytes_max=HANDSHAKE_BYTES_MAX,
 )
+_REFUSALS_KNOWN_MAX: Final = 64
 _LENGTH: Final = struct.Struct(">I")
 _KINDS: Final = {int(kind): kind for kind in FrameKind}
 
@@ -83,6 +84,7 @@ class PeerListener:
         self._handler = handler
         self._handshake_seconds_max = handshake_seconds_max
         self._connections: dict[BrokerId, Connection] = {}
+        self._refusals: dict[BrokerId, str] = {}
         self.refused_total = 0
         self._listener = Listener(
             loop=loop,
@@ -119,6 +121,14 @@ class PeerListener:
         if connection is not None:
             connection.close(reason, level=logging.INFO)
 
+    def recheck(self) -> None:
+        """Close the connections of peers that would be refused now."""
+        for peer, connection in list(self._connections.items()):
+            hello = connection.state
+            reason = self._judge(hello) if isinstance(hello, Hello) else None
+            if reason is not None:
+                self.disconnect(peer, reason)
+
     # ---- frames
 
     def _await_hello(self, connection: Connection) -> None:
@@ -146,9 +156,10 @@ class PeerListener:
         connection.reply([_LENGTH.pack(len(body)) + body])
         if reason is not None:
             self.refused_total += 1
-            log.warning("broker %d at %s refused: %s", hello.sender, connection.address, reason)
+            self._log_refusal(hello.sender, connection.address, reason)
             connection.drain()
             return
+        self._refusals.pop(hello.sender, None)
         earlier = self._connections.get(hello.sender)
         if earlier is not None:
             earlier.close("the peer connected anew")
@@ -156,6 +167,15 @@ class PeerListener:
         connection.set_limits(_PEER_LIMITS)
         self._connections[hello.sender] = connection
         self._handler.on_peer_connected(hello)
+
+    def _log_refusal(self, sender: BrokerId, address: object, reason: str) -> None:
+        """Once: a caller that is refused calls again and again."""
+        is_known = self._refusals.get(sender) == reason
+        if len(self._refusals) >= _REFUSALS_KNOWN_MAX:
+            self._refusals.clear()
+        self._refusals[sender] = reason
+        level = logging.DEBUG if is_known else logging.WARNING
+        log.log(level, "broker %d at %s refused: %s", sender, address, reason)
 
     def _judge(self, hello: Hello) -> str | None:
         if hello.version != PROTOCOL_VERSION:

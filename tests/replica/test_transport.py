@@ -1,0 +1,86 @@
+"""How a broker introduces itself to its peers, and who of them is let in."""
+
+import asyncio
+import random
+from collections.abc import Callable
+
+from raft_brokers import RealClock, until
+
+from moldau.model.ids import BrokerId
+from moldau.net.peers.handshake import Hello
+from moldau.net.peers.link import LinkLimits
+from moldau.replica.transport import Transport
+
+ONE, TWO = BrokerId(1), BrokerId(2)
+
+
+def make(
+    me: BrokerId, epoch: int, authorize: Callable[[Hello], str | None] = lambda _: None
+) -> Transport:
+    return Transport(
+        loop=asyncio.get_running_loop(),
+        clock=RealClock(),
+        rng=random.Random(me),
+        cluster_id="c",
+        me=me,
+        incarnation=f"dir{me}",
+        epoch=epoch,
+        authorize=authorize,
+        # Whoever is refused waits for ever, unless something happens.
+        limits=LinkLimits(refused_seconds_min=3600, retry_seconds_max=3600),
+    )
+
+
+def test_a_new_registration_is_told_at_once_to_peers_that_refused_the_old_one() -> None:
+    epochs: list[int] = []
+    known = 2
+
+    def authorize(hello: Hello) -> str | None:
+        epochs.append(hello.epoch)
+        return None if hello.epoch >= known else "out of date"
+
+    async def scenario() -> None:
+        nonlocal known
+        one, two = make(ONE, 1), make(TWO, 1, authorize)
+        address = two.bind("127.0.0.1", 0)
+        two.start()
+        try:
+            link = one.add_peer(TWO, address)
+            await until(lambda: link.refusal == "out of date", "the refusal")
+            one.set_epoch(2)
+            await until(lambda: link.is_connected, "the second attempt")
+            assert (epochs, one.epoch) == ([1, 2], 2)
+            two.recheck()
+            await asyncio.sleep(0.02)
+            assert link.is_connected
+            known = 3
+            two.recheck()
+            await until(lambda: link.refusal == "out of date", "the end of the old registration")
+            assert two.listener.peers == []
+            assert not link.is_connected
+        finally:
+            one.close()
+            two.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_peer_that_connects_is_dialled_without_waiting() -> None:
+    async def scenario() -> None:
+        one, two = make(ONE, 1), make(TWO, 1)
+        address = one.bind("127.0.0.1", 0)
+        one.start()
+        other = two.bind("127.0.0.1", 0)
+        try:
+            link = one.add_peer(TWO, other)
+            # Nobody accepts there yet; the next attempt would be in an hour.
+            link._attempts = 20
+            await asyncio.sleep(0.05)
+            two.start()
+            back = two.add_peer(ONE, address)
+            await until(lambda: back.is_connected and link.is_connected, "both links")
+        finally:
+            one.close()
+            two.close()
+
+    asyncio.run(scenario())
