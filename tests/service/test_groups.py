@@ -1,11 +1,17 @@
-"""Groups whose stored state is damaged, or has no place to go: refused, and never "no offset"."""
+"""Where a group is served; groups that cannot be: refused, and never told "no offset"."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
+from group_world import ME, OTHER, World, group_of, turns
 
 from moldau.client.kafka.connection import KafkaConnection
-from moldau.model.errors import ErrorCode
+from moldau.metadata.image import CONSUMER_OFFSETS_TOPIC
+from moldau.metadata.leaders import Leader
+from moldau.model.errors import ErrorCode, RefusedError
+from moldau.model.ids import Epoch
+from moldau.service import groups as groups_module
 from moldau.testing.broker import Broker
 from moldau.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from moldau.wire.messages.find_coordinator import (
@@ -98,3 +104,245 @@ def test_without_room_for_the_topic_of_offsets_clients_are_told_to_try_again() -
         KafkaConnection(broker.host, broker.port, client_id="c") as connection,
     ):
         assert coordinator_error(connection) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+# ---- finding the coordinator
+
+
+async def not_found(world: World, group: str) -> ErrorCode:
+    with pytest.raises(RefusedError) as refused:
+        await world.groups.find_coordinator(group)
+    return refused.value.code
+
+
+async def test_the_coordinator_is_the_leader_of_the_partition_that_the_group_hashes_to() -> None:
+    world = World()
+    world.lead(0)
+    world.leaders[1] = Leader(OTHER, Epoch(3))
+    assert await world.groups.find_coordinator(group_of(0)) == ME
+    assert await world.groups.find_coordinator(group_of(1)) == OTHER
+
+
+async def test_without_a_leader_the_client_is_told_at_once_to_try_again() -> None:
+    world = World()
+    task = asyncio.ensure_future(not_found(world, group_of(0)))
+    await turns(10)
+    assert task.done()
+    assert task.result() is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+async def test_whoever_asks_first_waits_until_the_new_topic_is_led_and_loaded() -> None:
+    world = World(bare=True)
+    loop = asyncio.get_running_loop()
+
+    def elect() -> None:
+        # Known as the leader a moment before it is ready.
+        world.leaders[0] = Leader(ME, Epoch(1))
+        loop.call_later(0.03, world.lead, 0)
+
+    world.created = lambda: loop.call_later(0.03, elect)  # type: ignore[assignment,return-value]
+    assert await world.groups.find_coordinator(group_of(0)) == ME
+    assert world.committed(group_of(0)) == {}
+
+
+async def test_a_commit_may_be_what_comes_first() -> None:
+    world = World(bare=True)
+    loop = asyncio.get_running_loop()
+    world.created = lambda: loop.call_later(0.03, world.lead, 0)  # type: ignore[assignment,return-value]
+    assert await world.commit(group_of(0), 5) is ErrorCode.NONE
+    assert world.committed(group_of(0)) == {"t": 5}
+
+
+async def test_the_wait_for_the_first_leader_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups_module, "_POLL_SECONDS", 0.0)
+    world = World(bare=True)
+    assert await not_found(world, group_of(0)) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+async def test_a_loading_that_takes_long_is_not_waited_for_to_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(groups_module, "_POLL_SECONDS", 0.0)
+    world = World()
+    replica = world.host()
+    replica.when_committed = lambda offset, callback: None  # type: ignore[method-assign]
+    world.lead()
+    assert await world.groups.find_coordinator(group_of(0)) == ME
+    assert world.committed(group_of(0)) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+
+async def test_where_no_topic_of_offsets_is_known_nobody_is_told_that_nothing_is_stored() -> None:
+    world = World(bare=True)
+    assert world.committed(group_of(0)) is ErrorCode.NOT_COORDINATOR
+
+
+async def test_groups_that_are_led_elsewhere_are_refused() -> None:
+    world = World()
+    world.lead(0)
+    world.leaders[1] = Leader(OTHER, Epoch(3))
+    await world.loaded()
+    elsewhere = group_of(1)
+    assert await world.commit(elsewhere, 1) is ErrorCode.NOT_COORDINATOR
+    assert world.committed(elsewhere) is ErrorCode.NOT_COORDINATOR
+    assert world.groups.describe(elsewhere).error is ErrorCode.NOT_COORDINATOR
+    assert await world.groups.delete_groups([elsewhere]) == {elsewhere: ErrorCode.NOT_COORDINATOR}
+
+
+async def test_a_deletion_that_leadership_overtakes_is_told_to_look_elsewhere() -> None:
+    world = World()
+    replica = world.lead()
+    await world.loaded()
+    group = group_of(0)
+    assert await world.commit(group, 1) is ErrorCode.NONE
+    replica.holds = True
+    deletion = asyncio.ensure_future(world.groups.delete_groups([group]))
+    await turns()
+    assert not deletion.done()
+    world.depose()
+    assert await deletion == {group: ErrorCode.NOT_COORDINATOR}
+
+
+async def test_to_lead_what_is_led_already_keeps_the_members() -> None:
+    world = World()
+    world.lead()
+    await world.loaded()
+    waiting = await world.join(group_of(0))
+    world.lead()
+    assert (await world.heartbeat(group_of(0), waiting)).error is ErrorCode.NONE
+
+
+async def test_a_replica_that_was_opened_anew_is_loaded_anew() -> None:
+    world = World()
+    world.lead()
+    await world.loaded()
+    assert await world.commit(group_of(0), 1) is ErrorCode.NONE
+    world.host()
+    world.lead()
+    await world.loaded()
+    assert world.committed(group_of(0)) == {}
+
+
+async def test_a_broker_on_its_own_needs_nobody_to_tell_who_leads() -> None:
+    world = World()
+    world.groups = world.make_groups(leader_of=None, broker=None)
+    world.host(0)
+    alone = world.image.topics[CONSUMER_OFFSETS_TOPIC].partitions[0].replicas[0]
+    assert await world.groups.find_coordinator(group_of(0)) == alone
+    assert await not_found(world, group_of(1)) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+# ---- deleted topics
+
+
+async def test_offsets_of_a_deleted_topic_go_with_it_where_their_group_is_led() -> None:
+    world = World()
+    replicas = [world.lead(index) for index in (0, 1)]
+    await world.loaded()
+    assert await world.commit(group_of(0), 1) is ErrorCode.NONE
+    world.depose(1)
+    ends = [replica.log.end_offset for replica in replicas]
+    world.delete("t")
+    world.groups.topics_deleted(frozenset({"t"}))
+    await turns()
+    assert world.committed(group_of(0)) == {}
+    assert [replica.log.end_offset - end for replica, end in zip(replicas, ends, strict=True)] == [
+        1,
+        0,
+    ]
+
+
+async def test_a_new_leader_drops_offsets_of_topics_that_were_deleted_before_its_time() -> None:
+    world = World()
+    replica = world.lead()
+    await world.loaded()
+    world.create("kept")
+    for topic in ("t", "kept"):
+        assert await world.commit(group_of(0), 1, topic) is ErrorCode.NONE
+    world.depose()
+    world.delete("t")
+    replica.win()
+    world.lead()
+    await world.loaded()
+    assert world.committed(group_of(0)) == {"kept": 1}
+    # And from the log, too.
+    world.depose()
+    world.create("t")
+    replica.win()
+    world.lead()
+    await world.loaded()
+    assert world.committed(group_of(0)) == {"kept": 1}
+
+
+async def test_a_leader_whose_image_lags_behind_drops_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(groups_module, "_IMAGE_RETRY_SECONDS", 0.0)
+    world = World()
+    replica = world.lead()
+    await world.loaded()
+    world.create("new")
+    assert await world.commit(group_of(0), 1, "new") is ErrorCode.NONE
+    world.depose()
+    current = world.image
+    world.delete("new")
+    lagging, world.image = world.image, current
+    assert lagging.topic("new") is None
+
+    async def fresh_image() -> object:
+        return current
+
+    world.groups = world.make_groups(fresh_image=fresh_image)
+    world.image = lagging
+    replica.win()
+    world.lead()
+    await world.loaded()
+    assert world.committed(group_of(0)) == {"new": 1}
+    # Without any way to a fresh image nothing is dropped either.
+    world.groups = world.make_groups()
+    world.lead()
+    await world.loaded()
+    assert world.committed(group_of(0)) == {"new": 1}
+
+
+async def test_a_fresh_image_that_is_not_to_be_had_is_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(groups_module, "_IMAGE_RETRY_SECONDS", 0.0)
+    world = World()
+    replica = world.lead()
+    await world.loaded()
+    assert await world.commit(group_of(0), 1) is ErrorCode.NONE
+    world.depose()
+    world.delete("t")
+    world.fresh_refusals = 2
+    replica.win()
+    world.lead()
+    await world.loaded()
+    assert (world.committed(group_of(0)), world.fresh_refusals) == ({}, 0)
+
+
+async def test_a_topic_that_is_created_again_while_the_image_is_asked_for_keeps_its_offsets() -> (
+    None
+):
+    world = World()
+    replica = world.lead()
+    await world.loaded()
+    assert await world.commit(group_of(0), 1) is ErrorCode.NONE
+    world.depose()
+    world.delete("t")
+    without = world.image
+    asked = asyncio.Event()
+
+    async def fresh_image() -> object:
+        await asked.wait()
+        return without
+
+    world.groups = world.make_groups(fresh_image=fresh_image)
+    replica.win()
+    world.lead()
+    await world.loaded()
+    world.create("t")
+    assert await world.commit(group_of(0), 2) is ErrorCode.NONE
+    asked.set()
+    await turns(5)
+    assert world.committed(group_of(0)) == {"t": 2}

@@ -305,15 +305,14 @@ class GroupService:
         """Committed offsets of these partitions, or of all.
 
         Refused while what the group stored cannot be read: "no offset" would send its consumers
-        back to the start, or past records that they never saw.
+        back to the start, or past records that they never saw. That holds also where this broker
+        knows of no topic of offsets: it may just not have heard of it yet.
         """
         try:
             coordinator = self._coordinator_of(group_id)
-        except RefusedError as error:
-            if error.code is ErrorCode.COORDINATOR_NOT_AVAILABLE:
-                # No group has stored anything yet.
-                return FetchOffsetsResult(error=ErrorCode.NONE, offsets={})
-            return FetchOffsetsResult(error=error.code, offsets={})
+        except RefusedError:
+            # The one code that makes every client look for the coordinator again.
+            return FetchOffsetsResult(error=ErrorCode.NOT_COORDINATOR, offsets={})
         return coordinator.state.fetch_offsets(group_id, partitions)
 
     def describe(self, group_id: str) -> DescribedGroup:
