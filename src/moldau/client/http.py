@@ -67,10 +67,13 @@ def call(
 def _read(response: "HTTPResponse", deadline: float) -> bytes:
     """All of the body. The socket's own timeout bounds each wait, this the sum of them."""
     pieces = bytearray()
-    while piece := response.read(_PIECE_BYTES):
+    # What is there, not as much as asked for: that could take as long as the sender likes.
+    while piece := response.read1(_PIECE_BYTES):
         pieces += piece
         if len(pieces) > REPLY_BYTES_MAX:
             raise NoAnswer(f"its answer has more than {REPLY_BYTES_MAX} bytes")
         if time.monotonic() > deadline:
             raise TimeoutError
+    if response.length:
+        raise NoAnswer("it hung up in the middle of its answer")
     return bytes(pieces)

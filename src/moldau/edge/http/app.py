@@ -1,5 +1,7 @@
 """Owns the HTTP interface as a whole: its areas put together, and what holds for every request."""
 
+import logging
+
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -17,6 +19,8 @@ from moldau.edge.http.answers import (
 )
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.service.broker import Broker
+
+log = logging.getLogger(__name__)
 
 
 def build_app(broker: Broker) -> Starlette:
@@ -78,7 +82,8 @@ async def _on_disconnect(request: Request, error: Exception) -> Response:
 
 
 async def _on_defect(request: Request, error: Exception) -> Response:
-    """The trace goes to the log, which the web server sees to, and not to the client."""
+    """The trace goes to the log, and not to the client."""
+    log.error("%s %s met a defect", request.method, request.scope["path"], exc_info=error)
     return answer_error(
         500,
         ErrorCode.UNKNOWN_SERVER_ERROR,

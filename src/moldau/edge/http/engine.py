@@ -132,8 +132,9 @@ class Engine(uvicorn.Server):
                 server_header=False,
                 access_log=False,
                 log_config=None,
-                # Below are what clients did wrong, and uvicorn's own start and stop.
-                log_level="error",
+                # The rest is what clients did wrong, its own start and stop, requests that a stop
+                # cut off, and defects, which the application has logged before.
+                log_level="critical",
             )
         )
         self._stopping = asyncio.Event()

@@ -1,0 +1,325 @@
+"""The routes: what they ask the cluster, what they answer, and what they refuse."""
+
+import asyncio
+import base64
+import json
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from http_cluster import JOIN, FakeCluster, Served, partition, served, topic, topology
+from moldau.edge.http import answers
+from moldau.model.errors import ErrorCode, RefusedError
+from moldau.model.topology import Endpoint, JoinRequest
+
+
+@pytest.fixture(scope="module")
+def listener() -> Iterator[Served]:
+    with served() as world:
+        yield world
+
+
+@pytest.fixture
+def world(listener: Served) -> Served:
+    """One listener for all, with a cluster that has forgotten what it was told."""
+    fresh = FakeCluster()
+    listener.cluster.__dict__.update(fresh.__dict__)
+    return listener
+
+
+def test_the_root_leads_to_the_rest(world):
+    status, headers, body = world.ask("GET", "/")
+    assert status == 200
+    assert (body["name"], body["broker"], body["cluster"]) == ("moldau", 1, "c")
+    assert "GET /api/v1/topology" in body["links"]
+    assert "POST /api/v1/cluster/join" in body["links"]
+    assert headers["cache-control"] == "no-store"
+    assert "server" not in headers
+
+
+def test_readiness_says_why_not(world):
+    assert world.ask("GET", "/readyz")[::2] == (200, {"ready": True, "reasons": []})
+    world.cluster.reasons = ["no leader of the metadata group", "catching up"]
+    status, headers, body = world.ask("GET", "/readyz")
+    assert status == 503
+    assert headers["retry-after"] == "1"
+    assert body == {"ready": False, "reasons": ["no leader of the metadata group", "catching up"]}
+    assert world.ask("GET", "/healthz?probe=1")[::2] == (200, {"status": "ok"})
+
+
+def test_a_probe_may_ask_for_the_head_only(world):
+    status, headers, body = world.ask("HEAD", "/readyz")
+    assert (status, body) == (200, None)
+    assert int(headers["content-length"]) > 0
+
+
+def test_the_topology_is_told_in_full(world):
+    world.cluster.shown = topology(
+        topic("t", partition(0, leader=-1, replicas=(1, 2), in_sync=(1,), adding=(2,)))
+    )
+    status, _, body = world.ask("GET", "/api/v1/topology")
+    assert status == 200
+    assert body == msgspec.to_builtins(world.cluster.shown, str_keys=True) | {
+        "brokers": [
+            {
+                "id": 1,
+                "kafka": ["127.0.0.1", 9092],
+                "raft": ["127.0.0.1", 19092],
+                "http": None,
+                "rack": None,
+                "state": "active",
+                "alive": True,
+                "epoch": 1,
+                "leaders": 1,
+                "replicas": 1,
+                "is_controller": True,
+                "is_me": True,
+            }
+        ],
+        "topics": [
+            {
+                "name": "t",
+                "id": "00" * 16,
+                "internal": False,
+                "partitions": [
+                    {
+                        "partition": 0,
+                        "leader": -1,
+                        "leader_epoch": 3,
+                        "replicas": [1, 2],
+                        "in_sync": [1],
+                        "adding": [2],
+                        "removing": [],
+                    }
+                ],
+            }
+        ],
+    }
+
+
+@pytest.mark.parametrize(
+    ("query", "names"),
+    [("", ["a", "b.c"]), ("?topic=b%2Ec", ["b.c"]), ("?topic=b.c&topic=a&topic=a", ["b.c", "a"])],
+)
+def test_the_topology_can_be_of_some_topics_only(world, query, names):
+    status, _, body = world.ask("GET", f"/api/v1/topology{query}")
+    assert status == 200
+    assert [found["name"] for found in body["topics"]] == names
+
+
+def test_a_topic_that_does_not_exist_is_not_found(world):
+    status, _, body = world.ask("GET", "/api/v1/topology?topic=nope")
+    assert status == 404
+    assert body["error"] == "UNKNOWN_TOPIC_OR_PARTITION"
+    assert "nope" in body["message"]
+
+
+def test_a_query_parameter_that_means_nothing_is_refused(world):
+    status, _, body = world.ask("GET", "/api/v1/topology?topics=a")
+    assert (status, body["error"]) == (400, "INVALID_REQUEST")
+    assert "'topics'" in body["message"]
+    assert "topic" in body["message"]
+
+
+def test_a_broker_joins_with_what_it_said(world):
+    wanted = msgspec.structs.replace(JOIN, rack="r", broker_id=2, http=Endpoint("::1", 8081))
+    status, _, body = world.ask("POST", "/api/v1/cluster/join", msgspec.json.encode(wanted))
+    assert status == 200
+    assert world.cluster.asked == [wanted]
+    assert base64.b64decode(body.pop("image")) == world.cluster.image
+    assert body == {"cluster_id": "c", "broker_id": 2, "epoch": 4, "voters": [1], "learners": [2]}
+
+
+def test_a_joiner_of_a_newer_version_may_say_more(world):
+    said = msgspec.to_builtins(JOIN) | {"zone": "unheard of"}
+    status, _, _ = world.ask("POST", "/api/v1/cluster/join", json.dumps(said).encode())
+    assert status == 200
+    assert world.cluster.asked == [JOIN]
+
+
+def test_leaving_is_accepted_and_can_be_taken_back(world):
+    status, _, body = world.ask("POST", "/api/v1/cluster/leave", b'{"broker": 2}')
+    assert (status, body) == (202, {"broker": 2, "state": "draining"})
+    status, _, body = world.ask("POST", "/api/v1/cluster/keep", b'{"broker": 2}')
+    assert (status, body) == (200, {"broker": 2, "state": "active"})
+    assert world.cluster.asked == [("drain", 2), ("keep", 2)]
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        (ErrorCode.INVALID_REGISTRATION, 400),
+        (ErrorCode.INVALID_REQUEST, 400),
+        (ErrorCode.INVALID_REPLICATION_FACTOR, 400),
+        (ErrorCode.UNSUPPORTED_VERSION, 400),
+        (ErrorCode.BROKER_ID_NOT_REGISTERED, 404),
+        (ErrorCode.DUPLICATE_BROKER_REGISTRATION, 409),
+        (ErrorCode.INCONSISTENT_CLUSTER_ID, 409),
+        (ErrorCode.NOT_CONTROLLER, 503),
+        (ErrorCode.NOT_LEADER_OR_FOLLOWER, 503),
+        (ErrorCode.LEADER_NOT_AVAILABLE, 503),
+        (ErrorCode.REQUEST_TIMED_OUT, 503),
+        (ErrorCode.UNKNOWN_SERVER_ERROR, 500),
+    ],
+)
+def test_a_refusal_carries_its_code_its_words_and_a_status(world, code, status):
+    world.cluster.failure = RefusedError(code, "the words")
+    world.cluster.failure.hint = "the hint"
+    got, headers, body = world.ask("POST", "/api/v1/cluster/leave", b'{"broker": 2}')
+    assert got == status
+    assert body == {"error": code.name, "message": "the words", "hint": "the hint"}
+    assert ("retry-after" in headers) == (status == 503)
+
+
+def test_what_the_cluster_does_not_decide_in_time_is_to_be_tried_again(world, monkeypatch):
+    monkeypatch.setattr(answers, "ANSWER_SECONDS_MAX", 0.1)
+    world.cluster.hold = asyncio.Event()
+    status, headers, body = world.ask("POST", "/api/v1/cluster/leave", b'{"broker": 2}')
+    assert (status, body["error"]) == (503, "REQUEST_TIMED_OUT")
+    assert "retry-after" in headers
+
+
+def test_a_defect_is_logged_and_not_shown(world, caplog):
+    world.cluster.failure = ZeroDivisionError("secret")
+    status, _, body = world.ask("GET", "/api/v1/topology")
+    assert (status, body["error"]) == (500, "UNKNOWN_SERVER_ERROR")
+    assert "secret" not in json.dumps(body)
+    assert "Traceback" not in json.dumps(body)
+    assert "ZeroDivisionError: secret" in caplog.text
+    world.cluster.failure = None
+    assert world.ask("GET", "/api/v1/topology")[0] == 200
+
+
+@pytest.mark.parametrize(
+    "path", ["/nope", "/healthz/", "/api/v1", "//", "/api/v2/topology", "/%00"]
+)
+def test_what_is_not_there_says_what_is(world, path):
+    status, _, body = world.ask("GET", path)
+    assert (status, body["error"]) == (404, "RESOURCE_NOT_FOUND")
+    assert "POST /api/v1/cluster/join" in body["hint"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("POST", "/healthz", {"GET", "HEAD"}),
+        ("DELETE", "/api/v1/topology", {"GET", "HEAD"}),
+        ("GET", "/api/v1/cluster/join", {"POST"}),
+        ("OPTIONS", "/api/v1/cluster/leave", {"POST"}),
+    ],
+)
+def test_a_method_that_does_not_fit_says_which_do(world, method, path, allowed):
+    status, headers, body = world.ask(method, path)
+    assert (status, body["error"]) == (405, "INVALID_REQUEST")
+    assert {name.strip() for name in headers["allow"].split(",")} == allowed
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b"\xff\xfe",
+        b'{"broker": "2"}',
+        b'{"broker": 2.5}',
+        b'{"brokers": 2}',
+        b'{"broker": 2} x',
+        b"[" * 100_000,
+        b'{"broker": ' + b"9" * 5000 + b"}",
+    ],
+    ids=lambda body: repr(body[:20]),
+)
+def test_a_body_that_does_not_fit_is_refused(world, body):
+    status, _, answer = world.ask("POST", "/api/v1/cluster/leave", body)
+    assert (status, answer["error"]) == (400, "INVALID_REQUEST")
+    assert world.cluster.asked == []
+
+
+@pytest.mark.parametrize("missing", ["incarnation", "process", "kafka", "raft", "http"])
+def test_a_joiner_must_say_who_it_is(world, missing):
+    said = msgspec.to_builtins(JOIN)
+    del said[missing]
+    status, _, body = world.ask("POST", "/api/v1/cluster/join", json.dumps(said).encode())
+    assert (status, body["error"]) == (400, "INVALID_REQUEST")
+    assert missing in body["message"]
+    assert world.cluster.asked == []
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"content-type": "text/plain"},
+        {"content-type": "application/x-www-form-urlencoded"},
+        {"content-type": "application/json; charset=latin-1"},
+        {"content-type": ""},
+        {"content-encoding": "gzip"},
+    ],
+    ids=str,
+)
+def test_what_does_not_say_that_it_is_json_is_not_read(world, headers):
+    status, _, _ = world.ask("POST", "/api/v1/cluster/leave", b'{"broker": 2}', headers)
+    assert status == 415
+    assert world.cluster.asked == []
+
+
+def test_json_may_say_its_charset(world):
+    headers = {"content-type": "Application/JSON; charset=UTF-8"}
+    assert world.ask("POST", "/api/v1/cluster/leave", b'{"broker": 2}', headers)[0] == 202
+
+
+def test_a_body_of_a_mebibyte_is_read_and_a_larger_one_is_not(world):
+    padded = b'{"broker": 2}'.ljust(answers.BODY_BYTES_MAX)
+    assert world.ask("POST", "/api/v1/cluster/leave", padded)[0] == 202
+    status, _, body = world.ask("POST", "/api/v1/cluster/leave", padded + b" ")
+    assert (status, body["error"]) == (413, "MESSAGE_TOO_LARGE")
+    assert len(world.cluster.asked) == 1
+
+
+def test_a_large_body_in_chunks_is_not_read_to_its_end(world):
+    with world.connect() as sock:
+        sock.sendall(
+            b"POST /api/v1/cluster/leave HTTP/1.1\r\nhost: x\r\n"
+            b"content-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
+        )
+        chunk = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
+        for _ in range(17):
+            sock.sendall(chunk)
+        assert sock.recv(12) == b"HTTP/1.1 413"
+
+
+def test_a_client_that_hangs_up_in_its_body_is_no_defect(world, caplog):
+    with world.connect() as sock:
+        sock.sendall(
+            b"POST /api/v1/cluster/leave HTTP/1.1\r\nhost: x\r\n"
+            b"content-type: application/json\r\ncontent-length: 100\r\n\r\n{"
+        )
+    assert world.ask("GET", "/healthz")[0] == 200
+    assert world.cluster.asked == []
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize("host", ["[", "[::1", "x y", ""])
+def test_a_strange_host_changes_nothing(world, host):
+    with world.connect() as sock:
+        sock.sendall(f"GET /nope HTTP/1.1\r\nhost: {host}\r\n\r\n".encode())
+        assert sock.recv(12) == b"HTTP/1.1 404"
+
+
+def test_bytes_that_are_no_http_end_the_connection(world):
+    with world.connect() as sock:
+        sock.sendall(b"\x00\x00\x00\x10kafka?")
+        sock.sendall(b"\r\n\r\n")
+        assert sock.recv(12) in (b"HTTP/1.1 400", b"")
+    assert world.ask("GET", "/healthz")[0] == 200
+
+
+def test_every_error_code_has_a_status():
+    for code in ErrorCode:
+        assert answers.status_of(code) in (400, 404, 409, 500, 503)
+
+
+def test_the_request_to_join_reads_back_as_it_was_written():
+    assert msgspec.json.decode(msgspec.json.encode(JOIN), type=JoinRequest) == JOIN

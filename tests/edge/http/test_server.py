@@ -1,0 +1,306 @@
+"""The listener: nothing is loaded before somebody comes, and nobody holds it up."""
+
+import asyncio
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from http_cluster import FakeCluster, Served, served
+from moldau.edge.http.server import HttpLimits, HttpListener
+
+REQUEST = b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n"
+
+
+def read_reply(sock: socket.socket) -> bytes:
+    """One reply with a Content-Length; what is empty was closed."""
+    data = b""
+    while b"\r\n\r\n" not in data:
+        piece = sock.recv(65536)
+        if not piece:
+            return data
+        data += piece
+    head, _, body = data.partition(b"\r\n\r\n")
+    length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+    while len(body) < length:
+        piece = sock.recv(65536)
+        if not piece:
+            break
+        body += piece
+    return head + b"\r\n\r\n" + body
+
+
+def is_closed(sock: socket.socket) -> bool:
+    """Waits for the other side to close; anything that still came is thrown away."""
+    try:
+        while sock.recv(65536):
+            pass
+    except ConnectionResetError:
+        pass
+    return True
+
+
+def test_the_web_server_is_not_imported_with_the_broker():
+    code = (
+        "import sys, moldau.server.broker, moldau.edge.http.server\n"
+        "print(sorted({'starlette', 'uvicorn', 'h11', 'anyio'} & set(sys.modules)))"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120)
+    assert printed.stdout == b"[]\n", printed.stderr
+
+
+def test_it_is_loaded_by_the_first_connection_which_gets_its_answer():
+    with served() as world:
+        assert not world.listener.is_loaded
+        status, _, body = world.ask("GET", "/healthz")
+        assert (status, body) == (200, {"status": "ok"})
+        assert world.listener.is_loaded
+
+
+def test_connections_that_come_while_it_loads_are_all_answered():
+    with served() as world:
+        early = [world.connect() for _ in range(20)]
+        for sock in early:
+            sock.sendall(REQUEST)
+        for sock in early:
+            assert read_reply(sock).startswith(b"HTTP/1.1 200")
+            sock.close()
+
+
+def test_a_taken_port_is_told_and_a_bound_one_is_closed_until_the_start():
+    async def scene() -> None:
+        loop = asyncio.get_running_loop()
+        first = HttpListener(loop=loop, make_app=lambda: None)
+        host, port = first.bind("127.0.0.1", 0)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((host, port), timeout=30)
+        first.start()
+        second = HttpListener(loop=loop, make_app=lambda: None)
+        with pytest.raises(OSError, match="in use"):
+            second.bind(host, port)
+        await first.stop(1.0)
+        # Free again at once.
+        second.bind(host, port)
+        second.start()
+        await second.stop(1.0)
+
+    asyncio.run(scene())
+
+
+def test_an_app_that_cannot_be_made_costs_the_listener_and_not_the_loop(caplog):
+    def broken():
+        raise RuntimeError("no app")
+
+    async def scene() -> None:
+        loop = asyncio.get_running_loop()
+        listener = HttpListener(loop=loop, make_app=broken)
+        host, port = listener.bind("127.0.0.1", 0)
+        listener.start()
+        reader, writer = await asyncio.open_connection(host, port)
+        with pytest.raises(ConnectionResetError):
+            await reader.readexactly(1)
+        writer.close()
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection(host, port)
+        await listener.stop(1.0)
+
+    asyncio.run(scene())
+    assert "HTTP is served no more" in caplog.text
+
+
+def test_signals_stay_the_brokers():
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    async def scene() -> dict[int, object]:
+        async def app(scope, receive, send):
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+
+        listener = HttpListener(loop=asyncio.get_running_loop(), make_app=lambda: app)
+        host, port = listener.bind("127.0.0.1", 0)
+        listener.start()
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(REQUEST)
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+        during = {number: signal.getsignal(number) for number in before}
+        writer.close()
+        await listener.stop(1.0)
+        return during
+
+    # Without a runner, which handles SIGINT itself.
+    loop = asyncio.new_event_loop()
+    try:
+        assert loop.run_until_complete(scene()) == before
+    finally:
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+
+
+def test_several_requests_share_a_connection():
+    with served() as world, world.connect() as sock:
+        for _ in range(3):
+            sock.sendall(REQUEST)
+            assert read_reply(sock).startswith(b"HTTP/1.1 200")
+
+
+def test_connections_above_the_cap_are_closed_and_the_others_stay():
+    with served(limits=HttpLimits(connections_max=2)) as world:
+        held = [world.connect(), world.connect()]
+        for sock in held:
+            sock.sendall(REQUEST)
+            assert read_reply(sock).startswith(b"HTTP/1.1 200")
+        with world.connect() as third:
+            assert is_closed(third)
+        held[0].sendall(REQUEST)
+        assert read_reply(held[0]).startswith(b"HTTP/1.1 200")
+        held[1].close()
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            with world.connect() as again:
+                try:
+                    again.sendall(REQUEST)
+                    if read_reply(again).startswith(b"HTTP/1.1 200"):
+                        break
+                except ConnectionError:
+                    pass
+        else:
+            pytest.fail("a place that became free was not given away")
+        held[0].close()
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"GET /heal",
+        b"POST /api/v1/cluster/leave HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+        b"content-length: 100\r\n\r\n{",
+    ],
+    ids=["nothing", "half a head", "half a body"],
+)
+def test_who_does_not_finish_a_request_is_hung_up_on(sent):
+    with served(limits=HttpLimits(request_seconds_max=0.2)) as world, world.connect() as sock:
+        sock.sendall(sent)
+        assert is_closed(sock)
+
+
+def test_sending_byte_by_byte_buys_no_time():
+    limits = HttpLimits(request_seconds_max=0.5, keep_alive_seconds_max=60)
+    with served(limits=limits) as world, world.connect() as sock:
+        sock.settimeout(0.05)
+        deadline = time.monotonic() + 30
+        while not is_hung_up_after_a_byte(sock):
+            assert time.monotonic() < deadline
+
+
+def is_hung_up_after_a_byte(sock: socket.socket) -> bool:
+    try:
+        sock.sendall(b"x")
+        return not sock.recv(1)
+    except TimeoutError:
+        return False
+    except ConnectionError:
+        return True
+
+
+def test_a_quiet_connection_is_closed_and_one_in_use_outlives_the_limit_of_a_request():
+    limits = HttpLimits(request_seconds_max=0.3, keep_alive_seconds_max=1)
+    with served(limits=limits) as world, world.connect() as sock:
+        sock.sendall(REQUEST)
+        assert read_reply(sock).startswith(b"HTTP/1.1 200")
+        time.sleep(0.6)
+        sock.sendall(REQUEST)
+        assert read_reply(sock).startswith(b"HTTP/1.1 200")
+        assert is_closed(sock)
+
+
+def test_a_slow_answer_is_no_slow_request():
+    cluster = FakeCluster()
+    with served(cluster, HttpLimits(request_seconds_max=0.2)) as world, world.connect() as sock:
+        cluster.hold = asyncio.Event()
+        body = b'{"broker": 1}'
+        sock.sendall(
+            b"POST /api/v1/cluster/leave HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+            b"content-length: %d\r\n\r\n" % len(body) + body
+        )
+        time.sleep(0.6)
+        world.loop.call_soon_threadsafe(cluster.hold.set)
+        assert read_reply(sock).startswith(b"HTTP/1.1 202")
+
+
+def test_who_does_not_read_a_large_reply_is_hung_up_on():
+    cluster = FakeCluster()
+    cluster.reasons = ["x" * 32 * 1024 * 1024]
+    limits = HttpLimits(reply_stall_seconds_max=0.3)
+    with served(cluster, limits) as world, world.connect() as sock:
+        sock.sendall(b"GET /readyz HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert sock.recv(1)
+        wait_until_no_connections(world)
+
+
+def wait_until_no_connections(world: Served) -> None:
+    async def count() -> int:
+        engine = world.listener._engine
+        return 0 if engine is None else len(engine.server_state.connections)
+
+    deadline = time.monotonic() + 30
+    while world.run(count):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_stop_lets_requests_finish_and_frees_the_port():
+    cluster = FakeCluster()
+    with served(cluster) as world, world.connect() as busy, world.connect() as idle:
+        idle.sendall(REQUEST)
+        read_reply(idle)
+        cluster.hold = asyncio.Event()
+        body = b'{"broker": 1}'
+        busy.sendall(
+            b"POST /api/v1/cluster/keep HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+            b"content-length: %d\r\n\r\n" % len(body) + body
+        )
+        deadline = time.monotonic() + 30
+        while not cluster.asked and time.monotonic() < deadline:
+            time.sleep(0.01)
+        stopping = asyncio.run_coroutine_threadsafe(world.listener.stop(30), world.loop)
+        assert is_closed(idle)
+        with pytest.raises(ConnectionRefusedError):
+            world.connect()
+        assert not stopping.done()
+        world.loop.call_soon_threadsafe(cluster.hold.set)
+        assert read_reply(busy).startswith(b"HTTP/1.1 200")
+        stopping.result(30)
+
+
+def test_a_stop_cuts_what_does_not_finish():
+    cluster = FakeCluster()
+    with served(cluster) as world, world.connect() as busy:
+        cluster.hold = asyncio.Event()
+        body = b'{"broker": 1}'
+        busy.sendall(
+            b"POST /api/v1/cluster/keep HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+            b"content-length: %d\r\n\r\n" % len(body) + body
+        )
+        deadline = time.monotonic() + 30
+        while not cluster.asked and time.monotonic() < deadline:
+            time.sleep(0.01)
+        world.run(lambda: world.listener.stop(0.1))
+        assert is_closed(busy)
+
+
+def test_a_stop_before_anybody_came_is_quick_and_loads_nothing():
+    with served() as world:
+        world.run(lambda: world.listener.stop(10))
+        assert not world.listener.is_loaded
+        with pytest.raises(ConnectionRefusedError):
+            world.connect()
+
+
+def test_a_stop_while_it_loads_waits_for_nobody():
+    with served() as world, world.connect() as sock:
+        world.run(lambda: world.listener.stop(10))
+        assert is_closed(sock)

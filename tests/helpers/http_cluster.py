@@ -1,0 +1,175 @@
+"""A cluster service that is told what to answer, behind the real HTTP listener on a real loop."""
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+import uvloop
+
+from moldau.edge.http.server import HttpLimits, HttpListener, listener_for
+from moldau.model.topology import (
+    Endpoint,
+    JoinReply,
+    JoinRequest,
+    Topology,
+    TopologyBroker,
+    TopologyPartition,
+    TopologyTopic,
+)
+
+T = TypeVar("T")
+
+JOIN = JoinRequest(
+    incarnation="directory-1",
+    process="process-1",
+    kafka=Endpoint("127.0.0.1", 9093),
+    raft=Endpoint("127.0.0.1", 19093),
+    http=Endpoint("127.0.0.1", 8081),
+)
+
+
+def topic(name: str, *partitions: TopologyPartition) -> TopologyTopic:
+    return TopologyTopic(name=name, id="00" * 16, partitions=partitions)
+
+
+def partition(number: int, leader: int = 1, **fields: Any) -> TopologyPartition:
+    lies: dict[str, Any] = {"replicas": (1,), "in_sync": (1,), **fields}
+    return TopologyPartition(partition=number, leader=leader, leader_epoch=3, **lies)
+
+
+def topology(*topics: TopologyTopic) -> Topology:
+    one = TopologyBroker(
+        id=1,
+        kafka=Endpoint("127.0.0.1", 9092),
+        raft=Endpoint("127.0.0.1", 19092),
+        http=None,
+        alive=True,
+        epoch=1,
+        leaders=1,
+        replicas=1,
+        is_controller=True,
+        is_me=True,
+    )
+    return Topology(
+        cluster_id="c", version=7, controller=1, answered_by=1, brokers=(one,), topics=topics
+    )
+
+
+class FakeCluster:
+    """Says what it was told to say, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[object] = []
+        self.failure: BaseException | None = None
+        self.hold: asyncio.Event | None = None
+        self.reasons: list[str] = []
+        self.shown = topology(topic("a", partition(0)), topic("b.c", partition(0)))
+        self.image = b"\x00\xff" * 10
+
+    async def _answer(self, *asked: object) -> None:
+        self.asked.append(asked if len(asked) > 1 else asked[0])
+        if self.hold is not None:
+            await self.hold.wait()
+        if self.failure is not None:
+            raise self.failure
+
+    async def join(self, request: JoinRequest) -> JoinReply:
+        await self._answer(request)
+        return JoinReply(
+            cluster_id="c", broker_id=2, epoch=4, image=self.image, voters=(1,), learners=(2,)
+        )
+
+    async def drain(self, broker_id: int) -> None:
+        await self._answer("drain", broker_id)
+
+    async def keep(self, broker_id: int) -> None:
+        await self._answer("keep", broker_id)
+
+    def topology(self) -> Topology:
+        if self.failure is not None:
+            raise self.failure
+        return self.shown
+
+    def health(self) -> list[str]:
+        return self.reasons
+
+
+class Served:
+    """A listener that runs in a thread of its own."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, cluster: FakeCluster) -> None:
+        self.loop = loop
+        self.cluster = cluster
+        self.listener: HttpListener
+        self.port = 0
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def run(self, work: Callable[[], Awaitable[T]]) -> T:
+        """On the listener's loop, waited for here."""
+
+        async def start() -> T:
+            return await work()
+
+        return asyncio.run_coroutine_threadsafe(start(), self.loop).result(30)
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> tuple[int, dict[str, str], Any]:
+        """Status, headers, and the JSON of the reply."""
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=30)
+        try:
+            sent = {"content-type": "application/json"} if body is not None else {}
+            connection.request(method, path, body=body, headers={**sent, **(headers or {})})
+            response = connection.getresponse()
+            raw = response.read()
+            names = {name.lower(): value for name, value in response.getheaders()}
+            if raw:
+                assert names["content-type"] == "application/json"
+            return response.status, names, json.loads(raw) if raw else None
+        finally:
+            connection.close()
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=30)
+
+
+@contextmanager
+def served(
+    cluster: FakeCluster | None = None, limits: HttpLimits | None = None
+) -> Iterator[Served]:
+    """A fake cluster behind a real listener."""
+    loop = uvloop.new_event_loop()
+    world = Served(loop, cluster or FakeCluster())
+    broker: Any = SimpleNamespace(
+        broker_id=1, image=SimpleNamespace(cluster_id="c"), cluster=world.cluster
+    )
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+
+    async def start() -> None:
+        world.listener = listener_for(broker, loop=loop, limits=limits or HttpLimits())
+        _, world.port = world.listener.bind("127.0.0.1", 0)
+        world.listener.start()
+
+    world.run(start)
+    try:
+        yield world
+    finally:
+        world.run(lambda: world.listener.stop(0.0))
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(30)
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()

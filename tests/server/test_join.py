@@ -1,0 +1,132 @@
+"""The way into a running cluster."""
+
+import asyncio
+import logging
+import socket
+import threading
+
+import pytest
+
+from http_cluster import JOIN, FakeCluster, served
+from moldau.model.errors import ConfigError, ErrorCode, RefusedError
+from moldau.server.config.schema import Address
+from moldau.server.join import join_cluster
+
+
+def join(port: int, *, seconds_max: float = 30):
+    return asyncio.run(join_cluster(Address("127.0.0.1", port), JOIN, seconds_max=seconds_max))
+
+
+def test_a_broker_is_taken_in(caplog):
+    caplog.set_level(logging.INFO)
+    with served() as world:
+        reply = join(world.port)
+        assert world.cluster.asked == [JOIN]
+        assert (reply.cluster_id, reply.broker_id, reply.epoch) == ("c", 2, 4)
+        assert (reply.voters, reply.learners) == ((1,), (2,))
+        assert reply.image == world.cluster.image
+    assert "joined cluster c as broker 2" in caplog.text
+
+
+def test_an_image_of_many_megabytes_arrives_whole():
+    cluster = FakeCluster()
+    cluster.image = bytes(range(256)) * 32 * 1024
+    with served(cluster) as world:
+        assert join(world.port).image == cluster.image
+
+
+def test_it_waits_for_a_cluster_without_a_leader(caplog):
+    caplog.set_level(logging.INFO)
+    cluster = FakeCluster()
+    cluster.failure = RefusedError(ErrorCode.NOT_CONTROLLER, "no leader of the metadata group")
+    with served(cluster) as world:
+
+        async def scene() -> int:
+            address = Address("127.0.0.1", world.port)
+            joining = asyncio.create_task(join_cluster(address, JOIN, seconds_max=30))
+            while len(cluster.asked) < 3:
+                assert not joining.done()
+                await asyncio.sleep(0.01)
+            cluster.failure = None
+            return (await joining).broker_id
+
+        assert asyncio.run(scene()) == 2
+    # Once, and not for each of the tries.
+    assert caplog.text.count("not joined yet: no leader of the metadata group") == 1
+
+
+def test_it_waits_for_a_member_that_is_still_starting():
+    with socket.socket() as later:
+        later.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        later.bind(("127.0.0.1", 0))
+        port = later.getsockname()[1]
+
+        async def scene() -> None:
+            joining = asyncio.create_task(
+                join_cluster(Address("127.0.0.1", port), JOIN, seconds_max=30)
+            )
+            await asyncio.sleep(0.3)
+            assert not joining.done()
+            later.listen()
+            joining_reached = asyncio.to_thread(later.accept)
+            sock, _ = await joining_reached
+            sock.close()
+            joining.cancel()
+            await asyncio.gather(joining, return_exceptions=True)
+
+        asyncio.run(scene())
+
+
+def test_a_refusal_ends_it_at_once_in_the_words_of_the_cluster():
+    cluster = FakeCluster()
+    cluster.failure = RefusedError(
+        ErrorCode.DUPLICATE_BROKER_REGISTRATION, "Broker id 2 belongs to another data directory"
+    )
+    with served(cluster) as world, pytest.raises(ConfigError) as caught:
+        join(world.port)
+    assert "Broker id 2 belongs to another data directory" in str(caught.value)
+    assert f"127.0.0.1:{world.port}" in str(caught.value)
+    assert caught.value.hint
+    assert len(cluster.asked) == 1
+
+
+def test_what_is_no_broker_ends_it_at_once():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def run() -> None:
+            sock, _ = server.accept()
+            with sock:
+                # To its end, or hanging up would reset the connection, and the answer be lost.
+                while not sock.recv(65536).endswith(b"}"):
+                    pass
+                sock.sendall(b"HTTP/1.1 404 Not Found\r\n\r\nnothing here")
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        with pytest.raises(ConfigError, match="not what a Moldau broker does"):
+            join(server.getsockname()[1])
+        thread.join(30)
+
+
+def test_it_gives_up_when_nobody_comes():
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        with pytest.raises(ConfigError, match="connection refused") as caught:
+            join(bound.getsockname()[1], seconds_max=0.3)
+    assert "join_addr" in str(caught.value)
+    assert "http.addr" in caught.value.hint
+
+
+def test_the_loop_goes_on_while_it_waits_and_it_can_be_cancelled():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+
+        async def scene() -> None:
+            address = Address("127.0.0.1", silent.getsockname()[1])
+            joining = asyncio.create_task(join_cluster(address, JOIN, seconds_max=1))
+            for _ in range(10):
+                await asyncio.sleep(0.01)
+            joining.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await joining
+
+        asyncio.run(scene())
