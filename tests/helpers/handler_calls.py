@@ -5,7 +5,7 @@ what a client of that version would see.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
@@ -71,8 +71,14 @@ class FakeCluster:
     def leader_of(self, found: Topic, index: int) -> Leader:
         return self.led.get((found.name, index), NO_LEADER)
 
-    def in_sync(self, found: Topic, index: int) -> tuple[int, ...]:
-        return self.synced.get((found.name, index), ())
+    def places(
+        self, found: Topic, partitions: Iterable[Partition]
+    ) -> Iterator[tuple[Leader, tuple[int, ...]]]:
+        for partition in partitions:
+            leader = self.leader_of(found, partition.index)
+            if leader.broker not in self.image.brokers:
+                leader = NO_LEADER
+            yield leader, self.synced.get((found.name, partition.index), ())
 
 
 class FakeConnection:

@@ -5,7 +5,7 @@ Topics come sorted by name, so that a cursor means the same in the next request.
 
 from moldau.edge.kafka import authorized
 from moldau.edge.kafka.api import Api, Call
-from moldau.edge.kafka.placement import place_of
+from moldau.edge.kafka.placement import places_of
 from moldau.metadata.image import Partition, Topic
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import NO_TOPIC_ID
@@ -67,11 +67,9 @@ def _describe(
     call: Call, topic: Topic, partitions: tuple[Partition, ...]
 ) -> DescribeTopicPartitionsResponseTopic:
     described = []
-    alive = call.broker.cluster.alive
-    for partition in partitions:
-        error, leader, epoch, replicas, in_sync, offline = place_of(
-            call.broker, topic, partition, alive
-        )
+    places = places_of(call.broker, topic, partitions, call.broker.cluster.alive)
+    for partition, place in zip(partitions, places, strict=True):
+        error, leader, epoch, replicas, in_sync, offline = place
         described.append(
             DescribeTopicPartitionsResponsePartition(
                 error_code=error,

@@ -6,7 +6,7 @@ from typing import Any
 
 from moldau.edge.kafka import authorized
 from moldau.edge.kafka.api import Api, Call
-from moldau.edge.kafka.placement import controller_of, place_of
+from moldau.edge.kafka.placement import controller_of, places_of
 from moldau.metadata.image import Topic
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import NO_TOPIC_ID, BrokerId, TopicId
@@ -90,21 +90,19 @@ def _look_up(
 
 
 def _describe(call: Call, topic: Topic, alive: frozenset[BrokerId]) -> MetadataResponseTopic:
-    partitions = []
-    broker = call.broker
-    for partition in topic.partitions:
-        error, leader, epoch, replicas, in_sync, offline = place_of(broker, topic, partition, alive)
-        partitions.append(
-            MetadataResponsePartition(
-                error_code=error,
-                partition_index=partition.index,
-                leader_id=leader,
-                leader_epoch=epoch,
-                replica_nodes=replicas,
-                isr_nodes=in_sync,
-                offline_replicas=offline,
-            )
+    places = places_of(call.broker, topic, topic.partitions, alive)
+    partitions = [
+        MetadataResponsePartition(
+            error_code=error,
+            partition_index=index,
+            leader_id=leader,
+            leader_epoch=epoch,
+            replica_nodes=replicas,
+            isr_nodes=in_sync,
+            offline_replicas=offline,
         )
+        for index, (error, leader, epoch, replicas, in_sync, offline) in enumerate(places)
+    ]
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,

@@ -4,7 +4,7 @@ Every broker that is registered is listed, also one that this broker cannot reac
 reach it, and a broker that is cut off from the others must not make its clients forget them.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from moldau.metadata.image import Broker as RegisteredBroker
@@ -12,8 +12,6 @@ from moldau.metadata.image import Partition, Topic
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import BrokerId
 from moldau.service.broker import Broker
-
-NO_LEADER_ID = -1
 
 
 class PartitionPlace(NamedTuple):
@@ -27,24 +25,22 @@ class PartitionPlace(NamedTuple):
     offline: list[int]
 
 
-def place_of(
-    broker: Broker, topic: Topic, partition: Partition, alive: Collection[BrokerId]
-) -> PartitionPlace:
-    """`alive` is taken once for all partitions of an answer."""
-    cluster = broker.cluster
-    leader, epoch = cluster.leader_of(topic, partition.index)
-    error = ErrorCode.NONE
-    if leader not in broker.image.brokers:
-        # Nobody leads, or one that was removed since: a client can only ask again.
-        leader, error = BrokerId(NO_LEADER_ID), ErrorCode.LEADER_NOT_AVAILABLE
-    return PartitionPlace(
-        error,
-        leader,
-        epoch,
-        list(partition.replicas),
-        list(cluster.in_sync(topic, partition.index)),
-        [number for number in partition.replicas if number not in alive],
-    )
+def places_of(
+    broker: Broker, topic: Topic, partitions: Sequence[Partition], alive: Collection[BrokerId]
+) -> Iterator[PartitionPlace]:
+    """Each in the order given; `alive` is taken once for all topics of an answer."""
+    places = broker.cluster.places(topic, partitions)
+    for partition, ((leader, epoch), in_sync) in zip(partitions, places, strict=True):
+        replicas = partition.replicas
+        yield PartitionPlace(
+            # Nobody leads, or one that was removed since: a client can only ask again.
+            ErrorCode.NONE if leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
+            leader,
+            epoch,
+            list(replicas),
+            list(in_sync),
+            [number for number in replicas if number not in alive],
+        )
 
 
 def controller_of(broker: Broker) -> int:
