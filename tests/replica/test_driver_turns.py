@@ -13,6 +13,7 @@ from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.flush import FlushPolicy
 from moldau.model.ids import BrokerId
 from moldau.raft import events as e
+from moldau.raft.config import RaftConfig
 from moldau.raft.errors import RaftRefusal
 from moldau.raft.events import Effect, Event
 from moldau.raft.membership import Members
@@ -165,5 +166,103 @@ def test_an_owner_of_a_group_of_one_may_propose_from_inside_a_commit() -> None:
             propose(leader)
             await until(lambda: owner.commit == 5, "five commits, each by the one before")
             leader.group().core.check_invariants()
+
+    run(scenario())
+
+
+def test_a_beat_in_between_tells_followers_of_a_commit_at_once() -> None:
+    async def scenario() -> None:
+        # Patient followers: the leader is silent for a while here.
+        config = RaftConfig(election_ms_min=10_000, election_ms_max=20_000)
+        async with Cluster(3, flush=FlushPolicy.NEVER, config=config) as cluster:
+            cluster.add_group()
+            cluster.brokers[1].driver.campaign(cluster.brokers[1].group())
+            leader = await cluster.wait_for_leader()
+            await cluster.produce()
+            await cluster.agree()
+            owner, driver = leader.owners[0], leader.driver
+            others = [broker for broker in cluster.brokers.values() if broker is not leader]
+            # Until the followers are on the list of the heartbeat.
+            await until(
+                lambda: all(not peer.beat.unconfirmed for peer in driver._peers.values()),
+                "confirmed followers",
+            )
+            driver._beats.stop()
+            end = propose(leader)
+            await until(lambda: owner.commit == end, "the leader's commit")
+            assert all(broker.owners[0].commit < end for broker in others)
+            frames = [link.frames_total for link in leader.transport.links.values()]
+            driver.beat_now()
+            driver.beat_now()
+            await until(
+                lambda: all(broker.owners[0].commit == end for broker in others),
+                "the followers' commits",
+            )
+            assert [link.frames_total for link in leader.transport.links.values()] == [
+                count + 1 for count in frames
+            ]
+            driver._beats.start()
+            # From inside a commit: in the same turn.
+            owner.on_committed = lambda _: driver.beat_now()
+            await cluster.produce()
+            await cluster.agree()
+
+    run(scenario())
+
+
+def test_peers_are_alive_as_long_as_their_heartbeats_come() -> None:
+    async def scenario() -> None:
+        async with Cluster(3) as cluster:
+            one = cluster.brokers[1].driver
+            assert one.alive(1 << 40) == set()
+            await until(lambda: one.alive(10_000) == {2, 3}, "the first heartbeats")
+            cluster.brokers[3].stop()
+            await until(lambda: one.alive(500) == {2}, "the silence of broker 3")
+            assert one.alive(60_000) == {2, 3}
+
+    run(scenario())
+
+
+def test_who_hands_leadership_over_hears_how_that_ended() -> None:
+    async def scenario() -> None:
+        async with Cluster(3) as cluster:
+            cluster.add_group()
+            await cluster.produce(5)
+            old = await cluster.wait_for_leader()
+            group = old.group()
+            target = next(broker for broker in cluster.brokers.values() if broker is not old)
+            handed = old.driver.transfer(group, target.id)
+            with pytest.raises(RaftRefusal):
+                old.driver.transfer(group, target.id)
+            assert await handed
+            assert group.leader == target.id
+            # To somebody who is gone: given up, and this broker still leads.
+            leader = await cluster.wait_for_leader(other_than=old.id)
+            gone = next(b for b in cluster.brokers.values() if b not in (old, leader))
+            gone.stop()
+            await cluster.produce(5)
+            if leader.group().is_leader:
+                assert not await leader.driver.transfer(leader.group(), gone.id)
+            with pytest.raises(RaftRefusal):
+                old.driver.transfer(group, BrokerId(9))
+
+    run(scenario())
+
+
+def test_a_transfer_ends_with_its_group() -> None:
+    async def scenario() -> None:
+        async with Cluster(3) as cluster:
+            cluster.add_group()
+            leader = await cluster.wait_for_leader()
+            for broker in cluster.brokers.values():
+                if broker is not leader:
+                    broker.stop()
+            group, driver = leader.group(), leader.driver
+            target = next(voter for voter in group.members.voters if voter != leader.id)
+            handed = driver.transfer(group, target)
+            driver.remove_group(group)
+            assert handed.done()
+            assert not handed.result()
+            assert not await driver.transfer(group, target)
 
     run(scenario())

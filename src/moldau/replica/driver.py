@@ -12,7 +12,7 @@ before its timer fires, and before it judges a candidate.
 import asyncio
 import logging
 import random
-from asyncio import AbstractEventLoop, TimerHandle
+from asyncio import AbstractEventLoop
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -27,21 +27,21 @@ from moldau.model.errors import (
     RefusedError,
     StorageError,
 )
-from moldau.model.ids import NO_EPOCH, BrokerId, Epoch, Offset
-from moldau.net.peers.frames import FrameKind
+from moldau.model.ids import BrokerId, Offset
 from moldau.raft import events as e
 from moldau.raft.config import RaftConfig
 from moldau.raft.core import RaftCore
 from moldau.raft.errors import RaftError
 from moldau.raft.events import Event, Role
-from moldau.raft.membership import Members
+from moldau.raft.membership import NO_BROKER, Members
 from moldau.raft.messages import AppendAnswered, Pong, VoteAsked
 from moldau.raft.progress import FOREVER
 from moldau.records.batch import BatchHeader, stamp
+from moldau.replica.beats import Beats
 from moldau.replica.effects import Effects
 from moldau.replica.flusher import Flusher, FlushHandle
-from moldau.replica.group import FollowerProgress, Group, GroupOwner
-from moldau.replica.heartbeat import PeerBeat, decode_heartbeat, encode_heartbeat
+from moldau.replica.group import FollowerProgress, Group, GroupOwner, give_up
+from moldau.replica.heartbeat import PeerBeat
 from moldau.replica.log_view import GroupLog
 from moldau.replica.peer import Peer
 from moldau.replica.peer_codec import GroupKey, Parcel, decode_frame
@@ -81,7 +81,6 @@ class Driver:
         self._flusher = flusher
         self._transport = transport
         self._config = config or RaftConfig()
-        self._heartbeat_seconds = heartbeat_ms / 1000
         self._uncommitted_bytes_max = uncommitted_bytes_max
         self.me = transport.me
         self._session = rng.getrandbits(64)
@@ -96,7 +95,14 @@ class Driver:
         self._is_turning = False
         self._turn_due = False
         self._timers = GroupTimers(loop=loop, now=lambda: self.now, on_due=self._on_due)
-        self._beat_timer: TimerHandle | None = None
+        self._beats = Beats(
+            loop=loop,
+            now=lambda: self.now,
+            interval_ms=heartbeat_ms,
+            peers=self._peers,
+            groups=self._groups,
+            handle_all=self._handle_all,
+        )
         self._read_number = 0
         self.unknown_total = 0
         """Messages for groups that are not here."""
@@ -104,13 +110,12 @@ class Driver:
 
     def start(self) -> None:
         """Begin to beat; the transport is started by its owner."""
-        self._beat_timer = self._loop.call_later(self._heartbeat_seconds, self._on_beat)
+        self._beats.start()
 
     def stop(self) -> None:
         """Step nothing any more. Logs, flusher and transport are closed by their owners."""
         self._timers.stop()
-        if self._beat_timer is not None:
-            self._beat_timer.cancel()
+        self._beats.stop()
         for group in list(self._names.values()):
             self.remove_group(group)
         self._votes.stop()
@@ -200,6 +205,7 @@ class Driver:
         for future in reads.values():
             if not future.done():
                 future.set_exception(RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+        group.end_transfer(NO_BROKER)
 
     def get(self, key: GroupKey) -> Group | None:
         return self._groups.get(key.wire)
@@ -265,9 +271,32 @@ class Driver:
         """Stand for election now, e.g. as the preferred leader of a fresh group."""
         self._handle(group, e.CampaignAsked())
 
-    def transfer(self, group: Group, target: BrokerId) -> None:
-        """Hand leadership over; on_role tells. Raises RaftRefusal."""
+    def transfer(self, group: Group, target: BrokerId) -> asyncio.Future[bool]:
+        """Hand leadership over. Raises RaftRefusal.
+
+        Tells whether the target leads: True once it says so; False if somebody else does, if it
+        was given up (this broker still leads then), or if nobody knows in time.
+        """
+        future: asyncio.Future[bool] = self._loop.create_future()
+        if not group.is_running:
+            future.set_result(False)
+            return future
         self._handle(group, e.TransferAsked(target))
+        group.end_transfer(NO_BROKER)
+        group.transfer = (target, future)
+        config = self._config
+        seconds = (config.transfer_ms_max + 2 * config.election_ms_max) / 1000
+        timer = self._loop.call_later(seconds, give_up, future)
+        future.add_done_callback(lambda _: timer.cancel())
+        return future
+
+    def restore_vote(self, group: Group) -> None:
+        """The group made this broker a voter, and it holds the entry that says so."""
+        self._handle(group, e.VoteRestored())
+
+    def look_at(self, group: Group) -> None:
+        """The log's settings changed: what counts as flushed may have, too."""
+        self._touch(group)
 
     def change_members(self, group: Group, members: Members) -> None:
         """Raises RaftRefusal."""
@@ -299,6 +328,15 @@ class Driver:
             )
             for broker, progress in group.core.progress.items()
         }
+
+    def beat_now(self) -> None:
+        """Let all peers hear at the end of this turn what else waits for the next heartbeat."""
+        self._beats.is_due = True
+        self._turn_soon()
+
+    def alive(self, within_ms: int) -> set[BrokerId]:
+        """Peers whose heartbeat was heard within that time."""
+        return self._beats.alive(within_ms)
 
     # ---- steps
 
@@ -417,28 +455,9 @@ class Driver:
         """Let the core know what the brokers' heartbeats said of its members."""
         if group.is_grown:
             self._handle_grown(group)
-        core = group.core
-        if core.role is Role.LEADER:
-            for broker, progress in core.progress.items():
-                peer = self._peers.get(broker)
-                if peer is None:
-                    continue
-                answered_at = peer.beat.answered_for(group, core.epoch)
-                if answered_at > progress.heard_at:
-                    self._feed(group, answered_at, e.PeerAlive(broker, core.epoch))
-            return
-        peer = self._peers.get(core.leader)
-        if peer is not None:
-            heard_at = peer.beat.heard_for(group, core.epoch)
-            if heard_at > core.heard_at:
-                # Commits came with the heartbeat itself.
-                sign = e.LeaderAlive(core.leader, core.epoch, group.view.start_index)
-                self._feed(group, heard_at, sign)
-
-    def _feed(self, group: Group, at: int, event: Event) -> None:
-        """A sign of life of some time ago."""
-        for effect in group.core.step(at, event):
-            self._effects.execute(group, effect)
+        for heard_at, sign in self._beats.signs(group):
+            for effect in group.core.step(heard_at, sign):
+                self._effects.execute(group, effect)
 
     # ---- the end of a turn
 
@@ -464,10 +483,11 @@ class Driver:
             self._settle()
             for peer in list(self._peers.values()):
                 peer.flush()
+            self._beats.send_due()
             self._votes.write()
         finally:
             self._is_turning = False
-            if is_more or self._touched:
+            if is_more or self._touched or self._beats.is_due:
                 self._turn_soon()
 
     def _settle(self) -> None:
@@ -492,7 +512,7 @@ class Driver:
                 self._effects.tell_commit(group, core.commit)
                 self._tell(group)
             if core.progress is not group.tracked:
-                self._track(group)
+                self._beats.track(group)
             if core.deadline < group.timer_at:
                 self._timers.set(group, core.deadline)
 
@@ -502,21 +522,6 @@ class Driver:
             self._handle(group, e.Tick())
         else:
             self._touch(group)
-
-    def _track(self, group: Group) -> None:
-        """The members to beat to are others now."""
-        core, old = group.core, group.tracked
-        is_same_epoch = group.tracked_epoch == core.epoch
-        group.tracked, group.tracked_epoch = core.progress, core.epoch
-        for broker in old:
-            peer = self._peers.get(broker)
-            if peer is not None and broker not in core.progress:
-                peer.beat.leave(group)
-                peer.waiting.pop(group, None)
-        for broker in core.progress:
-            peer = self._peers.get(broker)
-            if peer is not None and not (is_same_epoch and broker in old):
-                peer.beat.lead(group)
 
     def _send_bulk(self) -> bool:
         """Send entries to peers that have room; True if it is only the turn of others."""
@@ -552,41 +557,11 @@ class Driver:
             self._handle(group, event)
         return size
 
-    # ---- heartbeats
-
-    def _on_beat(self) -> None:
-        self._beat_timer = self._loop.call_later(self._heartbeat_seconds, self._on_beat)
-        for peer in list(self._peers.values()):
-            if not peer.link.is_connected:
-                continue
-            due = e.HeartbeatDue(peer.id)
-            self._handle_all(deque((group, due) for group in peer.beat.unconfirmed))
-            beat = encode_heartbeat(peer.beat.compose())
-            if not peer.link.send(FrameKind.HEARTBEAT, [beat]):
-                peer.beat.not_sent()
+    # ---- what the transport says
 
     def on_heartbeat(self, sender: BrokerId, body: memoryview) -> None:
-        """For the transport. Raises PeerProtocolError."""
-        peer = self._peers.get(sender)
-        beat = decode_heartbeat(body)
-        if peer is None:
-            return
-        now = self.now
-        commits = peer.beat.take(beat, now, self._groups)
-        if beat.listed is not None:
-            for group in peer.beat.listed:
-                self._check_following(peer, group)
-        peer.beat.take_answer(beat, now, self._groups)
-        self._handle_all(
-            deque((group, e.LeaderAlive(sender, epoch, commit)) for group, epoch, commit in commits)
-        )
-
-    def _check_following(self, peer: Peer, group: Group) -> None:
-        core = group.core
-        is_following = group.is_running and core.leader == peer.id
-        peer.beat.check(group, core.epoch if is_following else NO_EPOCH)
-
-    # ---- what the transport says
+        """Raises PeerProtocolError."""
+        self._beats.receive(sender, body)
 
     def on_raft(self, sender: BrokerId, body: memoryview) -> None:
         """Raises PeerProtocolError."""
@@ -609,12 +584,8 @@ class Driver:
             self._handle(group, e.Received(peer.id, message))
         finally:
             group.at_hand = None
-        if isinstance(message, (AppendAnswered, Pong)) and group in peer.beat.unconfirmed:
-            self._confirm(peer, group, message.epoch)
-
-    def _confirm(self, peer: Peer, group: Group, epoch: Epoch) -> None:
-        if group.core.role is Role.LEADER and group.core.epoch == epoch:
-            peer.beat.confirm(group, epoch)
+        if isinstance(message, (AppendAnswered, Pong)):
+            self._beats.confirm(peer, group, message.epoch)
 
     def on_link_up(self, broker: BrokerId) -> None:
         self._handle_led(broker, e.PeerFound(broker))

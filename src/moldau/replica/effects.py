@@ -9,7 +9,7 @@ from moldau.model.ids import NO_EPOCH, BrokerId, Offset, RaftIndex
 from moldau.raft import events as e
 from moldau.raft.errors import RaftError
 from moldau.raft.events import Effect, Event, Role
-from moldau.raft.membership import encode_members
+from moldau.raft.membership import NO_BROKER, encode_members
 from moldau.raft.messages import Snapshot
 from moldau.replica.flusher import Flusher
 from moldau.replica.group import Group
@@ -69,7 +69,7 @@ class Effects:
                         refusal = RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
                         group.news.append(partial(future.set_exception, refusal))
             case e.TransferEnded():
-                pass
+                group.news.append(partial(group.end_transfer, NO_BROKER))
             case _:
                 assert_never(effect)
 
@@ -145,6 +145,8 @@ class Effects:
             peer.beat.check(group, effect.epoch if is_following else NO_EPOCH)
             if effect.role is not Role.LEADER:
                 peer.waiting.pop(group, None)
+        if effect.leader != NO_BROKER:
+            group.news.append(partial(group.end_transfer, effect.leader))
         group.news.append(
             partial(group.owner.on_role, group, effect.role, effect.epoch, effect.leader)
         )

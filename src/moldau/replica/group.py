@@ -53,6 +53,12 @@ class GroupOwner(Protocol):
         ...
 
 
+def give_up(transfer: asyncio.Future[bool]) -> None:
+    """Nobody told in time how a transfer ended."""
+    if not transfer.done():
+        transfer.set_result(False)
+
+
 class FollowerProgress(NamedTuple):
     """How far a member is, as its leader knows."""
 
@@ -87,6 +93,7 @@ class Group:
         "timer_at",
         "tracked",
         "tracked_epoch",
+        "transfer",
         "view",
         "wire",
     )
@@ -128,6 +135,8 @@ class Group:
         """The members whose heartbeats are set up: the core makes a new one at each change."""
         self.tracked_epoch = core.epoch
         self.reads: dict[int, asyncio.Future[Offset]] = {}
+        self.transfer: tuple[BrokerId, asyncio.Future[bool]] | None = None
+        """Whom leadership is handed to, and who wants to know how that ends."""
 
     @property
     def is_running(self) -> bool:
@@ -157,6 +166,14 @@ class Group:
     @property
     def flushes_always(self) -> bool:
         return self.log.config.flush is FlushPolicy.ALWAYS
+
+    def end_transfer(self, leader: BrokerId) -> None:
+        """A transfer is over, well or not: that broker leads, or NO_BROKER: nobody knows."""
+        if self.transfer is not None:
+            target, future = self.transfer
+            self.transfer = None
+            if not future.done():
+                future.set_result(leader == target)
 
     def __repr__(self) -> str:
         return f"Group({self.name})"
