@@ -66,6 +66,7 @@ class FakeCluster:
 
     def __init__(self) -> None:
         self.asked: list[object] = []
+        self.decided: list[object] = []
         self.failure: BaseException | None = None
         self.hold: asyncio.Event | None = None
         self.reasons: list[str] = []
@@ -78,6 +79,7 @@ class FakeCluster:
             await self.hold.wait()
         if self.failure is not None:
             raise self.failure
+        self.decided.append(asked)
 
     async def join(self, request: JoinRequest) -> JoinReply:
         await self._answer(request)

@@ -3,13 +3,14 @@
 import asyncio
 import base64
 import json
+import time
 from collections.abc import Iterator
 
 import msgspec
 import pytest
 
 from http_cluster import JOIN, FakeCluster, Served, partition, served, topic, topology
-from moldau.edge.http import answers
+from moldau.edge.http import answers, cluster
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.topology import Endpoint, JoinRequest
 
@@ -173,11 +174,20 @@ def test_a_refusal_carries_its_code_its_words_and_a_status(world, code, status):
 
 
 def test_what_the_cluster_does_not_decide_in_time_is_to_be_tried_again(world, monkeypatch):
-    monkeypatch.setattr(answers, "ANSWER_SECONDS_MAX", 0.1)
+    monkeypatch.setattr(cluster, "ANSWER_SECONDS_MAX", 0.1)
     world.cluster.hold = asyncio.Event()
+    world.cluster.reasons = ["no majority is up"]
     status, headers, body = world.ask("POST", "/api/v1/cluster/leave", b'{"broker": 2}')
     assert (status, body["error"]) == (503, "REQUEST_TIMED_OUT")
+    assert "no majority is up" in body["message"]
     assert "retry-after" in headers
+    # Not taken back: what has reached the metadata's log cannot be.
+    assert world.cluster.decided == []
+    world.loop.call_soon_threadsafe(world.cluster.hold.set)
+    deadline = time.monotonic() + 30
+    while not world.cluster.decided:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_a_defect_is_logged_and_not_shown(world, caplog):

@@ -290,6 +290,7 @@ def test_a_stop_cuts_what_does_not_finish():
             time.sleep(0.01)
         world.run(lambda: world.listener.stop(0.1))
         assert is_closed(busy)
+        world.loop.call_soon_threadsafe(cluster.hold.set)
 
 
 def test_a_stop_before_anybody_came_is_quick_and_loads_nothing():

@@ -1,7 +1,6 @@
 """Owns how requests are read and answers are written: JSON, bounds, and a status for each error."""
 
-import asyncio
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 from typing import Final, TypeVar
 
 import msgspec
@@ -13,9 +12,6 @@ from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.topology import ErrorReply
 
 BODY_BYTES_MAX: Final = 1024 * 1024
-
-ANSWER_SECONDS_MAX: Final = 4.0
-"""Below the five seconds that a joining broker waits, so that it hears what the trouble is."""
 
 RETRY_SECONDS: Final = 1
 
@@ -113,18 +109,6 @@ def status_of(code: ErrorCode) -> int:
     if code in _TRY_AGAIN:
         return 503
     return 500 if code is ErrorCode.UNKNOWN_SERVER_ERROR else 400
-
-
-async def in_time(work: Awaitable[T]) -> T:
-    """The result of `work`, or a refusal that says to try again."""
-    try:
-        async with asyncio.timeout(ANSWER_SECONDS_MAX):
-            return await work
-    except TimeoutError:
-        raise RefusedError(
-            ErrorCode.REQUEST_TIMED_OUT,
-            f"The cluster did not decide within {ANSWER_SECONDS_MAX:g} s; it may yet do so",
-        ) from None
 
 
 async def read_body(request: Request, decoder: msgspec.json.Decoder[T]) -> T:
