@@ -1,7 +1,7 @@
 """Owns a broker's data directory: the lock, the identity, and where each log lies.
 
     lock            held while a broker runs; holds its pid
-    broker.json     broker id, cluster id, directory id: made once, never changed
+    broker.json     broker id, cluster id, directory id: made once, then never changed
     votes           the vote journal
     metadata/       the log of the metadata group
     topics/<name>/<topic id>/<partition>/   one log each
@@ -38,9 +38,16 @@ _NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 class Identity:
     """Who a data directory belongs to."""
 
-    broker_id: BrokerId
-    cluster_id: str
+    broker_id: BrokerId | None
+    """None, with the cluster: it is about to join one, and was not told its number yet."""
+    cluster_id: str | None
     directory_id: str
+    metadata_voters: tuple[BrokerId, ...] = ()
+    """Of the metadata group when this directory came in; the founder is its own only one."""
+
+    @property
+    def is_founder(self) -> bool:
+        return self.metadata_voters == (self.broker_id,)
 
 
 class DirectoryLock:
@@ -81,47 +88,47 @@ class DirectoryLock:
 
 
 def _checksum(identity: Identity) -> str:
-    text = f"{identity.broker_id} {identity.cluster_id} {identity.directory_id}"
+    voters = ",".join(str(voter) for voter in identity.metadata_voters)
+    text = f"{identity.broker_id} {identity.cluster_id} {identity.directory_id} {voters}"
     return f"{crc32c(text.encode()):08x}"
 
 
-def load_identity(files: Files, fresh: Identity) -> Identity:
-    """The directory's identity; a new directory takes on `fresh`.
-
-    Raises ConfigError if it is another broker's, CorruptionError if logs lie there without one.
-    """
+def read_identity(files: Files) -> Identity | None:
+    """The directory's identity; None if it is new. Raises CorruptionError."""
     if not files.exists(_IDENTITY):
         if files.listdir(_TOPICS) or files.listdir(METADATA_PATH):
             raise CorruptionError(
                 f"{_IDENTITY} is missing although there are logs: restore it from a backup; "
                 "without it this broker cannot know whose they are"
             )
-        entry = {
-            "broker_id": fresh.broker_id,
-            "cluster_id": fresh.cluster_id,
-            "directory_id": fresh.directory_id,
-            "checksum": _checksum(fresh),
-        }
-        files.replace(_IDENTITY, json.dumps(entry, indent=2).encode() + b"\n")
-        return fresh
+        return None
     try:
         entry = json.loads(files.read(_IDENTITY))
+        number, cluster = entry["broker_id"], entry["cluster_id"]
         found = Identity(
-            broker_id=BrokerId(int(entry["broker_id"])),
-            cluster_id=str(entry["cluster_id"]),
+            broker_id=None if number is None else BrokerId(int(number)),
+            cluster_id=None if cluster is None else str(cluster),
             directory_id=str(entry["directory_id"]),
+            metadata_voters=tuple(BrokerId(int(voter)) for voter in entry["metadata_voters"]),
         )
         # One flipped bit makes another cluster's broker of it.
         if entry["checksum"] != _checksum(found):
             raise ValueError("its checksum does not match; restore it from a backup")
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptionError(f"{_IDENTITY} cannot be read: {error}") from None
-    if found.broker_id != fresh.broker_id:
-        raise ConfigError(
-            f"the data directory belongs to broker {found.broker_id}, not to {fresh.broker_id}; "
-            f"start with --id {found.broker_id}, or choose another directory"
-        )
     return found
+
+
+def write_identity(files: Files, identity: Identity) -> None:
+    """Durable when it returns."""
+    entry = {
+        "broker_id": identity.broker_id,
+        "cluster_id": identity.cluster_id,
+        "directory_id": identity.directory_id,
+        "metadata_voters": identity.metadata_voters,
+        "checksum": _checksum(identity),
+    }
+    files.replace(_IDENTITY, json.dumps(entry, indent=2).encode() + b"\n")
 
 
 def partition_path(name: str, topic_id: TopicId, partition: PartitionIndex) -> str:

@@ -3,7 +3,7 @@
 A producer numbers its records per partition. A batch that repeats one of the last five is a retry
 whose reply was lost: it is answered with the offset of the original. A gap means that something
 was lost on the way, and is refused. The state follows *appended* batches, so it is rebuilt from
-the log's headers, from the last snapshot on.
+the log's headers, from the last snapshot on, and goes back when a log is cut.
 """
 
 from collections.abc import Iterable
@@ -121,6 +121,30 @@ class ProducerTable:
         for header in headers:
             if header.producer_id >= 0:
                 self.appended(header, now)
+
+    def cut(self, offset: Offset) -> bool:
+        """Forget batches from `offset` on, which the log has lost.
+
+        False if that is not enough: a producer has nothing left here, although the log may still
+        hold earlier batches of it. The table is to be built anew then.
+        """
+        is_enough = True
+        for state in self._states.values():
+            batches = state.batches
+            if batches and batches[-1].last_offset >= offset:
+                state.batches = [batch for batch in batches if batch.last_offset < offset]
+                is_enough = is_enough and bool(state.batches)
+        return is_enough
+
+    def below(self, offset: Offset) -> "ProducerTable":
+        """What is known from batches below `offset`, for a log that begins there."""
+        table = ProducerTable()
+        for producer, state in self._states.items():
+            batches = [batch for batch in state.batches if batch.last_offset < offset]
+            if batches or not state.batches:
+                kept = table._states[producer] = ProducerState(state.epoch, state.seen_at)
+                kept.batches = batches
+        return table
 
     def expire(self, before: TimestampMs) -> int:
         """Forget producers that were silent since `before`."""

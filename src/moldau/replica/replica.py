@@ -1,8 +1,8 @@
-"""Owns one partition on this broker: drives its Raft group over its log.
+"""Owns one partition on this broker: its log, its Raft group, and who waits for either.
 
-`propose` appends, the flusher makes it durable, the group says what is committed, and whoever
-waits for that offset is called back. Everything runs on the event loop, by callbacks and without
-awaiting, because this is the path of every record.
+`propose` appends, the driver flushes and replicates, and when the group commits, whoever waits for
+that offset is called back. Everything runs on the event loop, by callbacks and without awaiting,
+because this is the path of every record.
 """
 
 from collections import deque
@@ -10,31 +10,42 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
-from moldau.log.interface import ControlKind, FlushPolicy, LogConfig, LogRead, PartitionLog
+from moldau.log.interface import ControlKind, LogConfig, LogRead, PartitionLog
 from moldau.model.clock import Clock
 from moldau.model.errors import (
     CorruptionError,
     DiskFullError,
     ErrorCode,
+    MoldauError,
     RefusedError,
     StorageError,
 )
 from moldau.model.ids import (
     NO_TIMESTAMP,
+    BrokerId,
     Epoch,
     Offset,
+    RaftIndex,
     TimestampMs,
     TopicId,
     TopicPartition,
 )
-from moldau.raft.group import AppendNoop, Effect, NoopAppended, PersistVote, RaftGroup
+from moldau.raft.events import Role
+from moldau.raft.membership import Members
 from moldau.records.batch import BatchHeader, stamp, stamp_append_time
-from moldau.replica.flusher import Flusher, FlushHandle
+from moldau.replica.driver import Driver
+from moldau.replica.flusher import Flusher
+from moldau.replica.group import Group
+from moldau.replica.log_view import GroupLog
+from moldau.replica.peer_codec import GroupKey
 from moldau.replica.producers import ProducerTable
 
 _new_header = tuple.__new__
 _SNAPSHOT_BYTES = 64 * 1024 * 1024
 """A producer snapshot is taken after this much new data, so that a restart replays little."""
+
+LAG_MS_MAX = 10_000
+"""A follower that was behind for longer is not in sync."""
 
 
 class Proposal(NamedTuple):
@@ -74,7 +85,21 @@ class Watcher(Protocol):
 
     def on_progress(self, replica: "Replica") -> None: ...
 
-    def on_gone(self, replica: "Replica") -> None: ...
+    def on_gone(self, replica: "Replica") -> None:
+        """It leads no longer, or is closed."""
+        ...
+
+
+class Listener(Protocol):
+    """Who keeps the replicas. Both are called between steps of the group."""
+
+    def on_leadership(self, replica: "Replica") -> None:
+        """Somebody else leads now as far as is known here, or this replica became ready."""
+        ...
+
+    def on_failed(self, replica: "Replica", error: MoldauError) -> None:
+        """The group stopped here."""
+        ...
 
 
 class Replica:
@@ -86,26 +111,45 @@ class Replica:
         partition: TopicPartition,
         topic_id: TopicId,
         log: PartitionLog,
-        group: RaftGroup,
+        members: Members,
+        driver: Driver,
         flusher: Flusher,
         clock: Clock,
+        listener: Listener,
     ) -> None:
+        """`members` are those of the group's creation; what the log says is more recent."""
         self.partition = partition
         self.topic_id = topic_id
         self.log = log
-        self.group = group
         self._clock = clock
         self._flusher = flusher
-        self._flush_handle = FlushHandle(log, self._on_flushed)
-        self._flush_always = log.config.flush is FlushPolicy.ALWAYS
+        self._driver = driver
+        self._listener = listener
         self.high_watermark = log.start_offset
         self._waiters: deque[tuple[Offset, Callable[[ErrorCode], None]]] = deque()
+        self._trims: list[tuple[Offset, Callable[[ErrorCode], None]]] = []
         self.watchers: dict[Watcher, None] = {}
-        self.is_open = True
+        self.is_open = False
+        self._is_leading = False
+        self.is_ready = False
+        """Leads, and its own epoch's no-op is committed: offsets that it tells are true."""
         self._bytes_since_snapshot = 0
-        self.producers = self._load_producers()
+        self.producers = ProducerTable()
+        self._load_state()
+        # One that is still learning may have been here before, and have forgotten what it then
+        # acknowledged: it votes once the group's own log makes it a voter.
+        _, known = GroupLog(log, members).members(log.end_index)
+        self.group = driver.add_group(
+            GroupKey(topic_id, partition.partition),
+            log,
+            members,
+            self,
+            may_vote=driver.me in known.voters,
+        )
+        self.is_open = True
 
-    def _load_producers(self) -> ProducerTable:
+    def _load_state(self) -> None:
+        """What is derived from the records: the producers."""
         snapshot = self.log.load_snapshot()
         table, offset = ProducerTable(), self.log.start_offset
         if snapshot is not None:
@@ -116,30 +160,111 @@ class Replica:
                 table, offset = ProducerTable(), self.log.start_offset
         headers = self.log.headers(max(offset, self.log.start_offset))
         table.replay(headers, self._clock.wall_ms())
-        return table
+        self.producers = table
 
     # ---- leadership
 
     @property
     def epoch(self) -> Epoch:
-        return self.group.epoch
+        return self.group.core.epoch
 
     @property
-    def is_ready(self) -> bool:
-        """Leads, and its own epoch's no-op is committed: offsets that it tells are true."""
-        return self.group.has_committed_in_epoch
+    def is_leader(self) -> bool:
+        return self.is_open and self._is_leading
 
-    def run(self, effects: list[Effect], persist_vote: Callable[[PersistVote], None]) -> None:
-        """Carry out what the group asks for."""
-        for effect in effects:
-            if isinstance(effect, AppendNoop):
-                index = self.log.end_index
+    @property
+    def leader(self) -> BrokerId:
+        """NO_BROKER while none is known."""
+        return self.group.core.leader
+
+    @property
+    def members(self) -> Members:
+        return self.group.core.members
+
+    def in_sync(self, lag_ms_max: int) -> tuple[BrokerId, ...]:
+        """Voters that held everything lately; empty unless this one leads."""
+        return tuple(self._driver.in_sync(self.group, lag_ms_max))
+
+    def check_leading(self) -> None:
+        """Raises RefusedError unless clients are served here."""
+        if not self._is_leading:
+            raise RefusedError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"broker {self.leader} leads {self.partition.topic}-{self.partition.partition}"
+                if self.leader >= 0
+                else f"{self.partition.topic}-{self.partition.partition} has no leader now",
+            )
+
+    # ---- what the driver tells
+
+    def on_role(self, group: Group, role: Role, epoch: Epoch, leader: BrokerId) -> None:
+        was_leading, self._is_leading = self._is_leading, role is Role.LEADER
+        self.is_ready = self._is_leading and group.core.is_ready
+        if was_leading:
+            # Also if it was elected again: what it proposed before may be cut.
+            self._answer_all(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        # A group that stands for election tells so before it is opened; nobody listens yet.
+        if self.is_open:
+            self._listener.on_leadership(self)
+
+    def on_commit(self, group: Group, offset: Offset) -> None:
+        if offset > self.high_watermark:
+            self._advance(offset)
+        core = group.core
+        if self._is_leading and not self.is_ready and core.is_ready:
+            self.is_ready = True
+            self._listener.on_leadership(self)
+        if not core.may_vote and core.is_voter and core.members_index < core.commit:
+            self._driver.restore_vote(group)
+
+    def _advance(self, watermark: Offset) -> None:
+        self.high_watermark = watermark
+        waiters = self._waiters
+        while waiters and waiters[0][0] <= watermark:
+            waiters.popleft()[1](ErrorCode.NONE)
+        if self.watchers:
+            for watcher in list(self.watchers):
+                watcher.on_progress(self)
+
+    def on_stored(self, group: Group, headers: list[BatchHeader]) -> None:
+        now = self._clock.wall_ms()
+        for header in headers:
+            self._bytes_since_snapshot += header.size
+            if header.producer_id >= 0:
+                self.producers.appended(header, now)
+
+    def on_truncated(self, group: Group, offset: Offset) -> None:
+        if not self.producers.cut(offset):
+            self._load_state()
+
+    def on_control(self, group: Group, kind: ControlKind, payload: bytes, index: RaftIndex) -> None:
+        if kind is ControlKind.TRIM:
+            offset = Offset(int.from_bytes(payload, "big"))
+            if offset > self.log.start_offset:
                 with self._flusher.fencing():
-                    self.log.append_control(effect.epoch, ControlKind.NOOP, b"")
-                self.run(self.group.step(NoopAppended(index)), persist_vote)
-            else:
-                persist_vote(effect)
-        self._advance()
+                    self.log.delete_before(min(offset, self.high_watermark))
+            done = [callback for until, callback in self._trims if until <= self.log.start_offset]
+            self._trims = [trim for trim in self._trims if trim[0] > self.log.start_offset]
+            for callback in done:
+                callback(ErrorCode.NONE)
+
+    def snapshot(self, group: Group, offset: Offset) -> bytes:
+        return self.producers.below(offset).encode()
+
+    def on_reset(self, group: Group, offset: Offset, payload: bytes) -> None:
+        try:
+            self.producers = ProducerTable.decode(payload)
+        except CorruptionError as error:
+            # Without it, retries of old batches would be stored twice.
+            self._listener.on_failed(self, error)
+            return
+        self.high_watermark = offset
+        self._save_snapshot()
+
+    def on_failed(self, group: Group, error: MoldauError) -> None:
+        self._is_leading = self.is_ready = False
+        self._answer_all(ErrorCode.KAFKA_STORAGE_ERROR)
+        self._listener.on_failed(self, error)
 
     # ---- writing
 
@@ -151,7 +276,9 @@ class Replica:
         Raises RefusedError (sequence, epoch) and StorageError; nothing is appended then.
         """
         log = self.log
-        epoch = self.group.epoch
+        group = self.group
+        self._driver.check_leading(group)
+        epoch = group.core.epoch
         offset = log.end_offset
         first = headers[0]
         if first.producer_id >= 0:
@@ -178,12 +305,7 @@ class Replica:
         if first.producer_id >= 0:
             self.producers.appended(stamped[0], self._clock.wall_ms())
         self._bytes_since_snapshot += size
-        if self._flush_always:
-            self._flusher.request(self._flush_handle, size)
-        else:
-            # Counted all the same: the flusher must know a large flush when it comes.
-            self._flush_handle.unflushed_bytes += size
-            self._advance()
+        self._driver.appended(group, size)
         return _new_header(Proposal, (offset, end, time))
 
     def _check_sequence(self, headers: list[BatchHeader], append_time: bool) -> Proposal | None:
@@ -212,25 +334,6 @@ class Replica:
         else:
             waiters.append((offset, callback))
 
-    def _on_flushed(self) -> None:
-        self._advance()
-
-    def _advance(self) -> None:
-        """Let the group commit what is flushed, and tell whoever waits."""
-        log = self.log
-        watermark = log.flushed_offset
-        index = log.flushed_index
-        # With one voter the commit index is the flushed index, so the offsets agree as well.
-        if self.group.flushed(index) < index or watermark <= self.high_watermark:
-            return
-        self.high_watermark = watermark
-        waiters = self._waiters
-        while waiters and waiters[0][0] <= watermark:
-            waiters.popleft()[1](ErrorCode.NONE)
-        if self.watchers:
-            for watcher in list(self.watchers):
-                watcher.on_progress(self)
-
     # ---- reading
 
     def read(self, offset: Offset, bytes_max: int) -> LogRead:
@@ -242,23 +345,28 @@ class Replica:
     def reconfigure(self, config: LogConfig) -> None:
         with self._flusher.fencing():
             self.log.reconfigure(config)
-        self._flush_always = config.flush is FlushPolicy.ALWAYS
         # A laxer policy commits at once what waits for a flush; a stricter one flushes what was
         # appended without.
-        self._advance()
-        self._flusher.request(self._flush_handle, 0)
+        self._driver.look_at(self.group)
+        self.flush_soon()
 
     def flush_soon(self) -> None:
         """For the flush policy `interval`."""
-        self._flusher.request(self._flush_handle, 0)
+        self._flusher.request(self.group.flush_handle, 0)
 
-    def delete_before(self, offset: Offset) -> None:
-        with self._flusher.fencing():
-            self.log.delete_before(offset)
+    def trim(self, offset: Offset, callback: Callable[[ErrorCode], None]) -> None:
+        """Let every replica begin at `offset`; called back when it is committed, or may not be.
+
+        Raises RefusedError if this one does not lead.
+        """
+        self._driver.append_control(self.group, ControlKind.TRIM, offset.to_bytes(8, "big"))
+        self._trims.append((offset, callback))
 
     def retain(self, now: TimestampMs) -> bool:
+        # What is not on this disk yet may be asked for by nobody else but this replica itself.
+        end = min(self.high_watermark, self.log.flushed_offset)
         with self._flusher.fencing():
-            return self.log.retain(now, self.high_watermark)
+            return self.log.retain(now, end)
 
     def snapshot_if_due(self) -> None:
         """Renew the producer snapshot if much was appended since the last."""
@@ -270,27 +378,32 @@ class Replica:
         with self._flusher.fencing():
             self.log.save_snapshot(self.log.end_offset, self.producers.encode())
 
-    def fail_waiters(self, code: ErrorCode) -> None:
-        """The replica goes away: answer everybody who still waits."""
-        self.is_open = False
+    def _answer_all(self, code: ErrorCode) -> None:
+        """Answer everybody who still waits."""
         waiters, self._waiters = self._waiters, deque()
-        for _, callback in waiters:
+        trims, self._trims = self._trims, []
+        for _, callback in (*waiters, *trims):
             callback(code)
         watchers, self.watchers = list(self.watchers), {}
         for watcher in watchers:
             watcher.on_gone(self)
 
+    def end(self, code: ErrorCode, *, forget_vote: bool = False) -> None:
+        """Serve no more, and leave the log as it is."""
+        self.is_open = self._is_leading = self.is_ready = False
+        self._driver.remove_group(self.group, forget_vote=forget_vote)
+        self._answer_all(code)
+
     def close(self) -> None:
         """Flush, snapshot and close; the next start replays nothing."""
-        self.fail_waiters(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        self.end(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         # Without room for the snapshot the next start reads some headers more.
         with suppress(DiskFullError):
             self._save_snapshot()
         with self._flusher.fencing():
             self.log.close()
 
-    def drop(self) -> None:
-        """The topic was deleted: answer everybody, and let go of a log that is about to go."""
-        self.fail_waiters(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        self._flush_handle.is_dropped = True
+    def drop(self, code: ErrorCode = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) -> None:
+        """Gone from here for good: answer everybody, and let go of a log that is deleted next."""
+        self.end(code, forget_vote=True)
         self.log.discard()

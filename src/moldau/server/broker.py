@@ -1,55 +1,72 @@
 """Owns the order in which a broker starts and stops.
 
-Start: open the data directory, replay the metadata, open the partitions, load the groups, and only
-then listen: a client that gets a connection gets an answer. Stop: stop accepting, answer parked
-fetches, let connections finish, close the logs cleanly, unlock the directory.
+Start: open the data directory, take the ports, find the place in the cluster, run the metadata
+group, register, open the partitions, and only then listen: a client that gets a connection gets an
+answer. Stop: hand leadership over, stop accepting, answer parked fetches, let connections finish,
+close the logs cleanly, unlock the directory.
 """
 
 import asyncio
-import errno
 import logging
+import random
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from typing import Any
 
+from moldau.edge.http.server import HttpListener, listener_for
 from moldau.edge.kafka.apis import APIS
 from moldau.edge.kafka.dispatcher import Dispatcher
 from moldau.groups.config import GroupConfig as CoordinatorConfig
 from moldau.groups.coordinator import Coordinator
 from moldau.log.interface import LogConfig
-from moldau.metadata.commands import CreateCluster, RegisterBroker
-from moldau.metadata.image import Image
+from moldau.metadata.broker_rules import peer_refusal
+from moldau.metadata.image import CONSUMER_OFFSETS_TOPIC, Image
 from moldau.model.clock import Clock
-from moldau.model.errors import ConfigError, StorageError
+from moldau.model.errors import MoldauError, StorageError
 from moldau.model.flush import FlushPolicy
-from moldau.model.ids import BrokerId, PartitionIndex, RaftIndex, TopicId, TopicPartition
+from moldau.model.ids import PartitionIndex, TopicId, TopicPartition
 from moldau.net.buffers import ByteBudget
 from moldau.net.connection import ConnectionLimits
 from moldau.net.listener import Listener, ListenerLimits
-from moldau.raft.group import RaftGroup
-from moldau.replica.election import elect, group_key
+from moldau.net.peers.handshake import Hello
+from moldau.replica.driver import Driver
 from moldau.replica.flusher import Flusher
 from moldau.replica.replica import Replica
+from moldau.replica.transport import Transport
 from moldau.server.config.schema import Address, ServerConfig
 from moldau.server.descriptors import connections_allowed, raise_limit
+from moldau.server.entry import Endpoints, Entry, enter_cluster
+from moldau.server.ports import Port
+from moldau.server.registration import register
 from moldau.server.settings import fixed_settings, topic_defaults
 from moldau.server.storage import METADATA_TOPIC, METADATA_TOPIC_ID, Storage
+from moldau.service.announcements import ANNOUNCE_METHOD, Announcements
 from moldau.service.broker import Broker
+from moldau.service.cluster import TRANSFER_METHOD, ClusterService
 from moldau.service.configs import ConfigService
 from moldau.service.disk import DiskGuard
 from moldau.service.fetch import FetchService
 from moldau.service.groups import GroupService
-from moldau.service.metadata_store import MetadataStore
+from moldau.service.metadata_store import (
+    FRESH_METHOD,
+    SUBMIT_METHOD,
+    Gone,
+    MetadataReplica,
+    MetadataStore,
+)
 from moldau.service.offsets import OffsetService
 from moldau.service.partitions import Partitions
 from moldau.service.produce import ProduceService
 from moldau.service.producer_ids import ProducerIds
+from moldau.service.steward import Steward
 from moldau.service.topics import TopicService
 from moldau.service.upkeep import Upkeep, UpkeepConfig
 
 log = logging.getLogger(__name__)
 
 _DRAIN_SECONDS_MAX = 10.0
+_HTTP_GRACE_SECONDS = 1.0
 _METADATA_LOG = LogConfig(
     segment_bytes_max=64 * 1024 * 1024,
     retention_ms=-1,
@@ -65,7 +82,10 @@ class BrokerInfo:
     broker_id: int
     cluster_id: str
     kafka_addr: Address
+    raft_addr: Address
+    http_addr: Address
     data_dir: str
+    broker_count: int
     partition_count: int
     offline_partitions: tuple[str, ...]
 
@@ -80,11 +100,13 @@ class BrokerServer:
         *,
         on_storage_failure: Callable[[StorageError], None],
         on_defect: Callable[[BaseException], None],
+        on_removed: Callable[[], None],
     ) -> None:
         self._config = config
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        self._broker_id = BrokerId(1 if config.broker_id is None else config.broker_id)
+        self._on_defect = on_defect
+        self._on_removed = on_removed
         self._storage = Storage.open(config)
         self._disk = DiskGuard()
         self._flusher = Flusher(
@@ -93,37 +115,236 @@ class BrokerServer:
             threads=config.log.flush_threads,
             on_failure=on_storage_failure,
         )
-        self._on_defect = on_defect
-        self._upkeep: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._ports: list[Port] = []
         self._listener: Listener | None = None
+        self._http: HttpListener | None = None
+        self._transport: Transport | None = None
+        self._driver: Driver | None = None
 
     # ---- start
 
     async def start(self) -> BrokerInfo:
         """Returns when clients are served. Raises ConfigError, StorageError, CorruptionError."""
         config = self._config
+        kafka = self._take_port("kafka.addr", config.kafka.addr, config.kafka.advertised)
+        raft = self._take_port("raft.addr", config.raft.addr, config.raft.advertised)
+        http = self._take_port("http.addr", config.http.addr, config.http.advertised)
+        metadata_log = self._storage.open_metadata_log(_METADATA_LOG)
+        self._entry = entry = await enter_cluster(
+            config,
+            self._storage,
+            Endpoints(kafka=kafka.told, raft=raft.told, http=http.told),
+            is_log_empty=metadata_log.end_index == 0,
+        )
+        self._broker_id = entry.broker_id
+        transport, driver = self._transport, self._driver = self._open_peers(entry, raft)
         defaults = topic_defaults(config)
         self._partitions = Partitions(
-            broker=self._broker_id,
             open_log=self._storage.open_log,
             drop_log=self._storage.drop_log,
-            votes=self._storage.votes,
+            driver=driver,
             flusher=self._flusher,
             clock=self._clock,
             defaults=defaults,
         )
-        self._metadata_replica = self._open_metadata()
-        self._metadata = MetadataStore(self._metadata_replica, self._clock, self._on_image)
-        for topic in self._metadata.replay():
-            for partition in topic.partitions:
-                self._storage.drop_log(topic.name, topic.topic_id, partition.index)
+        self._metadata_replica = MetadataReplica(
+            partition=TopicPartition(METADATA_TOPIC, PartitionIndex(0)),
+            topic_id=METADATA_TOPIC_ID,
+            log=metadata_log,
+            members=entry.metadata_members,
+            driver=driver,
+            flusher=self._flusher,
+            clock=self._clock,
+            listener=self,
+        )
+        self._metadata = MetadataStore(
+            self._metadata_replica,
+            self._clock,
+            transport,
+            self._on_image,
+            on_committed=driver.beat_now,
+        )
+        self._build_cluster(transport, driver)
         self._build_services(defaults)
+        self._partitions.on_leadership = self._on_partition_leadership
         self._listener = listener = self._make_listener()
-        bound = self._bind(listener)
-        await self._register(bound)
-        self._partitions.reconcile(self._metadata.image)
-        self._groups.load()
-        upkeep = Upkeep(
+        self._http = listener_for(self._broker, loop=self._loop)
+        listener.bind(kafka.host, kafka.port)
+        self._http.bind(http.host, http.port)
+        for port in self._ports:
+            port.release()
+        self._follow_peers(self._known_image)
+        transport.start()
+        driver.start()
+        self._http.start()
+        self._metadata.start()
+        if self._metadata.settling is not None:
+            self._metadata.settling.add_done_callback(self._task_ended)
+        self._keep(self._announcements.run())
+        self._keep(self._steward.run())
+        await register(config, entry, self._metadata)
+        transport.set_epoch(self._metadata.image.brokers[self._broker_id].epoch)
+        upkeep = self._make_upkeep()
+        upkeep.check_disk()
+        self._keep(upkeep.run())
+        await self._partitions.wait_led()
+        listener.start()
+        self._cluster.starting = None
+        return BrokerInfo(
+            broker_id=self._broker_id,
+            cluster_id=self._metadata.image.cluster_id,
+            kafka_addr=kafka.address,
+            raft_addr=raft.address,
+            http_addr=http.address,
+            data_dir=config.data_dir,
+            broker_count=len(self._metadata.image.brokers),
+            partition_count=len(self._partitions),
+            offline_partitions=tuple(
+                f"{topic}-{index}" for topic, index in self._partitions.offline
+            ),
+        )
+
+    def _take_port(self, key: str, address: Address, advertised: Address | None) -> Port:
+        port = Port(key, address, advertised)
+        self._ports.append(port)
+        return port
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run until the stop; a broker without one of these must not go on as if nothing were."""
+        task = asyncio.create_task(work)
+        task.add_done_callback(self._task_ended)
+        self._tasks.append(task)
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._on_defect(error)
+
+    # ---- peers
+
+    def _open_peers(self, entry: Entry, raft: Port) -> tuple[Transport, Driver]:
+        rng = random.Random()
+        transport = Transport(
+            loop=self._loop,
+            clock=self._clock,
+            rng=rng,
+            cluster_id=entry.cluster_id,
+            me=entry.broker_id,
+            incarnation=entry.directory_id,
+            authorize=self._authorize,
+        )
+        transport.set_epoch(entry.epoch)
+        driver = Driver(
+            loop=self._loop,
+            clock=self._clock,
+            rng=rng,
+            flusher=self._flusher,
+            votes=self._storage.votes,
+            transport=transport,
+        )
+        transport.bind(raft.host, raft.port)
+        return transport, driver
+
+    @property
+    def _known_image(self) -> Image:
+        """The image, or what comes nearest to it while there is none."""
+        if self._metadata.image.cluster_id:
+            return self._metadata.image
+        return self._entry.image if self._entry.image.cluster_id else self._metadata.forecast()
+
+    def _authorize(self, hello: Hello) -> str | None:
+        return peer_refusal(
+            self._known_image,
+            cluster_id=hello.cluster_id,
+            broker_id=hello.sender,
+            incarnation=hello.incarnation,
+            epoch=hello.epoch,
+        )
+
+    def _follow_peers(self, image: Image) -> None:
+        driver, transport = self._driver, self._transport
+        if driver is None or transport is None:
+            return
+        for broker in image.brokers.values():
+            if broker.id != self._broker_id and broker.raft is not None:
+                driver.add_peer(broker.id, (broker.raft.host, broker.raft.port))
+        for peer in list(transport.links):
+            if peer not in image.brokers:
+                driver.remove_peer(peer)
+        transport.recheck()
+        me = image.brokers.get(self._broker_id)
+        if me is not None and me.epoch > transport.epoch:
+            transport.set_epoch(me.epoch)
+
+    # ---- what the metadata and the groups say
+
+    async def _on_image(self, image: Image, gone: list[Gone]) -> None:
+        self._follow_peers(image if image.cluster_id else self._known_image)
+        if self._broker_id in image.removed_brokers:
+            self._on_removed()
+        before = self._partitions.topic_names
+        self._partitions.forget_logs(gone)
+        await self._partitions.reconcile_gently(image)
+        deleted = before - self._partitions.topic_names
+        if deleted:
+            self._announcements.only(image)
+            self._groups.topics_deleted(deleted)
+
+    def on_leadership(self, replica: Replica) -> None:
+        """Of the metadata group."""
+        self._metadata.leader_changed()
+
+    def on_failed(self, replica: Replica, error: MoldauError) -> None:
+        """A broker without metadata is none."""
+        self._on_defect(error)
+
+    def _on_partition_leadership(self, replica: Replica) -> None:
+        self._steward.announce(replica)
+        topic, index = replica.partition
+        if topic == CONSUMER_OFFSETS_TOPIC:
+            hosted = self._partitions.get(topic, index)
+            if replica.is_ready and hosted is not None and hosted.replica is replica:
+                self._groups.lead(index, hosted)
+            else:
+                self._groups.unlead(index)
+
+    # ---- parts
+
+    def _build_cluster(self, transport: Transport, driver: Driver) -> None:
+        self._announcements = Announcements(
+            me=self._broker_id,
+            session=random.getrandbits(63),
+            caller=transport,
+            peers=lambda: [peer for peer, link in transport.links.items() if link.is_connected],
+        )
+        self._cluster = ClusterService(
+            me=self._broker_id,
+            clock=self._clock,
+            metadata=self._metadata,
+            metadata_members=lambda: self._metadata_replica.members,
+            partitions=self._partitions,
+            driver=driver,
+            transport=transport,
+            announcements=self._announcements,
+        )
+        self._steward = Steward(
+            me=self._broker_id,
+            metadata=self._metadata,
+            metadata_replica=self._metadata_replica,
+            partitions=self._partitions,
+            cluster=self._cluster,
+            announcements=self._announcements,
+            driver=driver,
+        )
+        serve = transport.rpc.serve
+        serve(SUBMIT_METHOD, self._metadata.answer)
+        serve(FRESH_METHOD, self._metadata.answer_fresh)
+        serve(ANNOUNCE_METHOD, self._announcements.answer)
+        serve(TRANSFER_METHOD, self._cluster.answer_transfer)
+
+    def _make_upkeep(self) -> Upkeep:
+        config = self._config
+        return Upkeep(
             config=UpkeepConfig(
                 retention_check_ms=config.log.retention_check_ms,
                 flush_interval_ms=config.log.flush_interval_ms,
@@ -135,40 +356,6 @@ class BrokerServer:
             clock=self._clock,
             free_bytes=self._storage.free_bytes,
         )
-        upkeep.check_disk()
-        self._upkeep = asyncio.create_task(upkeep.run())
-        self._upkeep.add_done_callback(self._upkeep_ended)
-        listener.start()
-        return BrokerInfo(
-            broker_id=self._broker_id,
-            cluster_id=self._metadata.image.cluster_id,
-            kafka_addr=bound,
-            data_dir=config.data_dir,
-            partition_count=len(self._partitions),
-            offline_partitions=tuple(
-                f"{topic}-{index}" for topic, index in self._partitions.offline
-            ),
-        )
-
-    def _open_metadata(self) -> Replica:
-        """The metadata group is a replica like any other, of one voter so far."""
-        epoch, _ = self._storage.votes.get(group_key(METADATA_TOPIC_ID, PartitionIndex(0)))
-        replica = Replica(
-            partition=TopicPartition(METADATA_TOPIC, PartitionIndex(0)),
-            topic_id=METADATA_TOPIC_ID,
-            log=self._storage.open_metadata_log(_METADATA_LOG),
-            group=RaftGroup(
-                broker=self._broker_id,
-                voters=frozenset({self._broker_id}),
-                epoch=epoch,
-                commit=RaftIndex(0),
-            ),
-            flusher=self._flusher,
-            clock=self._clock,
-        )
-        for error in elect([replica], self._storage.votes).values():
-            raise error
-        return replica
 
     def _build_services(self, defaults: dict[str, str]) -> None:
         config = self._config
@@ -196,6 +383,10 @@ class BrokerServer:
             partitions=self._partitions,
             topics=topics,
             offsets_partitions=config.group.offsets_partitions,
+            broker=self._broker_id,
+            leader_of=self._cluster.leader_of,
+            fresh_image=self._metadata.fresh,
+            on_defect=self._on_defect,
         )
         self._broker = Broker(
             broker_id=self._broker_id,
@@ -205,6 +396,7 @@ class BrokerServer:
             disk_total_bytes=self._storage.total_bytes,
             clock=self._clock,
             metadata=self._metadata,
+            cluster=self._cluster,
             partitions=self._partitions,
             produce=ProduceService(self._partitions, self._disk, self._clock),
             fetch=FetchService(self._loop, self._partitions),
@@ -241,57 +433,19 @@ class BrokerServer:
             clock=self._clock,
         )
 
-    def _bind(self, listener: Listener) -> Address:
-        addr = self._config.kafka.addr
-        try:
-            host, port = listener.bind(addr.host, addr.port)
-        except OSError as error:
-            failure = ConfigError(
-                f"cannot listen on {addr} (kafka.addr): {error.strerror or error}"
-            )
-            if error.errno == errno.EADDRINUSE:
-                failure.hint = (
-                    f"who is there? moldau doctor · another port: --set kafka.addr={addr.host}:PORT"
-                )
-            raise failure from None
-        return Address(addr.host if addr.host != "0.0.0.0" else host, port)
-
-    async def _register(self, bound: Address) -> None:
-        if not self._metadata.image.cluster_id:
-            await self._metadata.submit(CreateCluster(cluster_id=self._storage.cluster_id))
-        told = self._config.kafka.advertised or bound
-        await self._metadata.submit(
-            RegisterBroker(
-                id=self._broker_id,
-                host=told.host,
-                port=told.port,
-                rack=self._config.rack,
-                incarnation=self._storage.directory_id,
-            )
-        )
-
-    def _upkeep_ended(self, task: asyncio.Task[None]) -> None:
-        """A broker without retention and disk watch must not go on as if nothing were."""
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._on_defect(error)
-
-    async def _on_image(self, image: Image) -> None:
-        before = self._partitions.topic_names
-        await self._partitions.reconcile_gently(image)
-        gone = before - self._partitions.topic_names
-        if gone:
-            self._groups.topics_deleted(gone)
-
     # ---- stop
 
     async def stop(self) -> None:
-        """Finish what is in flight, then close everything cleanly.
+        """Let others lead, finish what is in flight, then close everything cleanly.
 
         After a failure of the disk nothing can be finished: all is left as it is.
         """
-        if self._upkeep is not None:
-            self._upkeep.cancel()
-            await asyncio.gather(self._upkeep, return_exceptions=True)
+        if not self._flusher.failed:
+            await self._steward.hand_over()
+        self._cluster.starting = "the broker is stopping"
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         listener = self._listener
         if listener is not None:
             listener.stop_accepting()
@@ -299,7 +453,12 @@ class BrokerServer:
                 await self._drain(listener)
             listener.close()
         await self._dispatcher.stop()
+        if self._http is not None:
+            await self._http.stop(_HTTP_GRACE_SECONDS)
         self._groups.stop()
+        if not self._flusher.failed:
+            await self._metadata.stop()
+        self._end_peers()
         self._flusher.stop()
         # Flushes that the threads finished just now are counted before the logs close.
         await asyncio.sleep(0)
@@ -307,6 +466,12 @@ class BrokerServer:
             self._partitions.close()
             self._metadata_replica.close()
         self._storage.close()
+
+    def _end_peers(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+        if self._driver is not None:
+            self._driver.stop()
 
     async def _drain(self, listener: Listener) -> None:
         listener.drain()
@@ -316,8 +481,16 @@ class BrokerServer:
             self._groups.answer_waiting()
             await asyncio.sleep(0.01)
 
-    def abandon(self) -> None:
+    async def abandon(self) -> None:
         """The start failed half-way: let go of the directory, touch nothing else."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for port in self._ports:
+            port.release()
+        if self._http is not None:
+            await self._http.stop(_HTTP_GRACE_SECONDS)
+        self._end_peers()
         self._flusher.stop()
         if self._listener is not None:
             self._listener.close()

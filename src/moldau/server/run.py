@@ -58,7 +58,17 @@ async def _serve(config: ServerConfig, on_ready: Callable[[BrokerInfo], None]) -
         log.critical("this broker stops because of a defect", exc_info=error)
         end(EXIT_DEFECT)
 
-    server = BrokerServer(config, SystemClock(), on_storage_failure=fence, on_defect=give_up)
+    def leave() -> None:
+        log.warning("this broker was removed from its cluster, and stops")
+        end(0)
+
+    server = BrokerServer(
+        config,
+        SystemClock(),
+        on_storage_failure=fence,
+        on_defect=give_up,
+        on_removed=leave,
+    )
     started = False
     try:
         info = await server.start()
@@ -81,4 +91,4 @@ async def _serve(config: ServerConfig, on_ready: Callable[[BrokerInfo], None]) -
             await server.stop()
             log.info("stopped")
         else:
-            server.abandon()
+            await server.abandon()

@@ -1,6 +1,5 @@
 """Owns what a broker has open in its data directory: lock, identity, votes, logs."""
 
-import uuid
 from pathlib import Path
 from typing import Final
 
@@ -10,17 +9,17 @@ from moldau.log.datadir import (
     DirectoryLock,
     Identity,
     delete_partition,
-    load_identity,
     partition_path,
     purge_deleted,
+    read_identity,
+    write_identity,
 )
 from moldau.log.disk import open_disk_log
 from moldau.log.files import OsFiles
 from moldau.log.interface import LogConfig, PartitionLog
 from moldau.log.votes import VoteJournal
 from moldau.model.errors import StorageError
-from moldau.model.ids import BrokerId, PartitionIndex, TopicId
-from moldau.replica.election import group_key
+from moldau.model.ids import PartitionIndex, TopicId
 from moldau.server.config.schema import ServerConfig
 
 METADATA_TOPIC: Final = "__cluster_metadata"
@@ -31,12 +30,14 @@ METADATA_TOPIC_ID: Final = TopicId(bytes(15) + b"\x01")
 class Storage:
     """A data directory, locked while it is open."""
 
-    def __init__(self, root: Path, lock: DirectoryLock, files: OsFiles, identity: Identity) -> None:
+    def __init__(
+        self, root: Path, lock: DirectoryLock, files: OsFiles, identity: Identity | None
+    ) -> None:
         self._root = root
         self._lock = lock
         self._files = files
-        self.cluster_id = identity.cluster_id
-        self.directory_id = identity.directory_id
+        self.identity = identity
+        """None: the directory is new."""
         self.votes = VoteJournal.open(files, VOTES_PATH)
 
     @classmethod
@@ -47,14 +48,7 @@ class Storage:
         lock.acquire()
         try:
             files = OsFiles(root)
-            identity = load_identity(
-                files,
-                Identity(
-                    broker_id=BrokerId(1 if config.broker_id is None else config.broker_id),
-                    cluster_id=config.cluster_id or str(uuid.uuid4()),
-                    directory_id=str(uuid.uuid4()),
-                ),
-            )
+            identity = read_identity(files)
             purge_deleted(files)
             return cls(root, lock, files, identity)
         except OSError as error:
@@ -64,18 +58,25 @@ class Storage:
             lock.release()
             raise
 
+    def become(self, identity: Identity) -> None:
+        """Give the directory its identity, durably. Raises StorageError."""
+        try:
+            write_identity(self._files, identity)
+        except OSError as error:
+            raise StorageError(f"cannot use {self._root} as data directory: {error}") from error
+        self.identity = identity
+
     def open_log(
         self, topic: str, topic_id: TopicId, partition: PartitionIndex, config: LogConfig
     ) -> PartitionLog:
         return open_disk_log(self._files, partition_path(topic, topic_id, partition), config)
 
     def drop_log(self, topic: str, topic_id: TopicId, partition: PartitionIndex) -> None:
-        """Delete the log of a partition whose topic is gone."""
+        """Delete the log of a partition that is no longer here."""
         try:
             delete_partition(self._files, topic, topic_id, partition)
         except OSError as error:
             raise StorageError(f"{topic}-{partition} could not be deleted: {error}") from error
-        self.votes.forget(frozenset({group_key(topic_id, partition)}))
 
     def open_metadata_log(self, config: LogConfig) -> PartitionLog:
         return open_disk_log(self._files, METADATA_PATH, config)

@@ -8,6 +8,7 @@ The result is a hint, good enough to answer Metadata on any broker.
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 import msgspec
@@ -133,10 +134,13 @@ class Announcements:
                     if peer not in self._telling:
                         task = asyncio.create_task(self._tell(peer))
                         self._telling[peer] = task
-                        task.add_done_callback(lambda _, peer=peer: self._telling.pop(peer, None))
+                        task.add_done_callback(partial(self._told, peer))
         finally:
-            for task in self._telling.values():
+            for task in list(self._telling.values()):
                 task.cancel()
+
+    def _told(self, peer: BrokerId, task: asyncio.Task[None]) -> None:
+        del self._telling[peer]
 
     async def _tell(self, peer: BrokerId) -> None:
         while True:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from moldau.metadata.image import Image
 from moldau.model.clock import Clock
 from moldau.model.ids import BrokerId
+from moldau.service.cluster import ClusterService
 from moldau.service.configs import ConfigService
 from moldau.service.fetch import FetchService
 from moldau.service.groups import GroupService
@@ -26,6 +27,7 @@ class Broker:
     data_dir: str
     clock: Clock
     metadata: MetadataStore
+    cluster: ClusterService
     partitions: Partitions
     produce: ProduceService
     fetch: FetchService
@@ -40,10 +42,3 @@ class Broker:
     @property
     def image(self) -> Image:
         return self.metadata.image
-
-    def leader_of(self, topic: str, partition: int) -> tuple[int, int]:
-        """Leader and its epoch; (-1, -1) while the partition has none."""
-        hosted = self.partitions.get(topic, partition)
-        if hosted is None or not hosted.replica.is_ready:
-            return -1, -1
-        return self.broker_id, hosted.replica.epoch

@@ -1,7 +1,7 @@
 """Owns the use cases around the cluster: who is in it and leads what, joining, leaving, moving."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -13,7 +13,7 @@ from moldau.metadata.commands import (
     ReassignPartition,
     RegisterBroker,
 )
-from moldau.metadata.image import Broker, BrokerState, Image, Topic
+from moldau.metadata.image import Broker, BrokerState, Image, Partition, Topic
 from moldau.metadata.leader_balance import ElectionType, elect_leader, elections_due
 from moldau.metadata.leaders import NO_LEADER, Leader, Leaders
 from moldau.metadata.replica_rules import Reassignment, reassignments
@@ -111,6 +111,35 @@ class ClusterService:
             return ()
         said = self._announcements.in_sync((topic.topic_id, PartitionIndex(index)), leader)
         return said or (leader.broker,)
+
+    def places(
+        self, topic: Topic, partitions: Iterable[Partition]
+    ) -> Iterator[tuple[Leader, tuple[BrokerId, ...]]]:
+        """Leader and replicas in sync of each: as `leader_of` and `in_sync`, but for Metadata,
+        which asks for hundreds of them while nothing else runs."""
+        me, topic_id, brokers = self._me, topic.topic_id, self.image.brokers
+        announced, said = self.leaders.of, self._announcements.in_sync
+        find = self._partitions.get
+        for partition in partitions:
+            index = partition.index
+            leader = announced(topic_id, index)
+            hosted = find(topic.name, index)
+            if hosted is not None:
+                replica = hosted.replica
+                core = replica.group.core
+                broker, epoch = core.leader, core.epoch
+                if (
+                    epoch >= leader.epoch
+                    and (broker, epoch) != leader
+                    and broker >= 0
+                    and (broker != me or replica.is_ready)
+                    and replica.topic_id == topic_id
+                ):
+                    leader = Leader(broker, epoch)
+            if leader.broker in brokers:
+                yield leader, said((topic_id, index), leader) or (leader.broker,)
+            else:
+                yield NO_LEADER, ()
 
     def health(self) -> list[str]:
         """Why this broker is not ready to serve; empty if it is."""
@@ -269,9 +298,7 @@ class ClusterService:
         if transfer.giver == self._me:
             await self.answer_transfer(self._me, payload)
         else:
-            await self._transport.call(
-                transfer.giver, TRANSFER_METHOD, payload, _ELECT_SECONDS_MAX
-            )
+            await self._transport.call(transfer.giver, TRANSFER_METHOD, payload, _ELECT_SECONDS_MAX)
         deadline = self._clock.monotonic() + _ELECT_SECONDS_MAX
         while found is not None and self._clock.monotonic() < deadline:
             if self.leader_of(found, partition).broker == transfer.taker:

@@ -1,8 +1,9 @@
-"""Owns the broker's own writes: append a batch to a replica and wait for its commit."""
+"""Owns the broker's own writes: hand something to a replica and wait for its commit."""
 
 import asyncio
 
 from moldau.model.errors import DiskFullError, ErrorCode
+from moldau.model.ids import Offset
 from moldau.records.batch import read_header
 from moldau.replica.replica import Replica
 
@@ -14,11 +15,24 @@ async def commit_batch(replica: Replica, batch: bytes) -> ErrorCode:
         proposal = replica.propose(data, [read_header(data)])
     except DiskFullError:
         return ErrorCode.KAFKA_STORAGE_ERROR
-    done: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+    done = _Done()
+    replica.when_committed(proposal.end_offset, done)
+    return await done.future
 
-    def committed(code: ErrorCode) -> None:
-        if not done.done():
-            done.set_result(code)
 
-    replica.when_committed(proposal.end_offset, committed)
-    return await done
+async def trim_replica(replica: Replica, offset: Offset) -> ErrorCode:
+    """Let a partition begin at `offset` on every broker; returns when that is committed."""
+    done = _Done()
+    replica.trim(offset, done)
+    return await done.future
+
+
+class _Done:
+    """A callback that can be awaited, and outlives whoever awaits it."""
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+
+    def __call__(self, code: ErrorCode) -> None:
+        if not self.future.done():
+            self.future.set_result(code)

@@ -81,6 +81,8 @@ class FetchService:
             if hosted is None:
                 hosted = self._partitions.find(topic, request.partition)
             replica = hosted.replica
+            if not replica.is_leader:
+                replica.check_leading()
             if request.leader_epoch != _NO_EPOCH:
                 check_epoch(replica, request.leader_epoch)
             watermark = replica.high_watermark

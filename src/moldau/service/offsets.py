@@ -37,7 +37,7 @@ class OffsetService:
         self, topic: str, partition: int, timestamp: int, leader_epoch: int = _UNSAID
     ) -> FoundOffset:
         """The offset for a time, or for one of the special times above. Raises RefusedError."""
-        hosted = self._partitions.find(topic, partition)
+        hosted = self._partitions.lead(topic, partition)
         try:
             return _find(hosted.replica, timestamp, leader_epoch)
         except CorruptionError as error:
@@ -48,7 +48,7 @@ class OffsetService:
         self, topic: str, partition: int, epoch: int, leader_epoch: int = _UNSAID
     ) -> tuple[Epoch, Offset]:
         """The last epoch not above `epoch` and its end; (-1, -1) for one that is yet to come."""
-        replica = self._partitions.find(topic, partition).replica
+        replica = self._partitions.lead(topic, partition).replica
         if leader_epoch != _UNSAID:
             check_epoch(replica, leader_epoch)
         if epoch > replica.epoch:

@@ -5,11 +5,11 @@ A partition whose log is damaged stays closed, with the reason; the others go on
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from moldau.log.interface import LogConfig, PartitionLog
 from moldau.metadata.config_types import LONG_MAX
-from moldau.metadata.image import Image, Topic
+from moldau.metadata.image import Image, Partition, Topic
 from moldau.metadata.topic_configs import Layer, TopicConfig, broker_layers
 from moldau.model.clock import Clock
 from moldau.model.errors import (
@@ -20,10 +20,10 @@ from moldau.model.errors import (
     RefusedError,
 )
 from moldau.model.flush import FlushPolicy
-from moldau.model.ids import BrokerId, PartitionIndex, RaftIndex, TopicId, TopicPartition
-from moldau.raft.group import RaftGroup
+from moldau.model.ids import BrokerId, PartitionIndex, TopicId, TopicPartition
+from moldau.raft.membership import NO_BROKER, Members
 from moldau.records.compression import Codec
-from moldau.replica.election import Votes, elect, group_key
+from moldau.replica.driver import Driver
 from moldau.replica.flusher import Flusher
 from moldau.replica.replica import Replica
 
@@ -31,6 +31,11 @@ log = logging.getLogger(__name__)
 
 _PARTITIONS_PER_STEP = 20
 """Opened or dropped in one turn of the loop: each costs a flush or two."""
+
+_LED_SECONDS_MAX = 30.0
+_CAMPAIGN_SECONDS = (0.0, 0.05, 0.15, 0.4)
+"""When the preferred leader of a fresh group asks to be elected: the others may hear of the group
+a moment later. After that the group's own timers do it."""
 
 OpenLog = Callable[[str, TopicId, PartitionIndex, LogConfig], PartitionLog]
 DropLog = Callable[[str, TopicId, PartitionIndex], None]
@@ -91,24 +96,30 @@ def codec_of(compression_type: str) -> Codec | None:
     return Codec.NONE if compression_type == "uncompressed" else Codec[compression_type.upper()]
 
 
+def first_members(partition: Partition) -> Members:
+    """The group's members as far as the metadata knows: for a log that does not say."""
+    if not partition.moving:
+        return Members(tuple(sorted(partition.replicas)))
+    return Members(tuple(sorted(partition.origin)), tuple(sorted(partition.adding)))
+
+
 class Partitions:
     """Every partition that this broker hosts."""
 
     def __init__(
         self,
         *,
-        broker: BrokerId,
         open_log: OpenLog,
         drop_log: DropLog,
-        votes: Votes,
+        driver: Driver,
         flusher: Flusher,
         clock: Clock,
         defaults: Mapping[str, str],
     ) -> None:
-        self._broker = broker
+        self._broker = driver.me
         self._open_log = open_log
         self._drop_log = drop_log
-        self._votes = votes
+        self._driver = driver
         self._flusher = flusher
         self._clock = clock
         self._defaults = defaults
@@ -117,6 +128,9 @@ class Partitions:
         self._topics: dict[TopicId, Topic] = {}
         self._layers: tuple[Layer, ...] = ()
         self._broker_configs: Mapping[BrokerId, Mapping[str, str]] | None = None
+        self.on_leadership: Callable[[Replica], None] = lambda _: None
+        """Told when a replica's leader is another one, or it became a ready leader itself; also
+        when it goes."""
 
     # ---- finding
 
@@ -133,9 +147,23 @@ class Partitions:
                 ErrorCode.KAFKA_STORAGE_ERROR,
                 f"{topic}-{partition} is offline: {self._offline[topic, partition]}",
             )
+        if any(
+            known.name == topic and 0 <= partition < len(known.partitions)
+            for known in self._topics.values()
+        ):
+            raise RefusedError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{topic}-{partition} is on other brokers"
+            )
         raise RefusedError(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic}-{partition}"
         )
+
+    def lead(self, topic: str, partition: int) -> Hosted:
+        """The partition, if this broker leads it, or the RefusedError that the client gets."""
+        hosted = self.find(topic, partition)
+        if not hosted.replica.is_leader:
+            hosted.replica.check_leading()
+        return hosted
 
     def __iter__(self) -> Iterator[Hosted]:
         return iter(list(self._hosted.values()))
@@ -151,24 +179,26 @@ class Partitions:
     def offline(self) -> Mapping[tuple[str, int], MoldauError]:
         return self._offline
 
-    def take_offline(self, hosted: Hosted, error: CorruptionError) -> None:
+    def take_offline(self, hosted: Hosted, error: MoldauError) -> None:
         """A partition proved to be damaged while it was served: serve it no more, touch nothing.
 
         Its log is not closed, because a clean close would vouch for what is in it.
         """
-        partition = hosted.replica.partition
-        key = (partition.topic, partition.partition)
-        if self._hosted.pop(key, None) is not None:
-            self._set_offline(key, error)
-            hosted.replica.fail_waiters(ErrorCode.KAFKA_STORAGE_ERROR)
-
-    def _give_up(self, replica: Replica, error: DiskFullError) -> None:
-        """There was no room for something that had to be written: offline until there is."""
+        replica = hosted.replica
         key = (replica.partition.topic, replica.partition.partition)
         if self._hosted.pop(key, None) is not None:
             self._set_offline(key, error)
-            replica.fail_waiters(ErrorCode.KAFKA_STORAGE_ERROR)
-            replica.log.discard()
+            replica.end(ErrorCode.KAFKA_STORAGE_ERROR)
+            if isinstance(error, DiskFullError):
+                # To be opened anew when there is room.
+                replica.log.discard()
+            self.on_leadership(replica)
+
+    def on_failed(self, replica: Replica, error: MoldauError) -> None:
+        """For the replica: its group stopped."""
+        hosted = self._hosted.get((replica.partition.topic, replica.partition.partition))
+        if hosted is not None and hosted.replica is replica:
+            self.take_offline(hosted, error)
 
     def _set_offline(self, key: tuple[str, int], error: MoldauError) -> None:
         before = self._offline.get(key)
@@ -181,21 +211,14 @@ class Partitions:
         """Try again to open what only lacked room on the disk."""
         if not any(isinstance(error, DiskFullError) for error in self._offline.values()):
             return
-        opened = []
         with self._flusher.fencing():
             for topic in self._topics.values():
                 for partition in topic.partitions:
-                    if isinstance(self._offline.get((topic.name, partition.index)), DiskFullError):
-                        opened += self._open(topic, partition.index, self._resolve(topic))
-            self._elect(opened)
-        for replica in opened:
-            if replica.is_ready:
-                log.warning("partition %s-%d is online again", *replica.partition)
-
-    def _elect(self, opened: list[Replica]) -> None:
-        """Lead what was opened; what finds no room on the disk waits offline until there is."""
-        for replica, error in elect(opened, self._votes).items():
-            self._give_up(replica, error)
+                    key = (topic.name, partition.index)
+                    if isinstance(self._offline.get(key), DiskFullError):
+                        self._open(topic, partition, self._resolve(topic))
+                        if key in self._hosted:
+                            log.warning("partition %s-%d is online again", *key)
 
     # ---- following the image
 
@@ -216,7 +239,7 @@ class Partitions:
                 await asyncio.sleep(0)
 
     def _follow(self, image: Image) -> Iterator[None]:
-        """Yields after every few partitions; what is hosted then is led."""
+        """Yields after every few partitions."""
         for topic in list(self._topics.values()):
             if topic.topic_id not in image.topics_by_id:
                 yield from self._drop(topic)
@@ -228,71 +251,109 @@ class Partitions:
             if known is topic and not defaults_changed:
                 continue
             config = self._resolve(topic)
-            first_new = len(known.partitions) if known is not None else 0
             if known is not None and (defaults_changed or known.configs != topic.configs):
-                self._reconfigure(topic, first_new, config)
-            here = [p.index for p in topic.partitions[first_new:] if self._broker in p.replicas]
-            for start in range(0, len(here), _PARTITIONS_PER_STEP):
-                opened: list[Replica] = []
-                for index in here[start : start + _PARTITIONS_PER_STEP]:
-                    opened += self._open(topic, index, config)
-                self._elect(opened)
-                yield
+                self._reconfigure(topic, config)
             self._topics[topic.topic_id] = topic
+            steps = 0
+            for partition in topic.partitions:
+                key = (topic.name, partition.index)
+                is_here = key in self._hosted or key in self._offline
+                if self._broker in partition.replicas and not is_here:
+                    self._open(topic, partition, config)
+                elif is_here and self._broker not in partition.replicas:
+                    self._leave(topic, partition.index)
+                else:
+                    continue
+                steps += 1
+                if steps % _PARTITIONS_PER_STEP == 0:
+                    yield
+            yield
 
     def _resolve(self, topic: Topic) -> TopicConfig:
         return TopicConfig.resolve_layers(topic.configs, self._layers)
 
-    def _reconfigure(self, topic: Topic, count: int, config: TopicConfig) -> None:
-        for index in range(count):
-            hosted = self._hosted.get((topic.name, index))
+    def _reconfigure(self, topic: Topic, config: TopicConfig) -> None:
+        for partition in topic.partitions:
+            hosted = self._hosted.get((topic.name, partition.index))
             if hosted is not None:
                 hosted.configure(config)
                 try:
                     hosted.replica.reconfigure(log_config(config, internal=topic.internal))
                 except DiskFullError as error:
-                    self._give_up(hosted.replica, error)
+                    self.take_offline(hosted, error)
 
-    def _open(self, topic: Topic, index: PartitionIndex, config: TopicConfig) -> list[Replica]:
-        """The replica, or nothing if it has to stay offline."""
-        key = (topic.name, index)
+    def _open(self, topic: Topic, partition: Partition, config: TopicConfig) -> None:
+        """Host the partition, or note why it has to stay offline."""
+        key = (topic.name, partition.index)
         try:
             opened = self._open_log(
-                topic.name, topic.topic_id, index, log_config(config, internal=topic.internal)
+                topic.name,
+                topic.topic_id,
+                partition.index,
+                log_config(config, internal=topic.internal),
             )
-            epoch, _ = self._votes.get(group_key(topic.topic_id, index))
+            is_fresh = opened.end_index == 0
             replica = Replica(
-                partition=TopicPartition(topic.name, index),
+                partition=TopicPartition(topic.name, partition.index),
                 topic_id=topic.topic_id,
                 log=opened,
-                group=RaftGroup(
-                    broker=self._broker,
-                    voters=frozenset({self._broker}),
-                    epoch=epoch,
-                    commit=RaftIndex(0),
-                ),
+                members=first_members(partition),
+                driver=self._driver,
                 flusher=self._flusher,
                 clock=self._clock,
+                listener=self,
             )
         except (CorruptionError, DiskFullError) as error:
             self._set_offline(key, error)
-            return []
+            return
         self._offline.pop(key, None)
         self._hosted[key] = Hosted(replica, config, topic.internal)
-        return [replica]
+        if is_fresh and not partition.moving and partition.replicas[0] == self._broker:
+            for delay in _CAMPAIGN_SECONDS:
+                asyncio.get_running_loop().call_later(delay, self._stand, replica)
+
+    def _stand(self, replica: Replica) -> None:
+        if replica.is_open and replica.leader == NO_BROKER:
+            self._driver.campaign(replica.group)
 
     def _drop(self, topic: Topic) -> Iterator[None]:
+        """The topic was deleted."""
         del self._topics[topic.topic_id]
         for number, partition in enumerate(topic.partitions, 1):
-            key = (topic.name, partition.index)
-            self._offline.pop(key, None)
-            hosted = self._hosted.pop(key, None)
-            if hosted is not None:
-                hosted.replica.drop()
             if self._broker in partition.replicas:
-                self._drop_log(topic.name, topic.topic_id, partition.index)
+                self._let_go(topic, partition.index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             if number % _PARTITIONS_PER_STEP == 0:
                 yield
+
+    def _leave(self, topic: Topic, index: PartitionIndex) -> None:
+        """The partition has moved to other brokers, and its group counts on this one no more."""
+        log.info("partition %s-%d has moved away", topic.name, index)
+        self._let_go(topic, index, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def _let_go(self, topic: Topic, index: PartitionIndex, code: ErrorCode) -> None:
+        key = (topic.name, index)
+        self._offline.pop(key, None)
+        hosted = self._hosted.pop(key, None)
+        if hosted is not None:
+            hosted.replica.drop(code)
+            self.on_leadership(hosted.replica)
+        self._drop_log(topic.name, topic.topic_id, index)
+
+    def forget_logs(self, gone: Iterable[tuple[str, TopicId, PartitionIndex]]) -> None:
+        """Delete logs that a start found no longer wanted, before anything is opened."""
+        with self._flusher.fencing():
+            for name, topic_id, index in gone:
+                if (name, index) not in self._hosted:
+                    self._drop_log(name, topic_id, index)
+
+    async def wait_led(self) -> None:
+        """At start: until those that this broker leads alone are led, but not for long."""
+        deadline = self._clock.monotonic() + _LED_SECONDS_MAX
+        while self._clock.monotonic() < deadline and any(
+            not hosted.replica.is_ready and hosted.replica.members.voters == (self._broker,)
+            for hosted in self._hosted.values()
+        ):
+            await asyncio.sleep(0.002)
 
     def close(self) -> None:
         """Close every log cleanly."""

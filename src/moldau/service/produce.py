@@ -14,7 +14,7 @@ from moldau.records.batch import (
     read_header,
 )
 from moldau.records.record import has_null_key, recompress
-from moldau.replica.replica import Proposal, Replica
+from moldau.replica.replica import LAG_MS_MAX, Proposal, Replica
 from moldau.service.disk import DiskGuard
 from moldau.service.partitions import Hosted, Partitions
 
@@ -46,10 +46,14 @@ class ProduceService:
         if self._disk.is_full:
             self._disk.check()
         if acks == ACKS_ALL and config.insync_replicas_min > 1:
-            raise RefusedError(
-                ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"1 replica is in sync, min.insync.replicas is {config.insync_replicas_min}",
-            )
+            hosted.replica.check_leading()
+            in_sync = len(hosted.replica.in_sync(LAG_MS_MAX))
+            if in_sync < config.insync_replicas_min:
+                raise RefusedError(
+                    ErrorCode.NOT_ENOUGH_REPLICAS,
+                    f"{in_sync} {'replica is' if in_sync == 1 else 'replicas are'} in sync, "
+                    f"min.insync.replicas is {config.insync_replicas_min}",
+                )
         writable: bytearray | memoryview = data
         if hosted.is_plain:
             for header in headers:

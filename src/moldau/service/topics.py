@@ -4,8 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 from moldau.metadata.commands import CreatePartitions, CreateTopic, DeleteTopic
 from moldau.metadata.image import Image, Topic
+from moldau.metadata.replica_rules import internal_replication
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import Offset, TopicId
+from moldau.service.commit import trim_replica
 from moldau.service.disk import DiskGuard
 from moldau.service.metadata_store import MetadataStore
 from moldau.service.partitions import Partitions
@@ -84,7 +86,9 @@ class TopicService:
                 await self.create(
                     name,
                     partitions=partitions,
-                    replication_factor=1 if internal else _BY_DEFAULT,
+                    replication_factor=(
+                        internal_replication(self.image) if internal else _BY_DEFAULT
+                    ),
                     configs={"cleanup.policy": "compact"} if internal else None,
                     internal=internal,
                 )
@@ -114,9 +118,9 @@ class TopicService:
             self._disk.check()
             await self._metadata.submit(command)
 
-    def delete_records(self, topic: str, partition: int, before: int) -> Offset:
+    async def delete_records(self, topic: str, partition: int, before: int) -> Offset:
         """Raise the start of a partition; returns the new start. Raises RefusedError."""
-        hosted = self._partitions.find(topic, partition)
+        hosted = self._partitions.lead(topic, partition)
         if hosted.internal:
             raise RefusedError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is internal")
         if not hosted.deletes:
@@ -131,5 +135,7 @@ class TopicService:
                 f"{before} is not between 0 and {replica.high_watermark}",
             )
         if offset > replica.log.start_offset:
-            replica.delete_before(offset)
+            error = await trim_replica(replica, offset)
+            if error is not ErrorCode.NONE:
+                raise RefusedError(error, f"{topic}-{partition} lost its leader meanwhile")
         return replica.log.start_offset

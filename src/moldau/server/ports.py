@@ -1,0 +1,68 @@
+"""Owns the addresses of a broker's listeners before anybody listens there.
+
+A broker tells its cluster where it is reached before it serves anything. So its ports are taken
+first, port 0 by whatever is free, and kept by a socket that does not listen until the listener has
+taken its place: with SO_REUSEADDR, two sockets may hold an address as long as neither listens.
+"""
+
+import errno
+import socket
+from typing import Self
+
+from moldau.model.errors import ConfigError
+from moldau.model.topology import Endpoint
+from moldau.server.config.schema import Address
+
+_ANY_HOSTS = frozenset({"0.0.0.0", "::", ""})
+
+
+class Port:
+    """One address, taken."""
+
+    def __init__(self, key: str, address: Address, advertised: Address | None) -> None:
+        """`key` is the setting that names it. Raises ConfigError."""
+        try:
+            family, kind, protocol, _, name = socket.getaddrinfo(
+                address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )[0]
+            self._socket = socket.socket(family, kind, protocol)
+        except OSError as error:
+            raise _failure(key, address, error) from None
+        try:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._socket.bind(name)
+        except OSError as error:
+            self._socket.close()
+            raise _failure(key, address, error) from None
+        self.host: str = address.host
+        self.port: int = self._socket.getsockname()[1]
+        told = advertised or Address(_reachable(address.host), self.port)
+        self.told = Endpoint(told.host, told.port or self.port)
+        """The address that others are told."""
+
+    @property
+    def address(self) -> Address:
+        return Address(self.host, self.port)
+
+    def release(self) -> None:
+        """The listener has it now."""
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.release()
+
+
+def _reachable(host: str) -> str:
+    return socket.gethostname() if host in _ANY_HOSTS else host
+
+
+def _failure(key: str, address: Address, error: OSError) -> ConfigError:
+    failure = ConfigError(f"cannot listen on {address} ({key}): {error.strerror or error}")
+    if error.errno == errno.EADDRINUSE:
+        failure.hint = (
+            f"who is there? moldau doctor · another port: --set {key}={address.host}:PORT"
+        )
+    return failure
