@@ -101,13 +101,6 @@ def test_one_setting_twice_on_the_command_line_is_refused(cli):
     assert "broker_id is set twice" in outcome.err
 
 
-def test_joining_is_refused_clearly(cli, tmp_path):
-    outcome = cli("broker", "start", "--join-addr", "localhost:8080", "--data-dir", tmp_path / "d")
-    assert outcome.code == ExitCode.CONFIG
-    assert "cannot join localhost:8080" in outcome.err
-    assert not (tmp_path / "d").exists()
-
-
 def test_nothing_changed_is_said(cli):
     outcome = cli("config", "show", "--changed")
     assert (outcome.code, outcome.out) == (0, "")

@@ -1,7 +1,6 @@
 """Owns `moldau bench`: options, the bench's own topic, the progress bar and the report."""
 
 import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ import click
 from moldau.cli.errors import CommandError, ExitCode
 from moldau.cli.lazy import Command, LazyGroup
 from moldau.cli.options import Duration, Properties, brokers_option, complete_topics
-from moldau.cli.output import color_wanted, emit_json, say
+from moldau.cli.output import emit_json, progress_bar, say
 from moldau.cli.produce import ACKS, COMPRESSIONS
 
 if TYPE_CHECKING:
@@ -81,7 +80,7 @@ def produce(topic: str | None, partitions: int, as_json: bool, **options: Any) -
 
     with (
         _bench_topic(topic, partitions, options) as (load, found),
-        _progress("produce", load.messages, as_json) as advance,
+        progress_bar("produce", load.messages, as_json) as advance,
     ):
         result = run_produce(load, advance)
     _report("produce", load, found, result, as_json)
@@ -103,9 +102,9 @@ def consume(topic: str | None, partitions: int, as_json: bool, **options: Any) -
 
     with _bench_topic(topic, partitions, options) as (load, found):
         if topic is None or _is_empty(load, topic):
-            with _progress("fill", load.messages, as_json) as advance:
+            with progress_bar("fill", load.messages, as_json) as advance:
                 run_produce(load, advance)
-        with _progress("consume", load.messages, as_json) as advance:
+        with progress_bar("consume", load.messages, as_json) as advance:
             result = run_consume(load, found, advance)
     _report("consume", load, found, result, as_json)
 
@@ -136,7 +135,7 @@ def e2e(topic: str | None, partitions: int, as_json: bool, **options: Any) -> No
         raise CommandError("e2e needs at least 8 bytes for its time stamp", code=ExitCode.USAGE)
     with (
         _bench_topic(topic, partitions, options) as (load, found),
-        _progress("e2e", load.messages, as_json) as advance,
+        progress_bar("e2e", load.messages, as_json) as advance,
     ):
         result = run_e2e(load, found, advance)
     _report("e2e", load, found, result, as_json)
@@ -185,27 +184,6 @@ def _is_empty(load: "Load", topic: str) -> bool:
 
     info = Admin(load.brokers, dict(load.properties)).topic(topic, offsets=True)
     return all(part.end_offset <= part.start_offset for part in info.partitions)
-
-
-@contextmanager
-def _progress(title: str, total: int, quiet: bool) -> Iterator[Callable[[int], None]]:
-    """A bar on the terminal; nothing elsewhere."""
-    if quiet or not sys.stderr.isatty():
-        yield lambda count: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True, no_color=not color_wanted(err=True))
-    columns = (
-        TextColumn("{task.description:<8}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(title, total=total)
-        yield lambda count: bar.update(task, completed=count)
 
 
 def _report(kind: str, load: "Load", partitions: int, result: "Result", as_json: bool) -> None:

@@ -1,6 +1,6 @@
-"""Owns `moldau dev` and `moldau broker start`: flags to configuration, then the server.
+"""Owns `moldau dev` and `moldau broker`: start one, look at those of a cluster, take one out.
 
-The server is imported only when one of them runs.
+The server is imported only when a broker is started.
 """
 
 import os
@@ -12,7 +12,18 @@ import click
 from moldau import __version__
 from moldau.cli.errors import CommandError, ExitCode
 from moldau.cli.lazy import Command, LazyGroup, command
-from moldau.cli.options import KeyValue
+from moldau.cli.options import Duration, KeyValue, output_option, yes_option
+from moldau.cli.output import emit_document, emit_rows, emit_table, say
+from moldau.cli.topology import (
+    behind,
+    broker_rows,
+    complete_brokers,
+    connect,
+    drain,
+    find_broker,
+    headline,
+    http_option,
+)
 
 if TYPE_CHECKING:
     from moldau.server.config import ResolvedConfig
@@ -42,12 +53,12 @@ _SET = click.option(
     cls=LazyGroup,
     examples=(
         "moldau broker start --data-dir /var/lib/moldau",
-        "moldau broker start --config broker.yaml --id 2",
-        "moldau broker start --kafka-addr 0.0.0.0:9092 --set kafka.advertised=host.example:9092",
+        "moldau broker list",
+        "moldau broker remove 2",
     ),
 )
 def broker() -> None:
-    """Start a broker from a configuration."""
+    """Start a broker, or look at those of a cluster and take one out."""
 
 
 def load(
@@ -81,7 +92,7 @@ def _serve(resolved: "ResolvedConfig", on_ready: Any) -> int:
     cls=Command,
     examples=(
         "moldau broker start --id 1 --data-dir /var/lib/moldau",
-        "moldau broker start --config broker.yaml",
+        "moldau broker start --join-addr host1.example:8080 --config broker.yaml",
         "MOLDAU_LOG__FLUSH=interval moldau broker start --set topic.partitions=6",
     ),
 )
@@ -128,6 +139,93 @@ def start(
     }
     resolved = load(flags, settings, config_file, option_names={"broker_id": "--id"})
     return _serve(resolved, lambda info: click.echo(ready_line(info)))
+
+
+@broker.command(
+    "list",
+    cls=Command,
+    examples=(
+        "moldau broker list",
+        "moldau broker list --http host1.example:8080 -o json",
+        "moldau broker list -o name",
+    ),
+)
+@output_option
+@http_option
+def list_brokers(output: str, http: str) -> None:
+    """List the brokers of a cluster, with how much each leads and holds."""
+    _, topology = connect(http)
+    emit_rows(broker_rows(topology), output, name="id")
+    if output == "table":
+        say(headline(topology))
+
+
+@broker.command(
+    "status",
+    cls=Command,
+    examples=(
+        "moldau broker status 2",
+        "moldau broker status 2 -o json",
+        "moldau broker status 2 && echo well   # exit code 1 if it is down or behind",
+    ),
+)
+@click.argument("number", metavar="N", type=int, shell_complete=complete_brokers)
+@output_option
+@http_option
+def status(number: int, output: str, http: str) -> int:
+    """Show one broker and its partitions; exit code 1 if it is down or behind."""
+    _, topology = connect(http)
+    find_broker(topology, number)
+    (row,) = [row for row in broker_rows(topology) if row["id"] == number]
+    late = set(behind(topology, number))
+    parts = [
+        {
+            "topic": topic.name,
+            "partition": part.partition,
+            "role": "leader" if part.leader == number else "follower",
+            "in_sync": number in part.in_sync,
+            "replicas": list(part.replicas),
+        }
+        for topic in topology.topics
+        for part in topic.partitions
+        if number in part.replicas
+    ]
+    document = {**row, "behind": len(late), "partitions": parts}
+    if not emit_document(document, output, name="id"):
+        emit_table([row])
+        if parts:
+            click.echo()
+            emit_table(parts)
+    return ExitCode.OK if row["alive"] and not late else ExitCode.FAILED
+
+
+@broker.command(
+    "remove",
+    cls=Command,
+    examples=(
+        "moldau broker remove 2",
+        "moldau broker remove 2 -y --no-wait --http host1.example:8080",
+        "moldau broker remove 2 --cancel",
+    ),
+)
+@click.argument("number", metavar="N", type=int, shell_complete=complete_brokers)
+@click.option("--cancel", is_flag=True, help="Take it back: the broker stays.")
+@click.option("--wait/--no-wait", default=True, help="Wait until it is gone.  [default: wait]")
+@click.option(
+    "--timeout", type=Duration(), default="30m", show_default=True, help="Longest to wait."
+)
+@yes_option
+@http_option
+def remove(number: int, cancel: bool, wait: bool, timeout: float, yes: bool, http: str) -> None:
+    """Drain a broker: its replicas move to the others, then it leaves the cluster."""
+    client, topology = connect(http)
+    if cancel:
+        find_broker(topology, number)
+        client.keep(number)
+        say(f"broker {number} stays")
+        return
+    if drain(client, topology, number, yes=yes, wait=wait, seconds_max=timeout):
+        say(f"broker {number} has left the cluster; its process can be stopped")
 
 
 @command(

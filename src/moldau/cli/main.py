@@ -16,8 +16,12 @@ from moldau.model.errors import MoldauError
 
 _COMMANDS = {
     "dev": Lazy("moldau.cli.broker:dev", "Start one broker for development, here and now."),
-    "broker": Lazy("moldau.cli.broker:broker", "Start a broker from a configuration."),
+    "cluster": Lazy("moldau.cli.cluster:cluster", "Run several brokers on this machine."),
+    "broker": Lazy("moldau.cli.broker:broker", "Start a broker; list, drain and remove them."),
     "topic": Lazy("moldau.cli.topic:topic", "Create, list, describe, alter and delete topics."),
+    "partition": Lazy(
+        "moldau.cli.partition:partition", "Move partitions to other brokers, and their leaders."
+    ),
     "produce": Lazy("moldau.cli.produce:produce", "Send messages, a line each."),
     "consume": Lazy("moldau.cli.consume:consume", "Print messages, alone or in a group."),
     "tail": Lazy("moldau.cli.consume:tail", "Print the last messages and follow the end."),

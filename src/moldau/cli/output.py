@@ -7,7 +7,8 @@ each. NO_COLOR and TERM are the only variables that are looked at here.
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -130,3 +131,24 @@ def format_bytes(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1024
     return f"{count:.1f} TiB"
+
+
+@contextmanager
+def progress_bar(title: str, total: int, quiet: bool = False) -> Iterator[Callable[[int], None]]:
+    """A bar on the terminal; nothing elsewhere."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda count: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True, no_color=not color_wanted(err=True))
+    columns = (
+        TextColumn("{task.description:<8}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(title, total=total)
+        yield lambda count: bar.update(task, completed=count)

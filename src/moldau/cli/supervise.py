@@ -51,6 +51,7 @@ class _Watched:
         self.deaths = 0
         """In a row; counted anew once it was ready for a while."""
         self.ready_at: float | None = None
+        self.is_forgotten = False
 
 
 class Supervisor:
@@ -83,7 +84,7 @@ class Supervisor:
 
     # ---- the loop
 
-    def run(self, stop: Stop, on_settled: Callable[[], None]) -> bool:
+    def run(self, stop: Stop, on_settled: Callable[[], object]) -> bool:
         """Until everything was stopped on request; False if no broker came up at all.
 
         `on_settled` is called once, when it is known of every broker whether it came up.
@@ -115,6 +116,7 @@ class Supervisor:
             self._control.serve_one(self._answer)
         for watched in self._watched:
             self._look_after(watched)
+        self._watched = [w for w in self._watched if w.child is not None or not w.is_forgotten]
         if self.stopping:
             self._stop_next()
         else:
@@ -305,6 +307,8 @@ class Supervisor:
                     self._terminate(watched)
             case "kill":
                 self._kill(watched)
+            case "forget":
+                self._forget(watched)
             case "restart":
                 watched.wanted = True
                 watched.deaths, watched.start_at = 0, self._now()
@@ -325,6 +329,16 @@ class Supervisor:
         watched.wanted = watched.start_again = False
         self._set(watched, "killed")
         watched.child.kill()
+
+    def _forget(self, watched: _Watched) -> None:
+        """It is no member any more: stop it, and do not start it with the others."""
+        if len(self.state.brokers) == 1:
+            raise CommandError("the last broker of a cluster cannot be removed")
+        self.state.brokers.remove(watched.member)
+        watched.wanted = watched.start_again = False
+        watched.is_forgotten = True
+        self._terminate(watched)
+        self._changed = True
 
     def _add(self, request: dict[str, Any]) -> None:
         number = self.state.next_id

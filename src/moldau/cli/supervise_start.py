@@ -164,9 +164,7 @@ def _replication_factor(state: ClusterState) -> int:
     return resolved.config.topic.replication_factor
 
 
-def run_here(
-    directory: Path, state: ClusterState, on_settled: Callable[[ClusterState], None]
-) -> int:
+def run_here(directory: Path, state: ClusterState, on_settled: Callable[[], object]) -> int:
     """Supervise in this process until a signal or a request ends it. The caller holds the lock."""
     from moldau.cli.supervise import Supervisor
 
@@ -177,7 +175,7 @@ def run_here(
     with stop_signals(signal.SIGHUP) as stop:
         supervisor = Supervisor(directory, state, notify=notify)
         try:
-            came_up = supervisor.run(stop, lambda: on_settled(state))
+            came_up = supervisor.run(stop, on_settled)
         except KeyboardInterrupt:
             return ExitCode.INTERRUPTED
     return ExitCode.OK if came_up else ExitCode.FAILED

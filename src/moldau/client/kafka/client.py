@@ -47,6 +47,7 @@ from moldau.wire.messages.produce import (
     ProduceResponse,
     ProduceTopic,
 )
+from moldau.wire.schema import Request, Response
 
 OFFSET_LATEST = -1
 OFFSET_EARLIEST = -2
@@ -66,6 +67,7 @@ _MOVED = frozenset(
 """Codes that say: what you know of the cluster is old."""
 
 T = TypeVar("T")
+R = TypeVar("R", bound=Response)
 
 
 class TopicLayout(NamedTuple):
@@ -293,6 +295,10 @@ class KafkaClient:
 
         self._with_retries(name, attempt)
 
+    def ask_controller(self, request: Request, response_type: type[R]) -> R:
+        """Ask the controller, or whoever answers: any broker passes such requests on."""
+        return self._controller().ask(request, response_type)
+
     # -- where to ask
 
     def _any(self) -> KafkaConnection:
@@ -328,7 +334,12 @@ class KafkaClient:
     def _controller(self) -> KafkaConnection:
         if self._controller_id not in self._brokers:
             self.metadata()
-        return self._node(self._controller_id) or self._any()
+        try:
+            found = self._node(self._controller_id)
+        except UnreachableError:
+            # It died just now; the others know its successor, or will soon.
+            found = None
+        return found or self._any()
 
     def _with_retries(self, topic: str, attempt: Callable[[], T], *, repeatable: bool = False) -> T:
         """Repeat while leaders move; after a lost connection only what may be done twice."""
