@@ -161,8 +161,7 @@ def facade(cluster: FakeCluster, *, me: int = 1, **parts: Any) -> Broker:
             broker_id=BrokerId(me),
             image=cluster.image,
             cluster=cluster,
-            auto_create_topics=False,
-            **parts,
+            **{"auto_create_topics": False, **parts},
         ),
     )
 

@@ -5,7 +5,14 @@ from types import SimpleNamespace
 import pytest
 from handler_calls import FakeCluster, ask, brokers, facade, image, service, topic
 
-from moldau.edge.kafka import create_topics, delete_records, describe_configs, describe_log_dirs
+from moldau.edge.kafka import (
+    create_topics,
+    delete_records,
+    describe_configs,
+    describe_log_dirs,
+    init_producer_id,
+    list_offsets,
+)
 from moldau.metadata.checks import check_replication_factor
 from moldau.metadata.image import Topic
 from moldau.model.errors import ErrorCode, RefusedError
@@ -30,6 +37,13 @@ from moldau.wire.messages.describe_configs import (
 from moldau.wire.messages.describe_log_dirs import (
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
+)
+from moldau.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from moldau.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
 )
 
 
@@ -133,3 +147,38 @@ def test_more_replicas_than_brokers_are_refused_with_both_numbers(version: int) 
     assert result.error_message is not None
     assert "4" in result.error_message
     assert "3 brokers" in result.error_message
+
+
+@pytest.mark.parametrize("version", range(1, 11))
+def test_a_leader_that_was_just_elected_asks_for_patience_in_words_that_clients_know(
+    version: int,
+) -> None:
+    def find(*_: object) -> None:
+        raise RefusedError(ErrorCode.OFFSET_NOT_AVAILABLE, "just elected")
+
+    partition = ListOffsetsPartition(partition_index=0, timestamp=-1)
+    response = ask(
+        list_offsets.API,
+        facade(three_brokers(), offsets=service(list_offset=find)),
+        ListOffsetsRequest(topics=[ListOffsetsTopic(name="t", partitions=[partition])]),
+        ListOffsetsResponse,
+        version,
+    )
+    expected = ErrorCode.OFFSET_NOT_AVAILABLE if version >= 5 else ErrorCode.LEADER_NOT_AVAILABLE
+    assert response.topics[0].partitions[0].error_code == expected
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_a_producer_is_told_to_ask_again_while_the_cluster_has_no_ids(version: int) -> None:
+    async def take() -> int:
+        raise RefusedError(ErrorCode.REQUEST_TIMED_OUT, "no metadata leader")
+
+    response = ask(
+        init_producer_id.API,
+        facade(three_brokers(), producer_ids=service(take=take)),
+        InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=-1),
+        InitProducerIdResponse,
+        version,
+    )
+    assert response.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert response.producer_id == -1

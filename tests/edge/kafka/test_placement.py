@@ -1,17 +1,17 @@
 """What clients are told about brokers and partitions, by all APIs that tell it."""
 
 import pytest
-from handler_calls import FakeCluster, ask, brokers, facade, image, topic
+from handler_calls import FakeCluster, ask, brokers, facade, image, service, topic
 
 from moldau.edge.kafka import describe_cluster, describe_topic_partitions, metadata
 from moldau.edge.kafka.placement import current_leader
-from moldau.model.errors import ErrorCode
+from moldau.model.errors import ErrorCode, RefusedError
 from moldau.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from moldau.wire.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
 )
-from moldau.wire.messages.metadata import MetadataRequest, MetadataResponse
+from moldau.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 
 @pytest.fixture
@@ -117,3 +117,25 @@ def test_the_current_leader_is_told_with_its_address(cluster: FakeCluster) -> No
 @pytest.mark.parametrize(("name", "index"), [("t", 1), ("t", 2), ("t", -1), ("u", 0), (None, 0)])
 def test_no_current_leader_is_made_up(cluster: FakeCluster, name: str | None, index: int) -> None:
     assert current_leader(facade(cluster), name, index) is None
+
+
+@pytest.mark.parametrize(
+    ("refusal", "told"),
+    [
+        (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.LEADER_NOT_AVAILABLE),
+        (ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.INVALID_TOPIC_EXCEPTION),
+    ],
+)
+def test_a_topic_that_may_still_be_created_is_to_be_asked_for_again(
+    cluster: FakeCluster, refusal: ErrorCode, told: ErrorCode
+) -> None:
+    async def ensure(name: str) -> None:
+        raise RefusedError(refusal, "why")
+
+    response = ask(
+        metadata.API,
+        facade(cluster, auto_create_topics=True, topics=service(ensure=ensure)),
+        MetadataRequest(topics=[MetadataRequestTopic(name="new"), MetadataRequestTopic(name="t")]),
+        MetadataResponse,
+    )
+    assert [(each.name, each.error_code) for each in response.topics] == [("new", told), ("t", 0)]

@@ -4,11 +4,15 @@ Answered when the wish is stored. The move itself goes on by itself; ListPartiti
 shows it.
 """
 
+from collections.abc import Coroutine
+from typing import Any
+
 from moldau.edge.kafka.api import Api, Call
 from moldau.edge.kafka.outcomes import outcomes
 from moldau.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
+    ReassignablePartition,
     ReassignablePartitionResponse,
     ReassignableTopicResponse,
 )
@@ -18,18 +22,17 @@ from moldau.wire.registry import ApiKey
 async def handle(
     call: Call, request: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse:
-    reassign = call.broker.cluster.reassign
-    works = [
-        reassign(
-            topic.name,
+    def reassign(wish: tuple[str, ReassignablePartition]) -> Coroutine[Any, Any, None]:
+        name, partition = wish
+        return call.broker.cluster.reassign(
+            name,
             partition.partition_index,
             partition.replicas,
             allow_replication_factor_change=request.allow_replication_factor_change,
         )
-        for topic in request.topics
-        for partition in topic.partitions
-    ]
-    refusals = iter(await outcomes(works, request.timeout_ms))
+
+    wishes = [(topic.name, each) for topic in request.topics for each in topic.partitions]
+    refusals = iter(await outcomes(reassign, wishes, request.timeout_ms))
     responses = []
     for topic in request.topics:
         partitions = []

@@ -36,7 +36,7 @@ async def handle(call: Call, request: ElectLeadersRequest) -> ElectLeadersRespon
         named = ((topic.topic, index) for topic in asked for index in topic.partitions)
         wanted = list(dict.fromkeys(named))
     refusals = await outcomes(
-        [cluster.elect(topic, index, election) for topic, index in wanted], request.timeout_ms
+        lambda each: cluster.elect(*each, election), wanted, request.timeout_ms
     )
     topics: dict[str, ElectLeadersTopicResult] = {}
     for (name, index), refusal in zip(wanted, refusals, strict=True):

@@ -15,9 +15,16 @@ _UNSAID = -1
 async def handle(call: Call, request: InitProducerIdRequest) -> InitProducerIdResponse:
     try:
         _check(request)
-        producer_id = await call.broker.producer_ids.take()
     except RefusedError as error:
         return InitProducerIdResponse(error_code=error.code, producer_epoch=_UNSAID)
+    try:
+        producer_id = await call.broker.producer_ids.take()
+    except RefusedError:
+        # The cluster cannot tell one now. To this code every client asks again, also without
+        # transactions, as Kafka's brokers answer it; to most others a producer ends.
+        return InitProducerIdResponse(
+            error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, producer_epoch=_UNSAID
+        )
     return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
 
 

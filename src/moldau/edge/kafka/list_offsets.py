@@ -1,7 +1,7 @@
 """ListOffsets (2): the ends of partitions, and offsets by time."""
 
 from moldau.edge.kafka.api import Api, Call
-from moldau.model.errors import RefusedError
+from moldau.model.errors import ErrorCode, RefusedError
 from moldau.wire.messages.list_offsets import (
     ListOffsetsRequest,
     ListOffsetsResponse,
@@ -11,6 +11,7 @@ from moldau.wire.messages.list_offsets import (
 from moldau.wire.registry import ApiKey
 
 _EPOCHS_FROM = 4
+_SOON_FROM = 5
 
 
 def handle(call: Call, request: ListOffsetsRequest) -> ListOffsetsResponse:
@@ -29,6 +30,9 @@ def handle(call: Call, request: ListOffsetsRequest) -> ListOffsetsResponse:
                 )
             except RefusedError as error:
                 answer.error_code = error.code
+                if error.code is ErrorCode.OFFSET_NOT_AVAILABLE and call.version < _SOON_FROM:
+                    # Older clients do not know that code, and would end.
+                    answer.error_code = ErrorCode.LEADER_NOT_AVAILABLE
             else:
                 answer.offset, answer.timestamp = found.offset, found.timestamp
                 if call.version >= _EPOCHS_FROM:

@@ -1,14 +1,14 @@
 """Metadata (3): brokers, topics, partitions and leaders; creates topics on demand if allowed."""
 
-import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
 from moldau.edge.kafka import authorized
 from moldau.edge.kafka.api import Api, Call
+from moldau.edge.kafka.outcomes import outcomes
 from moldau.edge.kafka.placement import controller_of, places_of
 from moldau.metadata.image import Topic
-from moldau.model.errors import ErrorCode, RefusedError
+from moldau.model.errors import ErrorCode
 from moldau.model.ids import NO_TOPIC_ID, BrokerId, TopicId
 from moldau.wire.messages.metadata import (
     MetadataBroker,
@@ -22,7 +22,8 @@ from moldau.wire.registry import ApiKey
 
 _EMPTY_MEANS_NONE_FROM = 1
 _NULL_NAME_FROM = 12
-_NAMES_PER_TURN = 100
+_CREATE_MS_MAX = 5000
+"""Requests behind this one wait as long for their answers."""
 
 
 def handle(
@@ -53,15 +54,18 @@ def handle(
 async def _create_then_respond(
     call: Call, request: MetadataRequest, topics: list[MetadataRequestTopic], missing: list[str]
 ) -> MetadataResponse:
-    refused: dict[str, ErrorCode] = {}
-    for number, name in enumerate(missing, 1):
-        if number % _NAMES_PER_TURN == 0:
-            # A refusal waits for nothing, so without this a long list would hold up everybody.
-            await asyncio.sleep(0)
-        try:
-            await call.broker.topics.ensure(name)
-        except RefusedError as error:
-            refused[name] = error.code
+    async def create(name: str) -> None:
+        await call.broker.topics.ensure(name)
+
+    refusals = await outcomes(create, missing, _CREATE_MS_MAX)
+    refused: dict[str, ErrorCode] = {
+        # What may still come is to be asked for again: no other code says so to every client.
+        name: ErrorCode.LEADER_NOT_AVAILABLE
+        if refusal.code is ErrorCode.REQUEST_TIMED_OUT
+        else refusal.code
+        for name, refusal in zip(missing, refusals, strict=True)
+        if refusal is not None
+    }
     alive = call.broker.cluster.alive
     return _respond(call, request, [_look_up(call, topic, refused, alive) for topic in topics])
 
