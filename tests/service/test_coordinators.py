@@ -12,6 +12,7 @@ from moldau.model.errors import DiskFullError, ErrorCode, RefusedError
 from moldau.model.ids import Epoch, Offset, TimestampMs
 from moldau.records.batch import read_header
 from moldau.records.record import Record, build_batch, read_records
+from moldau.service import coordinators as coordinators_module
 from moldau.service.coordinators import LOAD_RECORDS_PER_TURN
 
 G = group_of(0)
@@ -56,7 +57,10 @@ async def stored(world: World, replica: OffsetsReplica, groups: int, repeats: in
 # ---- loading
 
 
-async def test_a_long_log_is_loaded_in_pieces_between_which_others_have_their_turn() -> None:
+async def test_a_long_log_is_loaded_in_pieces_between_which_others_have_their_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(coordinators_module, "_LOAD_BYTES_PER_READ", 10_000)
     world = World()
     replica = world.host()
     await stored(world, replica, groups=50, repeats=99)
@@ -177,7 +181,11 @@ async def test_what_is_appended_and_not_committed_is_waited_for_before_it_loads(
     await turns()
     # The outcome is unknown, and yet this broker leads on in the same epoch.
     replica.settle(ErrorCode.REQUEST_TIMED_OUT)
+    assert world.committed(G) is ErrorCode.NOT_COORDINATOR
     assert await result_of(commit) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    await turns(20)
+    assert world.committed(G) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    replica.settle(ErrorCode.REQUEST_TIMED_OUT)
     await turns(20)
     assert world.committed(G) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     replica.holds = False
@@ -186,11 +194,15 @@ async def test_what_is_appended_and_not_committed_is_waited_for_before_it_loads(
     assert world.committed(G) == {"t": 7}
 
 
-async def test_damage_takes_the_partition_offline_and_its_groups_are_refused() -> None:
+@pytest.mark.parametrize("damage", ["record", "batch"])
+async def test_damage_takes_the_partition_offline_and_its_groups_are_refused(damage: str) -> None:
     world = World()
     replica = world.host()
-    record = Record(Offset(0), TimestampMs(0), b"\x00\x01", b"nothing that was ever stored", [])
-    data = build_batch([record], leader_epoch=replica.epoch)
+    key = b"\x00\x01" if damage == "record" else None
+    record = Record(Offset(0), TimestampMs(0), key, b"nothing that was ever stored", [])
+    data = bytearray(build_batch([record], leader_epoch=replica.epoch))
+    if damage == "batch":
+        data[-1] ^= 1
     replica.log.append(data, [read_header(data)])
     replica.commit()
     world.lead()
@@ -232,6 +244,26 @@ async def test_a_rebalance_that_is_under_way_ends_with_leadership() -> None:
     assert await result_of(started(world.heartbeat(G, first))) is ErrorCode.NOT_COORDINATOR
     assert world.groups.describe(G).error is ErrorCode.NOT_COORDINATOR
     assert world.groups.list_groups((), ()) == (ErrorCode.NONE, [])
+    assert world.groups._coordinators == {}
+
+
+async def test_a_leader_that_stands_down_within_its_epoch_serves_nobody() -> None:
+    world = World()
+    replica = world.lead()
+    await world.loaded()
+    assert await world.commit(G, 1) is ErrorCode.NONE
+    replica.is_ready = False
+    assert world.committed(G) is ErrorCode.NOT_COORDINATOR
+    assert await world.commit(G, 2) is ErrorCode.NOT_COORDINATOR
+    assert world.groups.list_groups((), ()) == (ErrorCode.NONE, [])
+
+
+async def test_a_partition_that_is_no_longer_here_is_not_served() -> None:
+    world = World()
+    world.lead()
+    await world.loaded()
+    del world.hosted[0]
+    assert world.committed(G) is ErrorCode.NOT_COORDINATOR
 
 
 async def test_a_sync_whose_assignment_was_proposed_is_answered_when_leadership_ends() -> None:
@@ -274,19 +306,34 @@ async def test_a_commit_of_unknown_outcome_is_as_the_log_says_once_it_is_loaded_
     assert world.committed(G) == {"t": 4}
 
 
-async def test_lost_leadership_that_only_the_write_tells_ends_the_coordinator() -> None:
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_COORDINATOR),
+        (ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+    ],
+)
+async def test_lost_leadership_that_only_the_write_tells_ends_the_coordinator(
+    code: ErrorCode, told: ErrorCode
+) -> None:
     world = World()
     replica = world.lead()
     await world.loaded()
-    waiting = started(world.join(group_of(0, number=1)))
-    await turns()
+    other = group_of(0, number=1)
+    joined = await world.join(other)
+    assert (await world.sync(other, joined, b"all")).error is ErrorCode.NONE
+    waiting = started(world.join(other))
     replica.holds = True
     commit = started(world.commit(G, 1))
     await turns()
-    replica.lose()
-    assert await result_of(commit) is ErrorCode.NOT_COORDINATOR
+    assert not waiting.done()
+    replica.is_ready = False
+    replica.settle(code)
+    assert await result_of(commit) is told
+    assert (await result_of(waiting)).error is told
     assert world.committed(G) is ErrorCode.NOT_COORDINATOR
-    assert waiting.done()
+    await turns(20)
+    assert world.groups._coordinators == {}
     # The news of it comes later, and changes nothing.
     world.groups.unlead(0)
     replica.holds = False
@@ -294,6 +341,79 @@ async def test_lost_leadership_that_only_the_write_tells_ends_the_coordinator() 
     world.lead()
     await world.loaded()
     assert world.committed(G) == {"t": 1}
+
+
+async def test_who_leads_again_before_the_end_is_noticed_is_not_disturbed_by_it() -> None:
+    world = World()
+    replica = world.lead()
+    await world.loaded()
+    replica.holds = True
+    commit = started(world.commit(G, 1))
+    await turns()
+    replica.lose()
+    replica.holds = False
+    replica.win()
+    world.lead()
+    coordinator = world.groups._coordinators[0]
+    assert await result_of(commit) is ErrorCode.NOT_COORDINATOR
+    await world.loaded()
+    assert world.groups._coordinators[0] is coordinator
+    assert world.committed(G) == {"t": 1}
+
+
+async def test_to_lead_in_a_later_epoch_ends_what_the_earlier_one_left() -> None:
+    world = World()
+    replica = world.lead()
+    await world.loaded()
+    joined = await world.join(G)
+    assert (await world.sync(G, joined, b"all")).error is ErrorCode.NONE
+    waiting = started(world.join(G))
+    await turns()
+    replica.epoch = Epoch(replica.epoch + 2)
+    world.lead()
+    assert (await result_of(waiting)).error is ErrorCode.NOT_COORDINATOR
+    await world.loaded()
+    assert await world.commit(group_of(0, number=1), 1) is ErrorCode.NONE
+    assert replica.epochs_written[-1] == replica.epoch
+
+
+async def test_nobody_waits_for_ever_even_if_the_coordinator_forgets_to_answer() -> None:
+    world = World()
+    replica = world.lead()
+    await world.loaded()
+    assert await world.commit(G, 1) is ErrorCode.NONE
+    replica.holds = True
+    commit = started(world.commit(G, 2))
+    deletion = started(world.groups.delete_groups([G]))
+    await turns()
+    world.groups._coordinators[0].state.close = lambda now, error: []  # type: ignore[assignment,method-assign]
+    world.depose()
+    assert await result_of(commit) is ErrorCode.NOT_COORDINATOR
+    assert await result_of(deletion) == {G: ErrorCode.NOT_COORDINATOR}
+
+
+async def test_what_a_coordinator_was_still_doing_ends_with_it() -> None:
+    world = World()
+    never = asyncio.Event()
+
+    async def fresh_image() -> Any:
+        await never.wait()
+
+    replica = world.lead()
+    await world.loaded()
+    assert await world.commit(G, 1) is ErrorCode.NONE
+    world.depose()
+    world.delete("t")
+    world.groups = world.make_groups(fresh_image=fresh_image)
+    replica.win()
+    world.lead()
+    await world.loaded()
+    doing = world.groups._coordinators[0].loading
+    assert doing is not None
+    assert not doing.done()
+    world.depose()
+    await turns()
+    assert doing.cancelled()
 
 
 async def test_nothing_is_written_in_another_epoch_than_that_which_was_loaded() -> None:
@@ -410,3 +530,18 @@ async def test_a_stop_ends_a_loading_and_nothing_is_loaded_any_more() -> None:
     await turns(5)
     assert world.committed(group_of(1)) is ErrorCode.NOT_COORDINATOR
     world.groups.stop()
+
+
+async def test_after_a_stop_nothing_more_is_written() -> None:
+    world = World()
+    replica = world.lead()
+    await world.loaded()
+    replica.holds = True
+    commits = [started(world.commit(G, offset)) for offset in (1, 2)]
+    await turns()
+    end = replica.log.end_offset
+    world.groups.stop()
+    replica.commit()
+    await turns()
+    assert replica.log.end_offset == end
+    assert all(commit.cancelled() for commit in commits)

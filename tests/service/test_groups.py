@@ -1,6 +1,7 @@
 """Where a group is served; groups that cannot be: refused, and never told "no offset"."""
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -159,6 +160,20 @@ async def test_the_wait_for_the_first_leader_has_an_end(monkeypatch: pytest.Monk
     assert await not_found(world, group_of(0)) is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
+async def test_whoever_asks_while_it_loads_waits_a_little() -> None:
+    world = World()
+    replica = world.host()
+    loop = asyncio.get_running_loop()
+
+    def when_committed(offset: int, callback: Callable[[ErrorCode], None]) -> None:
+        loop.call_later(0.05, callback, ErrorCode.NONE)
+
+    replica.when_committed = when_committed  # type: ignore[method-assign]
+    world.lead()
+    assert await world.groups.find_coordinator(group_of(0)) == ME
+    assert world.committed(group_of(0)) == {}
+
+
 async def test_a_loading_that_takes_long_is_not_waited_for_to_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -208,6 +223,7 @@ async def test_to_lead_what_is_led_already_keeps_the_members() -> None:
     await world.loaded()
     waiting = await world.join(group_of(0))
     world.lead()
+    await world.loaded()
     assert (await world.heartbeat(group_of(0), waiting)).error is ErrorCode.NONE
 
 
@@ -228,6 +244,7 @@ async def test_a_broker_on_its_own_needs_nobody_to_tell_who_leads() -> None:
     world.host(0)
     alone = world.image.topics[CONSUMER_OFFSETS_TOPIC].partitions[0].replicas[0]
     assert await world.groups.find_coordinator(group_of(0)) == alone
+    world.host(1).is_ready = False
     assert await not_found(world, group_of(1)) is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 

@@ -99,8 +99,6 @@ class PartitionCoordinator:
         Raises RefusedError if leadership is lost meanwhile, and CorruptionError: some offsets
         would be worse than none.
         """
-        if not self.is_current:
-            raise RefusedError(ErrorCode.NOT_COORDINATOR)
         stored = self.replica.log
         end = stored.end_offset
         # All that earlier leaders left is committed. A coordinator of this epoch before this one

@@ -126,11 +126,9 @@ class GroupService:
             coordinator.resign()
             self._lost(index, hosted, coordinator)
         except CorruptionError as error:
-            is_damaged = coordinator.is_current
+            # Its groups are refused: some of their offsets would be worse than none.
             self._forget(index, coordinator)
-            if is_damaged:
-                # Its groups are refused: some of their offsets would be worse than none.
-                self._partitions.take_offline(hosted, error)
+            self._partitions.take_offline(hosted, error)
         else:
             await self._drop_deleted_topics(coordinator)
 
