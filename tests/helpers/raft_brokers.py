@@ -8,7 +8,7 @@ from pathlib import Path
 
 from moldau.log.disk import open_disk_log, read_slice
 from moldau.log.files import OsFiles
-from moldau.log.interface import LogConfig, PartitionLog
+from moldau.log.interface import ControlKind, LogConfig, PartitionLog
 from moldau.log.memory import MemoryLog
 from moldau.log.votes import VoteJournal
 from moldau.model.errors import MoldauError, RefusedError, StorageError
@@ -18,6 +18,7 @@ from moldau.model.ids import (
     Epoch,
     Offset,
     PartitionIndex,
+    RaftIndex,
     TimestampMs,
     TopicId,
 )
@@ -66,6 +67,7 @@ class Owner:
         self.roles: list[tuple[Role, Epoch, BrokerId]] = []
         self.commit = 0
         self.commits = 0
+        self.controls: list[tuple[ControlKind, bytes, RaftIndex]] = []
         self.stored: list[BatchHeader] = []
         self.truncated: list[int] = []
         self.resets: list[tuple[int, bytes]] = []
@@ -80,6 +82,11 @@ class Owner:
         self.commit = offset
         self.commits += 1
         self.on_committed(offset)
+
+    def on_control(self, group: Group, kind: ControlKind, payload: bytes, index: RaftIndex) -> None:
+        assert index < min(group.core.commit, group.log.flushed_index)
+        assert self.commit >= group.log.offset_of(index)
+        self.controls.append((kind, payload, index))
 
     def on_stored(self, group: Group, headers: list[BatchHeader]) -> None:
         self.stored += headers

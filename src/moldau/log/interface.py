@@ -24,6 +24,8 @@ class ControlKind(IntEnum):
 
     NOOP = 0
     MEMBERSHIP = 1
+    TRIM = 2
+    """Records below an offset were deleted on request; the payload says below which."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

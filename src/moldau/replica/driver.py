@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from moldau.log.interface import PartitionLog
+from moldau.log.interface import ControlKind, PartitionLog
 from moldau.model.clock import Clock
 from moldau.model.errors import (
     CorruptionError,
@@ -27,7 +27,7 @@ from moldau.model.errors import (
     RefusedError,
     StorageError,
 )
-from moldau.model.ids import BrokerId, Offset
+from moldau.model.ids import BrokerId, Offset, RaftIndex
 from moldau.raft import events as e
 from moldau.raft.config import RaftConfig
 from moldau.raft.core import RaftCore
@@ -267,6 +267,21 @@ class Driver:
             self._touched[group] = None
             self._turn_soon()
 
+    def append_control(self, group: Group, kind: ControlKind, payload: bytes) -> RaftIndex:
+        """Append an entry that is no record; on_control says on every member when it counts.
+
+        Raises RefusedError, DiskFullError, StorageError.
+        """
+        if kind in (ControlKind.NOOP, ControlKind.MEMBERSHIP):
+            raise ValueError(f"{kind.name} is written by the consensus alone")
+        self.check_leading(group)
+        index = group.log.end_index
+        with self._flusher.fencing():
+            group.log.append_control(group.core.epoch, kind, payload)
+        group.has_controls = True
+        self.appended(group, len(payload))
+        return index
+
     def campaign(self, group: Group) -> None:
         """Stand for election now, e.g. as the preferred leader of a fresh group."""
         self._handle(group, e.CampaignAsked())
@@ -388,6 +403,7 @@ class Driver:
             and core.progress is group.tracked
             and group.timer_at != FOREVER
             and not group.news
+            and not group.has_controls
         )
 
     def _advance_alone(self, group: Group) -> None:
@@ -510,6 +526,9 @@ class Driver:
             if core.commit > group.commit_told:
                 # A full disk cut the step short that would have told.
                 self._effects.tell_commit(group, core.commit)
+                self._tell(group)
+            if group.has_controls:
+                self._effects.tell_controls(group)
                 self._tell(group)
             if core.progress is not group.tracked:
                 self._beats.track(group)

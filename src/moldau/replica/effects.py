@@ -14,7 +14,7 @@ from moldau.raft.messages import Snapshot
 from moldau.replica.flusher import Flusher
 from moldau.replica.group import Group
 from moldau.replica.peer import Peer
-from moldau.replica.peer_codec import encode_append, encode_message, encode_snapshot
+from moldau.replica.peer_codec import ControlPart, encode_append, encode_message, encode_snapshot
 from moldau.replica.vote_writer import VoteWriter
 
 
@@ -92,6 +92,9 @@ class Effects:
         finally:
             # A part may be in the log even if the disk was full for the rest.
             self.flush_later(group, 0)
+            for part in parcel.parts:
+                if isinstance(part, ControlPart):
+                    group.has_controls = True
         group.flush_handle.unflushed_bytes += size
         if headers:
             group.news.append(partial(group.owner.on_stored, group, headers))
@@ -136,6 +139,19 @@ class Effects:
         while proposed and proposed[0][0] <= end:
             group.proposed_bytes -= proposed.popleft()[1]
         return group.log.offset_of(end)
+
+    def tell_controls(self, group: Group) -> None:
+        """Those of the owner that are committed and flushed by now: it may delete what they say."""
+        core, view = group.core, group.view
+        end = min(core.commit, core.flushed)
+        if end <= group.controls_told:
+            return
+        for index, control in view.owners_controls(group.controls_told, end):
+            group.news.append(
+                partial(group.owner.on_control, group, control.kind, control.payload, index)
+            )
+        group.controls_told = end
+        group.has_controls = bool(view.owners_controls(end, core.end))
 
     def _change_role(self, group: Group, effect: e.RoleChanged) -> None:
         group.proposed.clear()

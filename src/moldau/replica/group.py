@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from moldau.log.interface import FlushPolicy, PartitionLog
+from moldau.log.interface import ControlKind, FlushPolicy, PartitionLog
 from moldau.model.errors import MoldauError
 from moldau.model.ids import BrokerId, Epoch, Offset, RaftIndex
 from moldau.raft.core import RaftCore
@@ -30,6 +30,16 @@ class GroupOwner(Protocol):
 
     def on_commit(self, group: "Group", offset: Offset) -> None:
         """All records below `offset` are committed."""
+        ...
+
+    def on_control(
+        self, group: "Group", kind: ControlKind, payload: bytes, index: RaftIndex
+    ) -> None:
+        """A control entry of an owner is committed, and on this broker's disk.
+
+        In the order of the log, each after the on_commit that covers it; after a start again for
+        those that are still in the log.
+        """
         ...
 
     def on_stored(self, group: "Group", headers: list[BatchHeader]) -> None:
@@ -75,9 +85,11 @@ class Group:
     __slots__ = (
         "at_hand",
         "commit_told",
+        "controls_told",
         "core",
         "failure",
         "flush_handle",
+        "has_controls",
         "is_grown",
         "is_removed",
         "is_stepping",
@@ -131,6 +143,9 @@ class Group:
         self.proposed_bytes = 0
         self.timer_at = FOREVER
         self.commit_told = core.commit
+        self.controls_told = core.commit
+        self.has_controls = bool(view.owners_controls(core.commit, core.end))
+        """There may be control entries that the owner has not heard of."""
         self.tracked: dict[BrokerId, Progress] = core.progress
         """The members whose heartbeats are set up: the core makes a new one at each change."""
         self.tracked_epoch = core.epoch

@@ -6,7 +6,7 @@ to be sent without being read, and come in as the parts of a received Append.
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from moldau.log.disk import read_slice
 from moldau.log.interface import ControlEntry, ControlKind, LogStart, PartitionLog
@@ -22,6 +22,8 @@ from moldau.replica.peer_codec import (
     encode_batches_head,
     encode_control,
 )
+
+_OWN_KINDS: Final = (ControlKind.NOOP, ControlKind.MEMBERSHIP)
 
 
 class Reading(NamedTuple):
@@ -116,6 +118,20 @@ class GroupLog:
         if place < len(controls) and self._index_of_control(place) == index:
             return controls[place]
         return None
+
+    def owners_controls(
+        self, start: RaftIndex, end: RaftIndex
+    ) -> list[tuple[RaftIndex, ControlEntry]]:
+        """Control entries in that range that are not the consensus's own."""
+        found = []
+        controls = self.log.controls()
+        for place in range(self._first_control(start), len(controls)):
+            index = self._index_of_control(place)
+            if index >= end:
+                break
+            if controls[place].kind not in _OWN_KINDS:
+                found.append((index, controls[place]))
+        return found
 
     # ---- entries out
 

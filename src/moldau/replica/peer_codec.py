@@ -98,6 +98,7 @@ _BATCHES: Final = struct.Struct(">BI")
 _CONTROL: Final = struct.Struct(">BBiH")
 _IS_BATCHES, _IS_CONTROL = 0, 1
 _EPOCH_MIN: Final = -1
+_CONTROL_KINDS: Final = frozenset(ControlKind)
 
 
 # ---- encoding
@@ -284,7 +285,7 @@ def _control_part(
     members: Members | None = None
     if kind == ControlKind.MEMBERSHIP:
         members = _read_members(payload)
-    elif kind != ControlKind.NOOP:
+    elif kind not in _CONTROL_KINDS:
         raise PeerProtocolError(f"a control entry of unknown kind {kind}")
     entries.append(Entry(index, RaftIndex(index + 1), epoch, members))
     return ControlPart(index, epoch, ControlKind(kind), payload)
