@@ -3,8 +3,10 @@
 import asyncio
 import base64
 import json
+import re
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -333,3 +335,9 @@ def test_every_error_code_has_a_status():
 
 def test_the_request_to_join_reads_back_as_it_was_written():
     assert msgspec.json.decode(msgspec.json.encode(JOIN), type=JoinRequest) == JOIN
+
+
+def test_the_reference_names_every_route(world):
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "http.md").read_text()
+    documented = set(re.findall(r"^\| `((?:GET|POST) [^`]*)` \|", page, re.MULTILINE))
+    assert documented == {"GET /", *world.ask("GET", "/")[2]["links"]}
