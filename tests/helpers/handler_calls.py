@@ -81,6 +81,13 @@ class FakeCluster:
             yield leader, self.synced.get((found.name, partition.index), ())
 
 
+class LoopClock:
+    """The time of the loop that the handler runs on."""
+
+    def monotonic(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
 class FakeConnection:
     """Keeps what is answered."""
 
@@ -161,6 +168,7 @@ def facade(cluster: FakeCluster, *, me: int = 1, **parts: Any) -> Broker:
             broker_id=BrokerId(me),
             image=cluster.image,
             cluster=cluster,
+            clock=LoopClock(),
             **{"auto_create_topics": False, **parts},
         ),
     )

@@ -3,6 +3,7 @@
 from collections import Counter
 
 from moldau.edge.kafka.api import Api, Call
+from moldau.edge.kafka.placement import await_leaders
 from moldau.metadata.config_types import shown
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.wire.messages.create_partitions import (
@@ -33,6 +34,7 @@ async def handle(call: Call, request: CreatePartitionsRequest) -> CreatePartitio
         except RefusedError as error:
             result.error_code = error.code
             result.error_message = str(error)
+    await await_leaders(call.broker, [result.name for result in results if not result.error_code])
     return CreatePartitionsResponse(results=results)
 
 

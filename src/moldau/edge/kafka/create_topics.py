@@ -3,6 +3,7 @@
 from collections import Counter
 
 from moldau.edge.kafka.api import Api, Call
+from moldau.edge.kafka.placement import await_leaders
 from moldau.metadata.config_types import shown
 from moldau.metadata.image import Topic
 from moldau.model.errors import ErrorCode, RefusedError
@@ -23,6 +24,7 @@ async def handle(call: Call, request: CreateTopicsRequest) -> CreateTopicsRespon
     times_named = Counter(topic.name for topic in request.topics)
     topics = {topic.name: topic for topic in request.topics}
     results = []
+    created_names = []
     for name, topic in topics.items():
         try:
             if times_named[name] > 1:
@@ -34,6 +36,8 @@ async def handle(call: Call, request: CreateTopicsRequest) -> CreateTopicsRespon
             )
         else:
             results.append(_described(call, created, request.validate_only))
+            created_names.append(name)
+    await await_leaders(call.broker, created_names)
     return CreateTopicsResponse(topics=results)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from moldau.edge.kafka import authorized
 from moldau.edge.kafka.api import Api, Call
 from moldau.edge.kafka.outcomes import outcomes
-from moldau.edge.kafka.placement import controller_of, places_of
+from moldau.edge.kafka.placement import await_leaders, controller_of, places_of
 from moldau.metadata.image import Topic
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import NO_TOPIC_ID, BrokerId, TopicId
@@ -58,6 +58,7 @@ async def _create_then_respond(
         await call.broker.topics.ensure(name)
 
     refusals = await outcomes(create, missing, _CREATE_MS_MAX)
+    await await_leaders(call.broker, missing)
     refused: dict[str, ErrorCode] = {
         # What may still come is to be asked for again: no other code says so to every client.
         name: ErrorCode.LEADER_NOT_AVAILABLE

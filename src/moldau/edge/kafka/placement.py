@@ -4,7 +4,8 @@ Every broker that is registered is listed, also one that this broker cannot reac
 reach it, and a broker that is cut off from the others must not make its clients forget them.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+import asyncio
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from moldau.metadata.image import Broker as RegisteredBroker
@@ -12,6 +13,10 @@ from moldau.metadata.image import Partition, Topic
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import BrokerId
 from moldau.service.broker import Broker
+
+_ELECTION_SECONDS_MAX = 1.0
+_LOOK_SECONDS = 0.002
+_LOOK_SECONDS_MAX = 0.05
 
 
 class PartitionPlace(NamedTuple):
@@ -41,6 +46,29 @@ def places_of(
             list(in_sync),
             [number for number in replicas if number not in alive],
         )
+
+
+async def await_leaders(broker: Broker, names: Iterable[str]) -> None:
+    """Wait until these topics can be written to, for a moment at most.
+
+    Who creates a topic writes to it next, and would have to ask again after a pause of its own.
+    """
+    waiting = list(names)
+    deadline = broker.clock.monotonic() + _ELECTION_SECONDS_MAX
+    pause_seconds = _LOOK_SECONDS
+    while True:
+        waiting = [name for name in waiting if not _is_led(broker, name)]
+        if not waiting or broker.clock.monotonic() >= deadline:
+            return
+        await asyncio.sleep(pause_seconds)
+        pause_seconds = min(2 * pause_seconds, _LOOK_SECONDS_MAX)
+
+
+def _is_led(broker: Broker, name: str) -> bool:
+    topic = broker.image.topic(name)
+    if topic is None:
+        return True
+    return all(leader.broker >= 0 for leader, _ in broker.cluster.places(topic, topic.partitions))
 
 
 def controller_of(broker: Broker) -> int:
