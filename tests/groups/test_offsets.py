@@ -172,6 +172,44 @@ def test_offsets_of_an_empty_group_expire_after_the_retention(make_world):
     assert world.restarted().coordinator.list_groups() == (ErrorCode.NONE, [])
 
 
+def test_offsets_do_not_expire_because_the_end_of_a_group_could_not_be_stored(make_world):
+    world = make_world(offsets_retention_ms=100_000, offsets_retention_check_ms=1000)
+    (leader,) = world.stable()
+    world.commit({world.tp("t"): 1}, leader, 1)
+    for _ in range(100):
+        # Far longer than the retention, and the member is there all the time.
+        world.advance(9)
+        world.heartbeat(leader, 1)
+    world.hold_writes = True
+    world.leave(leader)
+    world.advance(1.5)
+    world.fail()
+    world.hold_writes = False
+    assert (world.state(), world.committed()) == ("Empty", {world.tp("t"): 1})
+    # The next look stores it, and the retention begins.
+    world.advance(1)
+    for one in (world, world.restarted(offsets_retention_ms=100_000)):
+        assert (one.state(), one.committed()) == ("Empty", {world.tp("t"): 1})
+    world.advance(98)
+    assert world.committed() == {world.tp("t"): 1}
+    world.advance(4)
+    assert world.committed() == {}
+
+
+def test_a_look_for_old_offsets_that_had_to_wait_knows_that_the_members_left_since(make_world):
+    world = make_world(offsets_retention_ms=100_000, offsets_retention_check_ms=1000)
+    (leader,) = world.stable(topics=("t",))
+    world.commit({world.tp("t"): 1, world.tp("unwanted"): 1}, leader, 1)
+    world.hold_writes = True
+    world.commit({world.tp("t"): 2}, leader, 1)
+    for _ in range(20):
+        world.advance(9)
+        world.heartbeat(leader, 1)
+    world.leave(leader)
+    world.release()
+    assert world.committed()[world.tp("t")] == 2
+
+
 def test_offsets_of_a_simple_consumer_expire_by_their_commit(make_world):
     world = make_world(offsets_retention_ms=100_000, offsets_retention_check_ms=1000)
     old, new = world.tp("t", 0), world.tp("t", 1)

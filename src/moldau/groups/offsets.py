@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from moldau.groups.events import NO_MEMBER_ID, CommitOffsets, DeleteOffsets, OffsetToCommit
 from moldau.groups.group import CONSUMER_PROTOCOL_TYPE, Group
-from moldau.groups.rebalance import Rebalance
+from moldau.groups.rebalance import Rebalance, StoreEmptyGroup
 from moldau.groups.records import GroupsRecord, OffsetRecord
 from moldau.groups.removal import RemoveOffsets
 from moldau.groups.results import (
@@ -100,7 +100,10 @@ class Offsets:
 
     def expire(self, now: float) -> None:
         for group in list(self.runtime.groups.values()):
-            if self.expired(group) or (not group.members and not group.offsets and group.stored):
+            if group.state is GroupState.EMPTY and _is_unstored(group) and group.offsets:
+                # That the last member left could not be stored then: the time counts from now.
+                self.runtime.submit(now, group, StoreEmptyGroup(self.runtime, group))
+            elif self.expired(group) or (not group.members and not group.offsets and group.stored):
                 self.runtime.submit(
                     now, group, RemoveOffsets(self.runtime, group, choose=self.expired)
                 )
@@ -238,9 +241,16 @@ def _current_or_all(group: Group, protocols: tuple[tuple[str, bytes], ...]) -> I
     return chosen or [data for _, data in protocols]
 
 
+def _is_unstored(group: Group) -> bool:
+    """The log still knows members, and nobody knows since when they are gone."""
+    return not group.members and group.stored is not None and bool(group.stored.members)
+
+
 def _is_old(group: Group, offset: CommittedOffset, before: int, now_ms: int) -> bool:
     if offset.expire_timestamp is not None:
         return offset.expire_timestamp <= now_ms
+    if _is_unstored(group):
+        return False
     since = offset.commit_timestamp
     if not group.members and group.stored is not None and group.stored.state_timestamp >= 0:
         # A group that had members keeps its offsets from the time that the last one left.

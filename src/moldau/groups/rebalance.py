@@ -237,7 +237,8 @@ class StoreEmptyGroup(Write):
         """Nobody waits for it."""
 
     def failed(self, now: float, error: ErrorCode) -> None:
-        """Then the members are still stored, and time out after the next loading."""
+        """The members are still stored: the search for old offsets tries again, and until then
+        a loading brings them back until they time out."""
 
 
 def join_result(group: Group, member_id: str) -> JoinResult:
