@@ -12,19 +12,9 @@ from moldau.log.files import OsFiles
 from moldau.log.interface import FlushTask, LogConfig
 from moldau.log.memory import MemoryLog
 from moldau.model.errors import DiskFullError, StorageError
-from moldau.model.ids import (
-    BrokerId,
-    Epoch,
-    PartitionIndex,
-    RaftIndex,
-    TopicId,
-    TopicPartition,
-)
-from moldau.raft.group import RaftGroup
 from moldau.replica.flusher import Flusher, FlushHandle
-from moldau.replica.replica import Replica
 from moldau.testing.logs import append
-from moldau.testing.replicas import SetClock
+from moldau.testing.replicas import SetClock, lead_replica, make_driver
 
 
 class Task:
@@ -152,20 +142,9 @@ async def test_a_flush_of_a_log_that_is_deleted_meanwhile_may_fail(tmp_path: Pat
     world = World()
     files = OsFiles(tmp_path)
     log = open_disk_log(files, "log", LogConfig())
-    append(log)
-    replica = Replica(
-        partition=TopicPartition("t", PartitionIndex(0)),
-        topic_id=TopicId(bytes(16)),
-        log=log,
-        group=RaftGroup(
-            broker=BrokerId(1),
-            voters=frozenset({BrokerId(1)}),
-            epoch=Epoch(-1),
-            commit=RaftIndex(0),
-        ),
-        flusher=world.flusher,
-        clock=SetClock(),
-    )
+    driver = make_driver(world.flusher)
+    replica = await lead_replica(log, world.flusher, driver=driver)
+    append(log, epoch=replica.epoch)
     begin_flush, may_run, has_run = log.begin_flush, threading.Event(), threading.Event()
 
     def run() -> None:
@@ -189,6 +168,7 @@ async def test_a_flush_of_a_log_that_is_deleted_meanwhile_may_fail(tmp_path: Pat
     world.flusher.request(world.handle(other), 1)
     await world.until(lambda: world.flushed)
     assert (world.failures, world.defects, world.flusher.failed) == ([], [], False)
+    driver.stop()
     world.flusher.stop()
 
 

@@ -17,7 +17,14 @@ from moldau.model.ids import (
 from moldau.records.batch import read_header
 from moldau.records.record import Record, build_batch, read_records
 from moldau.replica.replica import Proposal, Replica
-from moldau.testing.replicas import MemoryVotes, SetClock, lead_replica, make_flusher
+from moldau.testing.replicas import (
+    MemoryVotes,
+    NotingListener,
+    SetClock,
+    lead_replica,
+    make_driver,
+    make_flusher,
+)
 
 
 class HeldLog(MemoryLog):
@@ -58,16 +65,39 @@ class HeldTask:
 
 
 class World:
-    def __init__(self, flush: FlushPolicy = FlushPolicy.ALWAYS) -> None:
+    """A broker alone, and the replica that it leads."""
+
+    replica: Replica
+
+    def __init__(self, flush: FlushPolicy) -> None:
         self.failures: list[StorageError] = []
         self.clock = SetClock(wall_ms=1_700_000_000_000)
         self.flusher = make_flusher(self.clock, self.failures.append, threads=2)
         self.log = HeldLog(LogConfig(flush=flush))
         self.votes = MemoryVotes()
-        self.replica = self.open()
+        self.listener = NotingListener()
+        self.driver = make_driver(self.flusher, clock=self.clock, votes=self.votes)
 
-    def open(self) -> Replica:
-        return lead_replica(self.log, self.flusher, clock=self.clock, votes=self.votes)
+    @classmethod
+    async def make(cls, flush: FlushPolicy = FlushPolicy.ALWAYS) -> "World":
+        world = cls(flush)
+        world.replica = await world.open()
+        return world
+
+    async def open(self) -> Replica:
+        return await lead_replica(
+            self.log, self.flusher, clock=self.clock, driver=self.driver, listener=self.listener
+        )
+
+    async def restart(self) -> Replica:
+        """The log as it is, all that is derived from it anew."""
+        self.replica.end(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        self.replica = await self.open()
+        return self.replica
+
+    def stop(self) -> None:
+        self.driver.stop()
+        self.flusher.stop()
 
 
 def batch(*values: bytes, producer: int = -1, sequence: int = -1) -> bytearray:
@@ -108,26 +138,26 @@ async def turns(count: int = 20) -> None:
 
 
 async def test_the_first_record_of_a_new_partition_gets_offset_zero_in_epoch_zero() -> None:
-    world = World()
+    world = await World.make()
     proposal = propose(world.replica, batch(b"a", b"b"))
     assert (proposal.base_offset, proposal.end_offset) == (0, 2)
     assert world.replica.epoch == 0
     assert next(iter(world.log.headers(Offset(0)))).leader_epoch == 0
-    world.flusher.stop()
+    world.stop()
 
 
 async def test_offsets_are_dense_across_elections() -> None:
-    world = World(FlushPolicy.NEVER)
+    world = await World.make(FlushPolicy.NEVER)
     propose(world.replica, batch(b"a"))
-    again = world.open()
+    again = await world.restart()
     assert again.epoch == 1
     assert propose(again, batch(b"b")).base_offset == 1
-    assert again.high_watermark == 2
-    world.flusher.stop()
+    await until(lambda: again.high_watermark == 2)
+    world.stop()
 
 
 async def test_nothing_is_committed_before_its_flush() -> None:
-    world = World()
+    world = await World.make()
     told: list[ErrorCode] = []
     proposal = propose(world.replica, batch(b"a"))
     world.replica.when_committed(proposal.end_offset, told.append)
@@ -135,11 +165,11 @@ async def test_nothing_is_committed_before_its_flush() -> None:
     await turns()
     assert (world.replica.high_watermark, told) == (1, [ErrorCode.NONE])
     assert world.log.runs == 1
-    world.flusher.stop()
+    world.stop()
 
 
 async def test_what_is_appended_in_one_turn_shares_one_flush() -> None:
-    world = World()
+    world = await World.make()
     told: list[ErrorCode] = []
     for number in range(50):
         proposal = propose(world.replica, batch(b"%d" % number))
@@ -147,11 +177,11 @@ async def test_what_is_appended_in_one_turn_shares_one_flush() -> None:
     await turns()
     assert len(told) == 50
     assert world.log.runs == 1
-    world.flusher.stop()
+    world.stop()
 
 
 async def test_what_is_appended_during_a_flush_is_committed_by_the_next_one() -> None:
-    world = World()
+    world = await World.make()
     gate = world.log.gate = threading.Event()
     told: list[str] = []
     first = propose(world.replica, batch(b"a"))
@@ -166,19 +196,21 @@ async def test_what_is_appended_during_a_flush_is_committed_by_the_next_one() ->
     later.set()
     await turns()
     assert (told, world.replica.high_watermark) == (["first", "second"], 2)
-    world.flusher.stop()
+    world.stop()
 
 
 @pytest.mark.parametrize("policy", [FlushPolicy.NEVER, FlushPolicy.INTERVAL])
 async def test_with_a_laxer_policy_appended_counts_as_committed(policy: FlushPolicy) -> None:
-    world = World(policy)
+    world = await World.make(policy)
+    world.log.failure = OSError(5, "Input/output error")
     propose(world.replica, batch(b"a"))
-    assert world.replica.high_watermark == 1
-    world.flusher.stop()
+    await until(lambda: world.replica.high_watermark == 1)
+    assert (world.log.runs, world.failures) == (0, [])
+    world.stop()
 
 
 async def test_waiters_are_called_in_the_order_of_offsets() -> None:
-    world = World()
+    world = await World.make()
     called: list[str] = []
     first = propose(world.replica, batch(b"a"))
     second = propose(world.replica, batch(b"b"))
@@ -186,11 +218,11 @@ async def test_waiters_are_called_in_the_order_of_offsets() -> None:
     world.replica.when_committed(first.end_offset, lambda _: called.append("first"))
     await turns()
     assert called == ["first", "second"]
-    world.flusher.stop()
+    world.stop()
 
 
 async def test_a_failed_flush_commits_nothing_and_is_not_tried_again() -> None:
-    world = World()
+    world = await World.make()
     world.log.failure = OSError(5, "Input/output error")
     told: list[ErrorCode] = []
     proposal = propose(world.replica, batch(b"a"))
@@ -203,11 +235,11 @@ async def test_a_failed_flush_commits_nothing_and_is_not_tried_again() -> None:
     propose(world.replica, batch(b"b"))
     await turns()
     assert (world.replica.high_watermark, told, world.log.runs) == (0, [], 1)
-    world.flusher.stop()
+    world.stop()
 
 
 async def test_a_retry_is_answered_with_the_original_and_only_once_committed() -> None:
-    world = World()
+    world = await World.make()
     first = propose(world.replica, batch(b"a", producer=4, sequence=0))
     again = propose(world.replica, batch(b"a", producer=4, sequence=0))
     assert again == first
@@ -217,41 +249,41 @@ async def test_a_retry_is_answered_with_the_original_and_only_once_committed() -
     await turns()
     assert told == [ErrorCode.NONE]
     assert values(world.replica) == [b"a"]
-    world.flusher.stop()
+    world.stop()
 
 
 async def test_a_refused_batch_leaves_no_trace() -> None:
-    world = World()
+    world = await World.make()
     propose(world.replica, batch(b"a", producer=4, sequence=0))
     with pytest.raises(RefusedError):
         propose(world.replica, batch(b"c", producer=4, sequence=2))
     assert propose(world.replica, batch(b"b", producer=4, sequence=1)).base_offset == 1
     assert values(world.replica) == [b"a", b"b"]
-    world.flusher.stop()
+    world.stop()
 
 
 async def test_sequences_survive_a_restart_from_snapshot_and_headers() -> None:
-    world = World(FlushPolicy.NEVER)
+    world = await World.make(FlushPolicy.NEVER)
     propose(world.replica, batch(b"a", producer=4, sequence=0))
     world.log.save_snapshot(world.log.end_offset, world.replica.producers.encode())
     propose(world.replica, batch(b"b", producer=4, sequence=1))
-    again = world.open()
+    again = await world.restart()
     assert propose(again, batch(b"a", producer=4, sequence=0)).base_offset == 0
     assert propose(again, batch(b"b", producer=4, sequence=1)).base_offset == 1
     assert propose(again, batch(b"c", producer=4, sequence=2)).base_offset == 2
-    world.flusher.stop()
+    world.stop()
 
 
 async def test_a_damaged_snapshot_is_replaced_by_the_headers() -> None:
-    world = World(FlushPolicy.NEVER)
+    world = await World.make(FlushPolicy.NEVER)
     propose(world.replica, batch(b"a", producer=4, sequence=0))
     world.log.save_snapshot(world.log.end_offset, b"damaged")
-    assert propose(world.open(), batch(b"a", producer=4, sequence=0)).base_offset == 0
-    world.flusher.stop()
+    assert propose(await world.restart(), batch(b"a", producer=4, sequence=0)).base_offset == 0
+    world.stop()
 
 
 async def test_log_append_time_is_the_brokers_and_the_checksum_stays_right() -> None:
-    world = World(FlushPolicy.NEVER)
+    world = await World.make(FlushPolicy.NEVER)
     data = batch(b"a", b"b") + batch(b"c")
     proposal = propose(world.replica, data, append_time=True)
     assert proposal == (0, 3, 1_700_000_000_000)
@@ -261,34 +293,35 @@ async def test_log_append_time_is_the_brokers_and_the_checksum_stays_right() -> 
         for record in read_records(one)
     ]
     assert stored == [(n, 1_700_000_000_000) for n in range(3)]
-    world.flusher.stop()
+    world.stop()
 
 
 async def test_whoever_waits_is_told_when_the_replica_goes() -> None:
-    world = World()
+    world = await World.make()
     told: list[ErrorCode] = []
     proposal = propose(world.replica, batch(b"a"))
     world.replica.when_committed(proposal.end_offset, told.append)
-    world.replica.fail_waiters(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    world.replica.drop()
     assert told == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
-    world.flusher.stop()
+    world.stop()
 
 
 async def test_a_laxer_policy_commits_at_once_what_waited_for_a_flush() -> None:
-    world = World()
+    world = await World.make()
     told: list[ErrorCode] = []
     proposal = propose(world.replica, batch(b"a"))
     world.replica.when_committed(proposal.end_offset, told.append)
+    world.log.failure = OSError(5, "Input/output error")
     world.replica.reconfigure(LogConfig(flush=FlushPolicy.NEVER))
-    assert told == [ErrorCode.NONE]
+    await until(lambda: told == [ErrorCode.NONE])
     assert world.replica.high_watermark == 1
-    await turns()
-    world.flusher.stop()
+    world.stop()
 
 
 async def test_a_stricter_policy_takes_nothing_back_and_waits_from_then_on() -> None:
-    world = World(FlushPolicy.NEVER)
+    world = await World.make(FlushPolicy.NEVER)
     propose(world.replica, batch(b"a"))
+    await until(lambda: world.replica.high_watermark == 1)
     world.replica.reconfigure(LogConfig(flush=FlushPolicy.ALWAYS))
     assert world.replica.high_watermark == 1
     told: list[ErrorCode] = []
@@ -297,26 +330,25 @@ async def test_a_stricter_policy_takes_nothing_back_and_waits_from_then_on() -> 
     assert (world.replica.high_watermark, told) == (1, [])
     await turns()
     assert (world.replica.high_watermark, told) == (2, [ErrorCode.NONE])
-    world.flusher.stop()
+    world.stop()
 
 
 async def test_what_was_appended_without_a_flush_makes_the_next_one_large() -> None:
-    world = World(FlushPolicy.NEVER)
+    world = await World.make(FlushPolicy.NEVER)
     propose(world.replica, batch(bytes(100_000)))
-    assert world.replica._flush_handle.unflushed_bytes > 100_000
-    world.flusher.stop()
+    assert world.replica.group.flush_handle.unflushed_bytes > 100_000
+    world.stop()
 
 
-@pytest.mark.parametrize("work", ["delete_before", "retain", "save_snapshot", "reconfigure"])
+@pytest.mark.parametrize("work", ["retain", "save_snapshot", "reconfigure"])
 async def test_a_disk_that_fails_in_any_work_is_reported(work: str) -> None:
-    world = World()
+    world = await World.make()
 
     def fail(*arguments: object) -> None:
         raise StorageError("the disk is gone")
 
     setattr(world.log, work, fail)
     calls = {
-        "delete_before": lambda: world.replica.delete_before(Offset(0)),
         "retain": lambda: world.replica.retain(TimestampMs(0)),
         "save_snapshot": world.replica.close,
         "reconfigure": lambda: world.replica.reconfigure(LogConfig()),
@@ -324,11 +356,11 @@ async def test_a_disk_that_fails_in_any_work_is_reported(work: str) -> None:
     with pytest.raises(StorageError):
         calls[work]()
     assert [str(error) for error in world.failures] == ["the disk is gone"]
-    world.flusher.stop()
+    world.stop()
 
 
 async def test_without_room_for_a_snapshot_the_log_is_closed_all_the_same() -> None:
-    world = World()
+    world = await World.make()
     closed: list[bool] = []
 
     def full(*arguments: object) -> None:
@@ -338,13 +370,13 @@ async def test_without_room_for_a_snapshot_the_log_is_closed_all_the_same() -> N
     world.log.close = lambda: closed.append(True)
     world.replica.close()
     assert (closed, world.failures) == ([True], [])
-    world.flusher.stop()
+    world.stop()
 
 
 async def test_a_retry_to_a_topic_with_append_time_is_told_the_time_of_the_original() -> None:
-    world = World()
+    world = await World.make()
     first = propose(world.replica, batch(b"a", producer=4, sequence=0), append_time=True)
     again = propose(world.replica, batch(b"a", producer=4, sequence=0), append_time=True)
     assert first.append_time > 0
     assert again == first
-    world.flusher.stop()
+    world.stop()

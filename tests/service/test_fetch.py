@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from moldau.log.interface import LogConfig
+from moldau.log.interface import LogConfig, PartitionLog
 from moldau.log.memory import MemoryLog
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.flush import FlushPolicy
@@ -17,28 +17,36 @@ from moldau.model.ids import (
 )
 from moldau.records.batch import read_header
 from moldau.records.record import Record, build_batch
-from moldau.replica.election import elect
+from moldau.replica.replica import Replica
 from moldau.service.fetch import FetchRequest, FetchResult, FetchService, ParkedFetch
 from moldau.service.partitions import Partitions
-from moldau.testing.replicas import MemoryVotes, lead_replica, make_flusher
+from moldau.testing.replicas import lead_replica, make_driver, make_flusher
 
 
 class World:
     """Two partitions in memory and a fetch service over them."""
 
-    def __init__(
-        self, flush: FlushPolicy = FlushPolicy.NEVER, reply_bytes_max: int = 1 << 24
-    ) -> None:
+    def __init__(self, reply_bytes_max: int) -> None:
         self.flusher = make_flusher()
-        self.replicas = {
-            ("t", index): lead_replica(
-                MemoryLog(LogConfig(flush=flush)), self.flusher, partition=index
-            )
-            for index in range(2)
-        }
+        self.driver = make_driver(self.flusher)
+        self.replicas: dict[tuple[str, int], Replica] = {}
         loop = asyncio.get_running_loop()
         self.service = FetchService(loop, cast(Partitions, self), reply_bytes_max)
         self.answers: list[list[FetchResult]] = []
+
+    @classmethod
+    async def make(
+        cls, flush: FlushPolicy = FlushPolicy.NEVER, reply_bytes_max: int = 1 << 24
+    ) -> "World":
+        world = cls(reply_bytes_max)
+        for index in range(2):
+            await world.open(index, MemoryLog(LogConfig(flush=flush)))
+        return world
+
+    async def open(self, index: int, log: PartitionLog) -> None:
+        self.replicas["t", index] = await lead_replica(
+            log, self.flusher, partition=index, driver=self.driver
+        )
 
     def get(self, topic: str, partition: int) -> SimpleNamespace | None:
         replica = self.replicas.get((topic, partition))
@@ -47,10 +55,17 @@ class World:
     def find(self, topic: str, partition: int) -> SimpleNamespace:
         raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
-    def append(self, partition: int, size: int = 100) -> int:
+    def propose(self, partition: int, size: int = 100) -> tuple[int, Offset]:
+        """Returns its size, and where it ends."""
         data = bytearray(build_batch([Record(Offset(0), TimestampMs(0), None, bytes(size), [])]))
-        self.replicas["t", partition].propose(data, [read_header(data)])
-        return len(data)
+        proposal = self.replicas["t", partition].propose(data, [read_header(data)])
+        return len(data), proposal.end_offset
+
+    async def append(self, partition: int, size: int = 100) -> int:
+        """Returns its size once it is committed."""
+        stored, end = self.propose(partition, size)
+        await eventually(lambda: self.replicas["t", partition].high_watermark >= end)
+        return stored
 
     def fetch(
         self,
@@ -90,45 +105,45 @@ async def eventually(condition: Callable[[], bool]) -> None:
 
 
 async def test_data_that_is_there_is_sent_at_once() -> None:
-    world = World()
-    size = world.append(0)
+    world = await World.make()
+    size = await world.append(0)
     assert world.fetch((0, 0)) is None
     assert world.sizes == [[size]]
 
 
 async def test_a_fetch_without_data_waits_and_a_commit_wakes_it() -> None:
-    world = World()
+    world = await World.make()
     assert world.fetch((0, 0), (1, 0)) is not None
     assert (world.answers, world.watchers) == ([], 2)
-    size = world.append(1)
+    size = await world.append(1)
     assert world.sizes == [[0, size]]
     assert (world.watchers, world.service.parked_count) == (0, 0)
 
 
 async def test_a_commit_that_is_too_small_lets_it_wait_on() -> None:
-    world = World()
+    world = await World.make()
     world.fetch((0, 0), (1, 0), bytes_min=400)
-    world.append(0)
-    world.append(1)
+    await world.append(0)
+    await world.append(1)
     assert world.answers == []
-    world.append(0)
+    await world.append(0)
     assert len(world.answers) == 1
 
 
 async def test_small_commits_in_several_partitions_add_up() -> None:
-    world = World()
-    size = world.append(0)
+    world = await World.make()
+    size = await world.append(0)
     assert world.fetch((0, 0), (1, 0), bytes_min=4 * size) is not None
     for partition in (1, 0):
-        world.append(partition)
+        await world.append(partition)
         assert world.answers == []
-    world.append(1)
+    await world.append(1)
     assert world.sizes == [[2 * size, 2 * size]]
     assert world.watchers == 0
 
 
 async def test_a_commit_costs_a_parked_fetch_one_look_at_one_partition() -> None:
-    world = World()
+    world = await World.make()
     world.fetch((0, 0), (1, 0), bytes_min=1_000_000)
     looks: list[object] = []
     read = world.service.read
@@ -136,14 +151,14 @@ async def test_a_commit_costs_a_parked_fetch_one_look_at_one_partition() -> None
         looks.extend(requests) or read(requests, bytes_max)
     )
     for _ in range(5):
-        world.append(0)
+        await world.append(0)
     assert len(looks) == 5
     world.service.answer_all()
 
 
 async def test_time_answers_it_with_what_there_is() -> None:
-    world = World()
-    size = world.append(0)
+    world = await World.make()
+    size = await world.append(0)
     world.fetch((0, 0), bytes_min=100_000, wait_ms_max=20)
     assert world.answers == []
     await eventually(lambda: bool(world.answers))
@@ -152,14 +167,14 @@ async def test_time_answers_it_with_what_there_is() -> None:
 
 
 async def test_no_wait_means_an_empty_answer_at_once() -> None:
-    world = World()
+    world = await World.make()
     world.fetch((0, 0), wait_ms_max=0)
     assert world.sizes == [[0]]
 
 
 async def test_an_error_is_told_at_once_and_does_not_stop_the_others() -> None:
-    world = World()
-    size = world.append(0)
+    world = await World.make()
+    size = await world.append(0)
     world.fetch((7, 0), (0, 5), (0, 0))
     (answer,) = world.answers
     assert [result.error for result in answer] == [
@@ -171,9 +186,9 @@ async def test_an_error_is_told_at_once_and_does_not_stop_the_others() -> None:
 
 
 async def test_an_offset_that_is_appended_and_not_committed_is_waited_for() -> None:
-    world = World(FlushPolicy.ALWAYS)
-    world.append(0)
-    size = world.append(0)
+    world = await World.make(FlushPolicy.ALWAYS)
+    world.propose(0)
+    size, _ = world.propose(0)
     replica = world.replicas["t", 0]
     assert replica.high_watermark == 0
     assert world.fetch((0, 1)) is not None
@@ -187,35 +202,35 @@ async def test_an_offset_that_is_appended_and_not_committed_is_waited_for() -> N
 
 
 async def test_the_first_batch_may_exceed_the_limit_and_only_the_first() -> None:
-    world = World()
-    size = world.append(0, 5000)
-    world.append(1, 5000)
+    world = await World.make()
+    size = await world.append(0, 5000)
+    await world.append(1, 5000)
     world.fetch((0, 0), (1, 0), bytes_max=100)
     assert world.sizes == [[size, 0]]
 
 
 async def test_a_batch_that_does_not_fit_in_what_is_left_waits_for_the_next_fetch() -> None:
-    world = World()
-    first = world.append(0)
-    world.append(1, 5000)
+    world = await World.make()
+    first = await world.append(0)
+    await world.append(1, 5000)
     world.fetch((0, 0), (1, 0), bytes_max=first + 100)
     assert world.sizes == [[first, 0]]
 
 
 async def test_a_reply_has_a_bound_of_the_brokers_own() -> None:
-    world = World(reply_bytes_max=1000)
+    world = await World.make(reply_bytes_max=1000)
     for _ in range(20):
-        world.append(0)
+        await world.append(0)
     world.fetch((0, 0), bytes_min=100_000, bytes_max=100_000)
     assert 500 < world.sizes[0][0] <= 1000
     world.flusher.stop()
 
 
 async def test_a_second_partition_fills_what_is_left_and_no_more() -> None:
-    world = World()
-    first = world.append(0)
-    second = world.append(1)
-    world.append(1)
+    world = await World.make()
+    first = await world.append(0)
+    second = await world.append(1)
+    await world.append(1)
     world.fetch((0, 0), (1, 0), bytes_max=first + second + 10)
     assert world.sizes == [[first, second]]
 
@@ -225,34 +240,36 @@ async def test_a_second_partition_fills_what_is_left_and_no_more() -> None:
     [(0, ErrorCode.NONE), (1, ErrorCode.UNKNOWN_LEADER_EPOCH), (-1, ErrorCode.NONE)],
 )
 async def test_a_client_with_a_newer_epoch_is_told(epoch: int, error: ErrorCode) -> None:
-    world = World()
-    world.append(0)
+    world = await World.make()
+    await world.append(0)
     world.fetch((0, 0), epoch=epoch)
     assert world.answers[0][0].error is error
 
 
 async def test_a_client_with_an_old_epoch_is_fenced() -> None:
-    world = World()
-    elect([world.replicas["t", 0]], MemoryVotes())
-    world.append(0)
+    world = await World.make()
+    before = world.replicas["t", 0]
+    before.end(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    await world.open(0, before.log)
+    await world.append(0)
     world.fetch((0, 0), epoch=0)
     assert world.answers[0][0].error is ErrorCode.FENCED_LEADER_EPOCH
 
 
 async def test_a_cancelled_fetch_is_never_answered_and_leaves_nothing() -> None:
-    world = World()
+    world = await World.make()
     parked = world.fetch((0, 0), (1, 0))
     assert parked is not None
     parked.cancel()
-    world.append(0)
+    await world.append(0)
     assert (world.answers, world.watchers, world.service.parked_count) == ([], 0, 0)
 
 
 async def test_a_deleted_partition_answers_who_waits_for_it() -> None:
-    world = World()
+    world = await World.make()
     world.fetch((0, 0), (1, 0))
     gone = world.replicas.pop(("t", 1))
-    gone.fail_waiters(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    gone.drop()
     assert [result.error for result in world.answers[0]] == [
         ErrorCode.NONE,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -260,7 +277,7 @@ async def test_a_deleted_partition_answers_who_waits_for_it() -> None:
 
 
 async def test_a_stopping_broker_answers_all_who_wait() -> None:
-    world = World()
+    world = await World.make()
     world.fetch((0, 0))
     world.fetch((1, 0))
     world.service.answer_all()

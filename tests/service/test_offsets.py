@@ -20,8 +20,8 @@ async def test_the_current_epoch_ends_where_the_log_does_and_the_latest_offset_i
     None
 ):
     flusher = make_flusher()
-    replica = lead_replica(MemoryLog(LogConfig()), flusher)
-    found = SimpleNamespace(find=lambda topic, partition: SimpleNamespace(replica=replica))
+    replica = await lead_replica(MemoryLog(LogConfig()), flusher)
+    found = SimpleNamespace(lead=lambda topic, partition: SimpleNamespace(replica=replica))
     service = OffsetService(cast(Partitions, found))
     data = bytearray(build_batch([Record(Offset(0), TimestampMs(0), None, b"v", [])]))
     replica.propose(data, [read_header(data)])

@@ -1,24 +1,27 @@
 """Owns replicas for tests: one voter, on any log, with a clock that the test sets."""
 
 import asyncio
+import random
 from collections.abc import Callable, Mapping
 
 from moldau.log.interface import PartitionLog
-from moldau.model.errors import StorageError
+from moldau.model.clock import Clock
+from moldau.model.errors import MoldauError, StorageError
 from moldau.model.ids import (
     NO_EPOCH,
     BrokerId,
     Epoch,
     PartitionIndex,
-    RaftIndex,
     TimestampMs,
     TopicId,
     TopicPartition,
 )
-from moldau.raft.group import RaftGroup
-from moldau.replica.election import elect
+from moldau.raft.config import RaftConfig
+from moldau.raft.membership import Members
+from moldau.replica.driver import Driver
 from moldau.replica.flusher import Flusher
-from moldau.replica.replica import Replica
+from moldau.replica.replica import Listener, Replica
+from moldau.replica.transport import Transport
 
 ME = BrokerId(1)
 NO_VOTE = BrokerId(-1)
@@ -53,6 +56,30 @@ class MemoryVotes:
             raise self.failure
         self._votes.update(votes)
 
+    def forget(self, groups: frozenset[str]) -> None:
+        for group in groups:
+            self._votes.pop(group, None)
+
+    @property
+    def groups(self) -> frozenset[str]:
+        """Those in which a vote was given and not forgotten."""
+        return frozenset(self._votes)
+
+
+class NotingListener:
+    """Keeps what a replica tells whoever keeps it."""
+
+    def __init__(self) -> None:
+        self.leaders: list[tuple[BrokerId, bool]] = []
+        """The leader that was known, and whether it was this replica, and ready."""
+        self.failures: list[MoldauError] = []
+
+    def on_leadership(self, replica: Replica) -> None:
+        self.leaders.append((replica.leader, replica.is_ready))
+
+    def on_failed(self, replica: Replica, error: MoldauError) -> None:
+        self.failures.append(error)
+
 
 def make_flusher(
     clock: SetClock | None = None,
@@ -68,23 +95,89 @@ def make_flusher(
     )
 
 
-def lead_replica(
+def make_driver(
+    flusher: Flusher,
+    *,
+    clock: Clock | None = None,
+    votes: MemoryVotes | None = None,
+    me: BrokerId = ME,
+    config: RaftConfig | None = None,
+) -> Driver:
+    """Of a broker that no other one reaches: its transport is never bound. The test stops it."""
+    loop = asyncio.get_running_loop()
+    rng = random.Random(me)
+    used = clock or SetClock()
+    transport = Transport(
+        loop=loop,
+        clock=used,
+        rng=rng,
+        cluster_id="test",
+        me=me,
+        incarnation="test",
+        authorize=lambda hello: "nobody is let in",
+    )
+    return Driver(
+        loop=loop,
+        clock=used,
+        rng=rng,
+        flusher=flusher,
+        votes=votes or MemoryVotes(),
+        transport=transport,
+        config=config,
+    )
+
+
+def open_replica(
+    log: PartitionLog,
+    flusher: Flusher,
+    driver: Driver,
+    *,
+    partition: int = 0,
+    topic: str = "t",
+    topic_id: TopicId | None = None,
+    clock: Clock | None = None,
+    members: Members | None = None,
+    listener: Listener | None = None,
+) -> Replica:
+    """A replica as a broker opens it: of a group of one, unless the test says otherwise."""
+    return Replica(
+        partition=TopicPartition(topic, PartitionIndex(partition)),
+        topic_id=topic_id or TopicId(bytes(16)),
+        log=log,
+        members=members or Members((driver.me,)),
+        driver=driver,
+        flusher=flusher,
+        clock=clock or SetClock(),
+        listener=listener or NotingListener(),
+    )
+
+
+async def wait_ready(*replicas: Replica) -> None:
+    """Until all of them lead, and have committed in their epoch."""
+    async with asyncio.timeout(30):
+        while not all(replica.is_ready for replica in replicas):
+            await asyncio.sleep(0.001)
+
+
+async def lead_replica(
     log: PartitionLog,
     flusher: Flusher,
     *,
     partition: int = 0,
     topic: str = "t",
-    clock: SetClock | None = None,
-    votes: MemoryVotes | None = None,
+    clock: Clock | None = None,
+    driver: Driver | None = None,
+    listener: Listener | None = None,
 ) -> Replica:
     """A replica that has been elected, as a broker's start leaves it."""
-    replica = Replica(
-        partition=TopicPartition(topic, PartitionIndex(partition)),
-        topic_id=TopicId(bytes(16)),
-        log=log,
-        group=RaftGroup(broker=ME, voters=frozenset({ME}), epoch=NO_EPOCH, commit=RaftIndex(0)),
-        flusher=flusher,
-        clock=clock or SetClock(),
+    replica = open_replica(
+        log,
+        flusher,
+        driver or make_driver(flusher, clock=clock),
+        partition=partition,
+        topic=topic,
+        clock=clock,
+        listener=listener,
     )
-    elect([replica], votes or MemoryVotes())
+    await wait_ready(replica)
     return replica
