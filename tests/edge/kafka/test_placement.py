@@ -22,7 +22,8 @@ def cluster() -> FakeCluster:
     seen = image(brokers(1, 2, 3), topic("t", (2, 1, 3), (3, 1, 2)))
     cluster = FakeCluster(seen)
     cluster.lead("t", 0, 2, 5)
-    cluster.synced["t", 0] = (2, 1)
+    # A move has begun since broker 2 said who is in sync.
+    cluster.synced["t", 0] = (2, 1, 4)
     cluster.alive = frozenset(number for number in seen.brokers if number != 3)
     return cluster
 

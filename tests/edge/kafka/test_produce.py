@@ -86,6 +86,8 @@ def test_who_is_led_elsewhere_is_told_by_whom(version: int, indexes: tuple[int, 
     assert [each.error_code for each in partitions] == [6] * len(indexes)
     told = version >= 10
     assert leader_of(partitions[0]) == ((2, 4) if told else None)
+    words = "Broker 2 leads it, in epoch 4"
+    assert partitions[0].error_message == (words if version >= 8 else None)
     nodes = [(node.node_id, node.host, node.port, node.rack) for node in response.node_endpoints]
     assert nodes == ([(2, "host-2", 9002, "rack-2")] if told else [])
     # Nobody is known to lead the other: no leader is made up.

@@ -43,7 +43,8 @@ def places_of(
             leader,
             epoch,
             list(replicas),
-            list(in_sync),
+            # A leader's list may be older than a move that the metadata holds already.
+            [number for number in in_sync if number in replicas],
             [number for number in replicas if number not in alive],
         )
 

@@ -191,9 +191,7 @@ def _handle_many(call: Call, acks: int, request: ProduceRequest) -> ProduceRespo
 
 
 def _with_leaders(call: Call, response: ProduceResponse) -> ProduceResponse:
-    """Name the leader of every partition that is led elsewhere (KIP-951)."""
-    if call.version < _LEADERS_FROM:
-        return response
+    """Name the leader of every partition that is led elsewhere, and say where it is (KIP-951)."""
     nodes: dict[int, ProduceNode] = {}
     for topic in response.topics:
         for partition in topic.partitions:
@@ -201,6 +199,9 @@ def _with_leaders(call: Call, response: ProduceResponse) -> ProduceResponse:
                 continue
             leader = current_leader(call.broker, _name_of(call, topic), partition.index)
             if leader is None:
+                continue
+            partition.error_message = f"Broker {leader.id} leads it, in epoch {leader.epoch}"
+            if call.version < _LEADERS_FROM:
                 continue
             partition.current_leader = ProduceLeader(leader_id=leader.id, leader_epoch=leader.epoch)
             node = leader.node
