@@ -119,7 +119,7 @@ class World:
         self.fresh_refusals = 0
         self.clock = SetClock(wall_ms=1_700_000_000_000)
         self._member_numbers = count(1)
-        self.groups = self.make_groups(fresh_image=self._fresh_image)
+        self.groups = self.make_groups()
         for broker in (ME, OTHER):
             self.submit(
                 RegisterBroker(
@@ -134,6 +134,7 @@ class World:
         settings: dict[str, Any] = {
             "broker": ME,
             "leader_of": lambda topic, index: self.leaders.get(index, NO_LEADER),
+            "fresh_image": self._fresh_image,
             "on_defect": self.defects.append,
         }
         return GroupService(

@@ -56,9 +56,7 @@ class GroupService:
 
     `leader_of` tells who leads a partition as far as this broker knows. `fresh_image` returns an
     image that holds everything that was committed when it was called; it raises RefusedError while
-    there is none to be had. Without it the offsets of topics that were deleted while another broker
-    led stay until they expire: an image that lags behind may only lack topics that are new.
-    `on_defect` hears of a loading that failed in a way that nobody foresaw.
+    there is none to be had. `on_defect` hears of a loading that failed as nobody foresaw.
     """
 
     def __init__(
@@ -70,10 +68,10 @@ class GroupService:
         partitions: Partitions,
         topics: TopicService,
         offsets_partitions: int,
-        broker: BrokerId | None = None,
-        leader_of: Callable[[Topic, int], Leader] | None = None,
-        fresh_image: Callable[[], Awaitable[Image]] | None = None,
-        on_defect: Callable[[BaseException], None] | None = None,
+        broker: BrokerId,
+        leader_of: Callable[[Topic, int], Leader],
+        fresh_image: Callable[[], Awaitable[Image]],
+        on_defect: Callable[[BaseException], None],
     ) -> None:
         self._loop = loop
         self._clock = clock
@@ -139,8 +137,7 @@ class GroupService:
             return
         log.error("the groups of partition %d could not be loaded", index, exc_info=error)
         self._forget(index, coordinator)
-        if self._on_defect is not None:
-            self._on_defect(error)
+        self._on_defect(error)
 
     def _forget(self, index: int, coordinator: PartitionCoordinator) -> None:
         if self._coordinators.get(index) is coordinator:
@@ -161,9 +158,11 @@ class GroupService:
             self.lead(index, hosted)
 
     async def _drop_deleted_topics(self, coordinator: PartitionCoordinator) -> None:
-        """Topics may have been deleted when nobody led, or by a leader that did not get to it."""
-        if self._fresh_image is None:
-            return
+        """Topics may have been deleted when nobody led, or by a leader that did not get to it.
+
+        Only a fresh image proves it: one that lags behind also lacks topics that are new, and what
+        is stored for those must stay.
+        """
         doubtful = self._unknown(coordinator.state.offset_topics(), self._topics.image)
         if not doubtful:
             return
@@ -182,14 +181,6 @@ class GroupService:
     @staticmethod
     def _unknown(names: frozenset[str], image: Image) -> frozenset[str]:
         return frozenset(name for name in names if image.topic(name) is None)
-
-    def load(self) -> None:
-        """Coordinate every partition of the offsets topic that this broker leads and is not yet."""
-        topic = self._topics.image.topic(CONSUMER_OFFSETS_TOPIC)
-        for partition in topic.partitions if topic is not None else ():
-            hosted = self._partitions.get(CONSUMER_OFFSETS_TOPIC, partition.index)
-            if hosted is not None and hosted.replica.is_ready:
-                self.lead(partition.index, hosted)
 
     # ---- stop
 
@@ -217,7 +208,6 @@ class GroupService:
             )
         except RefusedError as error:
             raise RefusedError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from None
-        self.load()
 
     async def find_coordinator(self, group_id: str) -> BrokerId:
         """The broker that serves the group, as far as is known here. Raises RefusedError."""
@@ -237,34 +227,29 @@ class GroupService:
         That is a loading on this broker, and the first election of a topic that is new; any other
         may take longer than the client's own pause between tries.
         """
-        leader = NO_LEADER
         for _ in range(_POLLS_MAX):
             topic = self._topics.image.topic(CONSUMER_OFFSETS_TOPIC)
             if topic is None:
-                return NO_LEADER
+                break
             index = java_hash(group_id) % len(topic.partitions)
-            leader = self._leader(topic, index)
+            leader = self._leader_of(topic, index)
             coordinator = self._coordinators.get(index)
+            is_coming = is_first
             if coordinator is not None and not coordinator.state.loaded:
-                is_settled = False
-            elif leader.broker == NO_LEADER_ID:
-                is_settled = not is_first
-            else:
-                # A leader that is elected here is ready in a moment.
-                is_settled = leader.broker != self._broker or coordinator is not None
-            if is_settled:
+                is_coming = True
+            elif leader.broker == self._broker and coordinator is None:
+                # Elected, and ready in a moment; or damaged, and others have not heard of it yet.
+                is_coming |= self._partitions.get(CONSUMER_OFFSETS_TOPIC, index) is not None
+            elif leader.broker != NO_LEADER_ID:
+                return leader
+            if not is_coming:
                 break
             await asyncio.sleep(_POLL_SECONDS)
-        return leader
-
-    def _leader(self, topic: Topic, index: int) -> Leader:
-        if self._leader_of is not None:
-            return self._leader_of(topic, index)
-        # A broker on its own leads whatever it coordinates.
-        coordinator = self._coordinators.get(index)
-        if coordinator is None or self._partitions.get(CONSUMER_OFFSETS_TOPIC, index) is None:
-            return NO_LEADER
-        return Leader(topic.partitions[index].replicas[0], coordinator.epoch)
+        else:
+            if coordinator is not None:
+                # It takes its time to load, and clients ask it again until it is done.
+                return leader
+        return NO_LEADER
 
     def _coordinator_of(self, group_id: str) -> PartitionCoordinator:
         """Raises RefusedError if the group is not coordinated here."""
