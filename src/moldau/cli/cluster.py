@@ -31,6 +31,7 @@ from moldau.cli.supervise_state import (
 from moldau.cli.supervise_view import (
     client_of,
     dir_flag,
+    gone,
     live,
     member_rows,
     status_rows,
@@ -239,6 +240,11 @@ def status(data_dir: Path, output: str) -> int:
             say()
         for line in found:
             say(f"problem: {line}")
+        for number in gone(state, topology):
+            say(
+                f"note: broker {number} has left the cluster; "
+                f"end its process: moldau cluster remove {number}{dir_flag(data_dir)}"
+            )
     return ExitCode.FAILED if found else ExitCode.OK
 
 
@@ -443,9 +449,15 @@ def remove(number: int, yes: bool, data_dir: Path, timeout: float) -> None:
     """Drain a broker, take it out of the cluster and stop it. Its directory stays."""
     state = supervised_state(data_dir)
     member = state.member(number)
-    client = client_of(state)
-    topology = client.topology()
+    topology = topology_of(state)
+    if topology is None:
+        raise CommandError(
+            "no broker of the cluster answers over HTTP",
+            hint=f"look at it: moldau cluster status{dir_flag(data_dir)}",
+            code=ExitCode.UNREACHABLE,
+        )
     if any(broker.id == number for broker in topology.brokers):
+        client = client_of(state, without=number)
         drain(client, topology, number, yes=yes, wait=True, seconds_max=timeout)
     state = _ask(data_dir, "forget", id=number)
     say(f"broker {number} has left the cluster; its data is still in {data_dir}/{member.directory}")

@@ -7,7 +7,7 @@ from moldau.cli.errors import CommandError
 from moldau.cli.supervise_control import ask, state_of
 from moldau.cli.supervise_process import is_running
 from moldau.cli.supervise_state import DEFAULT_DIR, ClusterState, need_state
-from moldau.cli.topology import problems
+from moldau.cli.topology import newest, problems
 
 if TYPE_CHECKING:
     from moldau.client.cluster import ClusterClient
@@ -48,20 +48,22 @@ def supervised_state(data_dir: Path) -> ClusterState:
     )
 
 
-def client_of(state: ClusterState) -> "ClusterClient":
+def client_of(state: ClusterState, *, without: int | None = None) -> "ClusterClient":
+    """Asks the brokers that are up, in turn; not the one that `without` names."""
     from moldau.client.cluster import ClusterClient
 
-    up = [member.http for member in state.brokers if member.state in ("ready", "unsupervised")]
-    return ClusterClient(up or [member.http for member in state.brokers])
+    asked = [member for member in state.brokers if member.id != without] or state.brokers
+    up = [member.http for member in asked if member.state in ("ready", "unsupervised")]
+    return ClusterClient(up or [member.http for member in asked])
 
 
 def topology_of(state: ClusterState) -> "Topology | None":
     from moldau.client.errors import ClientError
 
-    if not any(member.pid for member in state.brokers):
-        return None
+    running = [member.http for member in state.brokers if member.pid is not None]
     try:
-        return client_of(state).topology()
+        # One that was cut off or taken out still answers, with what it knew.
+        return newest(running) if running else None
     except ClientError:
         return None
 
@@ -79,6 +81,14 @@ def member_rows(data_dir: Path, state: ClusterState) -> list[dict[str, Any]]:
         }
         for member in state.brokers
     ]
+
+
+def gone(state: ClusterState, topology: "Topology | None") -> list[int]:
+    """Brokers that run here, but are members of the cluster no more."""
+    if topology is None:
+        return []
+    known = {broker.id for broker in topology.brokers}
+    return [member.id for member in state.brokers if member.joined and member.id not in known]
 
 
 def status_rows(state: ClusterState, topology: "Topology | None") -> list[dict[str, Any]]:
@@ -127,8 +137,8 @@ def trouble(
         elif member.state not in ("ready", "unsupervised"):
             why = f": {member.reason}" if member.reason else ""
             found.append(f"broker {member.id} is {member.state}{why}")
-    if topology is None:
-        found.append("no broker answers over HTTP")
-    else:
+    if topology is not None:
         found += problems(topology)
+    elif any(member.pid for member in state.brokers):
+        found.append("no broker answers over HTTP")
     return found

@@ -5,7 +5,7 @@ since the broker that was asked first may be the one that goes.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -65,8 +65,39 @@ def connect(http: str) -> tuple["ClusterClient", "Topology"]:
 
     addresses = http.split(",")
     topology = ClusterClient(addresses).topology()
-    others = [str(broker.http) for broker in topology.brokers if broker.http and broker.alive]
-    return ClusterClient(list(dict.fromkeys([*addresses, *others]))), topology
+    addresses = list(dict.fromkeys([*addresses, *_addresses(topology)]))
+    if not _is_current(topology):
+        topology = newest(addresses)
+        addresses = list(dict.fromkeys([*_addresses(topology), *addresses]))
+    return ClusterClient(addresses), topology
+
+
+def _addresses(topology: "Topology", *, without: int | None = None) -> list[str]:
+    return [str(one.http) for one in topology.brokers if one.http and one.id != without]
+
+
+def _is_current(topology: "Topology") -> bool:
+    """False if who answered may be cut off: it leaves the cluster, or hardly sees anybody."""
+    me = next((one for one in topology.brokers if one.id == topology.answered_by), None)
+    alive = sum(one.alive for one in topology.brokers)
+    return me is not None and me.state == "active" and 2 * alive > len(topology.brokers)
+
+
+def newest(addresses: Sequence[str]) -> "Topology":
+    """What the broker says that knows the most. Raises ClientError if none answers."""
+    from moldau.client.cluster import ClusterClient
+    from moldau.client.errors import ClientError
+
+    found: list[Topology] = []
+    failure: ClientError | None = None
+    for address in addresses:
+        try:
+            found.append(ClusterClient([address], call_seconds_max=2.0).topology())
+        except ClientError as error:
+            failure = error
+    if not found and failure is not None:
+        raise failure
+    return max(found, key=lambda one: (one.version, sum(broker.alive for broker in one.brokers)))
 
 
 def find_broker(topology: "Topology", number: int) -> "TopologyBroker":
@@ -194,6 +225,8 @@ def drain(
     seconds_max: float,
 ) -> bool:
     """Take a broker out of the cluster; True once it is gone."""
+    from moldau.client.cluster import ClusterClient
+
     broker = find_broker(topology, number)
     _preview(topology, number)
     confirm(f"Remove broker {number} from the cluster?", yes=yes)
@@ -201,7 +234,9 @@ def drain(
     if not wait:
         say(f"broker {number} is being drained; watch it: moldau broker list")
         return False
-    watch = Watch(client, seconds_max)
+    # It is not told any more that it is gone: the others know.
+    others = _addresses(topology, without=number)
+    watch = Watch(ClusterClient(others) if others else client, seconds_max)
     total = broker.replicas
     with progress_bar(f"draining broker {number}", total) as advance:
         while not watch.is_over:
