@@ -102,6 +102,9 @@ class ClusterService:
             is_known = core.leader >= 0 and (core.leader != self._me or hosted.replica.is_ready)
             if is_known and core.epoch >= announced.epoch:
                 announced = Leader(core.leader, core.epoch)
+        if announced.broker == self._me and (hosted is None or not hosted.replica.is_ready):
+            # Announced once, and lost since without a successor that is known here.
+            return NO_LEADER
         return announced if announced.broker in self.image.brokers else NO_LEADER
 
     def in_sync(self, topic: Topic, index: int) -> tuple[BrokerId, ...]:
@@ -136,7 +139,9 @@ class ClusterService:
                     and replica.topic_id == topic_id
                 ):
                     leader = Leader(broker, epoch)
-            if leader.broker in brokers:
+            if leader.broker == me and (hosted is None or not hosted.replica.is_ready):
+                yield NO_LEADER, ()
+            elif leader.broker in brokers:
                 yield leader, said((topic_id, index), leader) or (leader.broker,)
             else:
                 yield NO_LEADER, ()
