@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from faults import report
-from faults.catalogue import SCENARIOS, Scenario
+from faults.catalogue import BY_BROKERS, Scenario
 from faults.namespaces import NamespaceError, cannot_use_namespaces
 from faults.nodes import NodeError
 from faults.report import Played
@@ -19,29 +19,33 @@ from faults.storage.volumes import VolumeError, cannot_mount
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m faults", description=__doc__)
-    names = [scenario.name for scenario in SCENARIOS]
+    names = {s.name: None for scenarios in BY_BROKERS.values() for s in scenarios}
     parser.add_argument(
         "--only",
         action="append",
-        choices=names,
+        choices=list(names),
         metavar="NAME",
         help=f"play only this one (may be repeated): {', '.join(names)}",
     )
-    parser.add_argument("--quick", action="store_true", help="few repetitions: about 3 minutes")
-    parser.add_argument("--brokers", type=int, choices=[1, 3], default=1)
+    parser.add_argument("--quick", action="store_true", help="few repetitions")
+    parser.add_argument(
+        "--brokers", type=int, choices=[1, 3], help="of the cluster; otherwise one, then three"
+    )
     parser.add_argument("--dir", type=Path, help="where data goes (default: a temporary folder)")
     parser.add_argument("--keep", action="store_true", help="keep data, logs and histories")
     parser.add_argument(
         "--write-docs", action="store_true", help="write the measured part of docs/reliability.md"
+    )
+    parser.add_argument(
+        "--render", action="store_true", help="only write it, from the results of earlier runs"
     )
     return parser.parse_args()
 
 
 def play(scenario: Scenario, home: Path, *, quick: bool) -> Played:
     """One scenario, from start to verdict."""
-    missing = scenario.missing(home.parent)
-    if missing or scenario.play is None:
-        return Played(scenario=scenario, missing=missing)
+    if missing := scenario.missing(home.parent):
+        return Played(scenario=scenario, missing=missing, quick=quick)
     started = time.monotonic()
     run = Run(home, quick=quick, load=scenario.load)
     try:
@@ -50,40 +54,57 @@ def play(scenario: Scenario, home: Path, *, quick: bool) -> Played:
     except (ScenarioError, NodeError, VolumeError, NamespaceError) as error:
         run.problem(str(error))
     run.result.seconds = time.monotonic() - started
-    return Played(scenario=scenario, result=run.result)
+    return Played(scenario=scenario, result=run.result, quick=quick)
+
+
+def play_all(options: argparse.Namespace, brokers: int, directory: Path) -> list[Played]:
+    """The chosen scenarios of one size, each kept and told as it ends."""
+    all_played = []
+    print(f"{brokers} broker{'s' if brokers > 1 else ''}:", flush=True)
+    for scenario in BY_BROKERS[brokers]:
+        if options.only and scenario.name not in options.only:
+            continue
+        home = directory / f"{brokers}-{scenario.name}"
+        played = play(scenario, home, quick=options.quick)
+        all_played.append(played)
+        report.keep(brokers, played)
+        print(report.line(played), flush=True)
+        if not options.keep and has_passed(played):
+            shutil.rmtree(home, ignore_errors=True)
+    return all_played
+
+
+def has_passed(played: Played) -> bool:
+    return played.result is None or played.result.passed
 
 
 def main() -> int:
     options = arguments()
     # Mounts, namespaces and processes are taken down on the way out.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    if options.brokers != 1:
-        print("error: a cluster of three is not there yet; use --brokers 1", file=sys.stderr)
-        return 2
-    chosen = [s for s in SCENARIOS if not options.only or s.name in options.only]
+    if options.render:
+        report.write_docs()
+        return 0
     directory = Path(tempfile.mkdtemp(prefix="moldau-faults-", dir=options.dir))
     network = cannot_use_namespaces()
     disks = cannot_mount(directory)
     print(f"network: {f'proxies ({network})' if network else 'namespaces, and proxies for delays'}")
     print(f"disks:   {disks or 'ext4 images and tmpfs'}", flush=True)
-    all_played = []
+    all_played: list[Played] = []
     try:
-        for scenario in chosen:
-            played = play(scenario, directory / scenario.name, quick=options.quick)
-            all_played.append(played)
-            print(report.line(played), flush=True)
-            if not options.keep and (played.result is None or played.result.passed):
-                shutil.rmtree(directory / scenario.name, ignore_errors=True)
+        for brokers in [options.brokers] if options.brokers else sorted(BY_BROKERS):
+            played = play_all(options, brokers, directory)
+            all_played += played
+            rows = {each.scenario.name: report.row_of(each) for each in played}
+            print(report.markdown([each.scenario for each in played], rows))
     finally:
-        if not options.keep and all(p.result is None or p.result.passed for p in all_played):
+        if not options.keep and all(has_passed(played) for played in all_played):
             shutil.rmtree(directory, ignore_errors=True)
         else:
             print(f"logs and histories are in {directory}")
-    print(report.markdown(all_played))
     if options.write_docs:
-        command = " ".join(["python -m faults", *sys.argv[1:]])
-        report.write_docs(all_played, command)
-    return 0 if all(p.result is None or p.result.passed for p in all_played) else 1
+        report.write_docs()
+    return 0 if all(has_passed(played) for played in all_played) else 1
 
 
 if __name__ == "__main__":

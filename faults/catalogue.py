@@ -1,4 +1,4 @@
-"""Owns the list of scenarios: number, title, what is expected, what each needs."""
+"""Owns the lists of scenarios: number, title, what is expected, what each needs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -6,32 +6,32 @@ from pathlib import Path
 
 from faults.run import Load, Run
 from faults.scenarios import damage, disks, network, processes, upkeep
+from faults.scenarios.three import controls, members
+from faults.scenarios.three import disks as three_disks
+from faults.scenarios.three import network as three_network
+from faults.scenarios.three import processes as three
 from faults.storage.volumes import cannot_mount
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """One line of the list. Without `play` it needs what is not there yet."""
+    """One line of a list."""
 
     name: str
     """Its number, or a word for those that stand beside the list."""
     title: str
     expected: str
-    play: Callable[[Run], None] | None = None
+    play: Callable[[Run], None]
     load: Load = field(default_factory=Load)
     volumes: bool = False
     """Needs file systems of its own."""
 
     def missing(self, scratch: Path) -> str:
         """Why it cannot be played here; empty if it can."""
-        if self.play is None:
-            return "needs a cluster"
         return cannot_mount(scratch) if self.volumes else ""
 
 
-SCENARIOS: list[Scenario] = [
-    Scenario(name="1", title="SIGKILL leader, many times", expected="p50 ≤ 2 s, p99 ≤ 4 s"),
-    Scenario(name="2", title="SIGKILL follower", expected="no failed produce"),
+ONE_BROKER: list[Scenario] = [
     Scenario(
         name="3",
         title="SIGKILL all",
@@ -45,29 +45,17 @@ SCENARIOS: list[Scenario] = [
         play=processes.pause,
     ),
     Scenario(
-        name="5",
-        title="pause one, write, power-cut another, resume, pause the third",
-        expected="unavailable, or everything present",
-    ),
-    Scenario(name="6", title="isolate leader both ways", expected="minority never acks"),
-    Scenario(name="7", title="leader sends, cannot receive", expected="steps down"),
-    Scenario(name="8", title="follower sends, cannot receive", expected="no disruption"),
-    Scenario(name="9", title="cut A–B only, C sees both", expected="one leader, progress"),
-    Scenario(
         name="10",
         title="cut client–leader only",
         expected="no duplicates",
         play=network.cut_clients,
     ),
-    Scenario(name="11", title="rejoin after long isolation", expected="no leader change"),
-    Scenario(name="12", title="link flaps for minutes", expected="progress ≤ 10 s after heal"),
     Scenario(
         name="13",
         title="200 ms delay, 5 % stalls",
         expected="progress, no election storm",
         play=network.slow,
     ),
-    Scenario(name="14", title="power-cut one", expected="rejoins, catches up"),
     Scenario(
         name="15",
         title="power-cut all at once",
@@ -128,10 +116,6 @@ SCENARIOS: list[Scenario] = [
         play=damage.metadata_damage,
         load=damage.SMALL_SEGMENTS,
     ),
-    Scenario(name="20", title="data dir wiped, same id", expected="no vote until relearned"),
-    Scenario(
-        name="21", title="add/remove/replace during kill + partition", expected="acked lost 0"
-    ),
     Scenario(
         name="22",
         title="kill during retention",
@@ -174,3 +158,237 @@ SCENARIOS: list[Scenario] = [
         play=disks.torn_unflushed,
     ),
 ]
+
+THREE_BROKERS: list[Scenario] = [
+    Scenario(
+        name="1",
+        title="SIGKILL leader, many times",
+        expected="p50 ≤ 2 s, p99 ≤ 4 s",
+        play=three.kill_leader,
+        load=three.LOAD,
+    ),
+    Scenario(
+        name="2",
+        title="SIGKILL follower",
+        expected="no failed produce",
+        play=three.kill_follower,
+        load=three.FEW,
+    ),
+    Scenario(
+        name="3",
+        title="SIGKILL all",
+        expected="every acked record present after restart",
+        play=three.kill_all,
+        load=three.LOAD,
+    ),
+    Scenario(
+        name="4",
+        title="SIGSTOP leader, resume",
+        expected="no stale read or ack",
+        play=three.pause_leader,
+        load=three.LOAD,
+    ),
+    Scenario(
+        name="5",
+        title="pause one, write, power-cut another, resume, pause the third",
+        expected="unavailable, or everything present",
+        play=three_disks.pauses_and_power_cut,
+        load=three.LOAD,
+        volumes=True,
+    ),
+    Scenario(
+        name="6",
+        title="isolate leader both ways",
+        expected="minority never acks",
+        play=three_network.isolate_leader,
+        load=three_network.ONE,
+    ),
+    Scenario(
+        name="7",
+        title="leader sends, cannot receive",
+        expected="steps down",
+        play=three_network.deaf_leader,
+        load=three.LOAD,
+    ),
+    Scenario(
+        name="8",
+        title="follower sends, cannot receive",
+        expected="no disruption",
+        play=three_network.deaf_follower,
+        load=three.FEW,
+    ),
+    Scenario(
+        name="9",
+        title="cut A–B only, C sees both",
+        expected="one leader, progress",
+        play=three_network.cut_pair,
+        load=three.LOAD,
+    ),
+    Scenario(
+        name="10",
+        title="cut client–leader only",
+        expected="no duplicates",
+        play=three_network.cut_clients,
+        load=three.LOAD,
+    ),
+    Scenario(
+        name="11",
+        title="rejoin after long isolation",
+        expected="no leader change",
+        play=three_network.rejoin,
+        load=three.FEW,
+    ),
+    Scenario(
+        name="12",
+        title="link flaps",
+        expected="progress ≤ 10 s after heal",
+        play=three_network.flap,
+        load=three.LOAD,
+    ),
+    Scenario(
+        name="13",
+        title="200 ms delay, 5 % stalls",
+        expected="progress, no election storm",
+        play=three_network.slow,
+        load=three.LOAD,
+    ),
+    Scenario(
+        name="14",
+        title="power-cut one",
+        expected="rejoins, catches up",
+        play=three_disks.power_cut_one,
+        load=three.LOAD,
+        volumes=True,
+    ),
+    Scenario(
+        name="15",
+        title="power-cut all at once",
+        expected="acked lost 0",
+        play=three_disks.power_cut_all,
+        load=three.LOAD,
+        volumes=True,
+    ),
+    Scenario(
+        name="15-torn",
+        title="power cut of all that tears what is unflushed",
+        expected="acked lost 0",
+        play=three_disks.torn_all,
+        load=three.LOAD,
+    ),
+    Scenario(
+        name="16",
+        title="fsync returns EIO",
+        expected="fences itself and exits; fsync never retried; others go on",
+        play=three_disks.fsync_fails,
+        load=three.LOAD,
+    ),
+    Scenario(
+        name="16-slow",
+        title="flushes take 300 ms more",
+        expected="no loss, progress",
+        play=three_disks.slow_disk,
+        load=three.LOAD,
+    ),
+    Scenario(
+        name="17",
+        title="ENOSPC on one, then all",
+        expected="others go on; reads go on; heals itself",
+        play=three_disks.disk_full,
+        load=three_disks.FULL_LOAD,
+        volumes=True,
+    ),
+    Scenario(
+        name="18",
+        title="bit flip in a closed segment",
+        expected="not served to anyone",
+        play=members.bit_flip,
+        load=members.SMALL_SEGMENTS,
+    ),
+    Scenario(
+        name="19",
+        title="flip/truncate vote file, identity, metadata log, index",
+        expected="refuses or relearns; deletes nothing",
+        play=members.damaged_files,
+        load=members.SMALL_SEGMENTS,
+    ),
+    Scenario(
+        name="20",
+        title="data dir wiped, same id",
+        expected="no vote until relearned",
+        play=members.wiped,
+        load=three.LOAD,
+    ),
+    Scenario(
+        name="21",
+        title="add/remove/replace during kill + partition",
+        expected="acked lost 0",
+        play=members.change_under_faults,
+        load=three.LOAD,
+    ),
+    Scenario(
+        name="22",
+        title="kill during retention, and while catching up behind it",
+        expected="offsets monotonic",
+        play=members.kill_during_retention,
+        load=members.RETENTION_LOAD,
+    ),
+    Scenario(
+        name="rolling",
+        title="rolling restart under load",
+        expected="no failed produce",
+        play=three.rolling_restart,
+        load=three.LOAD,
+    ),
+    Scenario(
+        name="grow",
+        title="a fourth broker joins, the first is removed",
+        expected="a new topic uses it; no failed produce",
+        play=members.grow_and_shrink,
+        load=three.LOAD,
+    ),
+    Scenario(
+        name="metadata",
+        title="SIGKILL metadata leader while topics change",
+        expected="acked changes last",
+        play=three.kill_controller,
+        load=three.LOAD,
+    ),
+    Scenario(
+        name="groups",
+        title="SIGKILL under a consumer group",
+        expected="nothing skipped, commits last",
+        play=three.group_failover,
+        load=three.GROUP_LOAD,
+    ),
+    Scenario(
+        name="clock",
+        title="wall clocks jump",
+        expected="no leader change",
+        play=three.clock_jump,
+        load=three.LOAD,
+    ),
+    Scenario(
+        name="recovery",
+        title="start after SIGKILL, by size of the log",
+        expected="every acked record present",
+        play=three.recovery,
+        load=three.RECOVERY_LOAD,
+    ),
+    Scenario(
+        name="control-acks",
+        title="SIGKILL of an unheard leader with acks=1",
+        expected="the loss is seen",
+        play=controls.leader_lost_with_acks_one,
+        load=controls.ACKS_ONE_LOAD,
+    ),
+    Scenario(
+        name="control",
+        title="power-cut all with log.flush = never",
+        expected="the loss is seen",
+        play=three_disks.power_cut_all_unflushed,
+        load=three.LOAD,
+        volumes=True,
+    ),
+]
+
+BY_BROKERS: dict[int, list[Scenario]] = {1: ONE_BROKER, 3: THREE_BROKERS}

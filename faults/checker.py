@@ -12,11 +12,14 @@ one; the order of lines counts within a client only.
     {"op": "assign", "c": "c1"}                                        positions start anew
     {"op": "bounds", "tp": "orders/2", "start": 0, "end": 18, "expires": false, "at": 12}
     {"op": "end", "tp": "orders/2", "start": 0, "end": 18}             all of it has been read
+    {"op": "commit", "g": "g1", "tp": "orders/2", "o": 18}             a group's, acked
+    {"op": "group", "g": "g1", "tp": "orders/2", "o": 18}              what it has committed at last
     {"op": "txn", "t": "t1", "outcome": "commit"}                      or "abort", "unknown"
 
 The value of a send is its producer and number (`p1:0`), so that every record tells where it is
-from. A send of a transaction has its id as "t". Other operations ("fault", "note") are passed over
-if they start with "x-".
+from. A send of a transaction has its id as "t", a poll of a group's member its group as "g". Bounds
+were asked for at "asked", if that is there, and told at "at". Other operations ("x-fault") are
+passed over if they start with "x-".
 """
 
 import argparse
@@ -53,6 +56,8 @@ class Anomaly(StrEnum):
     PHANTOM = "phantom"
     GAP = "offset gap"
     BACKWARDS = "bounds went back"
+    UNCOMMITTED = "read past the end"
+    COMMIT = "commit went back"
 
 
 class HistoryError(Exception):
@@ -103,7 +108,7 @@ class _Producer:
 class _Partition:
     """What is known of one partition."""
 
-    __slots__ = ("bounds", "end", "expires", "log", "start")
+    __slots__ = ("bounds", "end", "expires", "log", "polls", "start")
 
     def __init__(self) -> None:
         self.log: dict[int, str] = {}
@@ -111,7 +116,10 @@ class _Partition:
         self.end: int | None = None
         """Set once it was read to the end."""
         self.expires = False
-        self.bounds: list[tuple[int, int, int]] = []
+        self.bounds: list[tuple[int, int, int, int]] = []
+        """When told, start, end, when asked for."""
+        self.polls: list[tuple[int, int]] = []
+        """When, and the highest offset."""
 
 
 class Checker:
@@ -125,6 +133,10 @@ class Checker:
         self._positions: dict[str, dict[str, int]] = {}
         self._jumps: list[tuple[str, str, int, int]] = []
         self._transactions: dict[str, str] = {}
+        self._given: dict[tuple[str, str], set[int]] = {}
+        """Offsets that members of a group have polled, by group and partition."""
+        self._commits: dict[tuple[str, str], int] = {}
+        self._committed: dict[tuple[str, str], int] = {}
 
     def add(self, event: Mapping[str, Any]) -> None:
         """Raises HistoryError if the event cannot be."""
@@ -145,6 +157,11 @@ class Checker:
             self._positions.pop(event["c"], None)
         elif operation in ("bounds", "end"):
             self._add_bounds(event, ended=operation == "end")
+        elif operation == "commit":
+            key = (event["g"], event["tp"])
+            self._commits[key] = max(self._commits.get(key, 0), int(event["o"]))
+        elif operation == "group":
+            self._committed[event["g"], event["tp"]] = int(event["o"])
         elif operation == "txn":
             if event["outcome"] not in ("commit", "abort", "unknown"):
                 raise ValueError("no outcome of a transaction")
@@ -184,7 +201,13 @@ class Checker:
 
     def _add_poll(self, event: Mapping[str, Any]) -> None:
         name, consumer, records = event["tp"], event["c"], event["r"]
-        log, places, verdict = self._partition(name).log, self._places, self._verdict
+        partition = self._partition(name)
+        log, places, verdict = partition.log, self._places, self._verdict
+        if "at" in event and records:
+            partition.polls.append((int(event["at"]), max(offset for offset, _ in records)))
+        if "g" in event:
+            given = self._given.setdefault((event["g"], name), set())
+            given.update(offset for offset, _ in records)
         positions = self._positions.setdefault(consumer, {})
         last = positions.get(name)
         verdict.records_polled += len(records)
@@ -214,7 +237,8 @@ class Checker:
     def _add_bounds(self, event: Mapping[str, Any], *, ended: bool) -> None:
         partition = self._partition(event["tp"])
         start, end = int(event["start"]), int(event["end"])
-        partition.bounds.append((int(event.get("at", 0)), start, end))
+        at = int(event.get("at", 0))
+        partition.bounds.append((at, start, end, int(event.get("asked", at))))
         partition.expires = partition.expires or bool(event.get("expires"))
         if ended:
             partition.start = max(partition.start, start)
@@ -230,6 +254,7 @@ class Checker:
             self._check_partition(name, partition)
         self._check_phantoms()
         self._check_jumps()
+        self._check_groups()
         self._check_transactions()
         return verdict
 
@@ -290,10 +315,43 @@ class Checker:
                 bounds = f"[{partition.start}, {partition.end})"
                 verdict.add(Anomaly.GAP, f"{missing} offsets of {name} in {bounds}", missing)
         previous = (0, 0)
-        for _, start, end in sorted(partition.bounds):
+        for _, start, end, _ in sorted(partition.bounds):
             if start < previous[0] or end < previous[1]:
                 verdict.add(Anomaly.BACKWARDS, f"{name}: {previous} became {(start, end)}")
             previous = (start, end)
+
+        self._check_ends(name, partition)
+
+    def _check_ends(self, name: str, partition: _Partition) -> None:
+        """What was read stays: an end that is told later is never below it."""
+        polls = sorted(partition.polls)
+        highest, seen = -1, 0
+        for asked, end in sorted((bounds[3], bounds[2]) for bounds in partition.bounds):
+            while seen < len(polls) and polls[seen][0] < asked:
+                highest = max(highest, polls[seen][1])
+                seen += 1
+            if highest >= end:
+                self._verdict.add(
+                    Anomaly.UNCOMMITTED, f"{name}@{highest} was read before the end was {end}"
+                )
+
+    def _check_groups(self) -> None:
+        """A group's commits last, and all that they cover was given to one of its members."""
+        for (group, name), last in self._committed.items():
+            acked = self._commits.get((group, name), 0)
+            if last < acked:
+                self._verdict.add(
+                    Anomaly.COMMIT, f"{group}: {acked} of {name} was acked, {last} is there"
+                )
+            given = self._given.get((group, name), set())
+            start = self._partition(name).start if self._partition(name).expires else 0
+            missed = [offset for offset in range(start, last) if offset not in given]
+            if missed:
+                self._verdict.add(
+                    Anomaly.SKIPPED,
+                    f"{group} committed {name}@{last} and never got {missed[:3]}",
+                    len(missed),
+                )
 
     def _check_phantoms(self) -> None:
         for value, (partition, offset) in self._places.items():
@@ -347,6 +405,9 @@ def read_history(paths: Iterable[Path]) -> Iterator[dict[str, Any]]:
             number = 0
             # Many lines at once are parsed in half of the time.
             while chunk := list(islice(lines, _LINES_AT_ONCE)):
+                # A client that is at work, or was killed, leaves the last line half written.
+                if not chunk[-1].endswith(b"\n"):
+                    chunk.pop()
                 try:
                     yield from json.loads(b"[%s]" % b",".join(chunk))
                 except ValueError as error:

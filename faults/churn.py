@@ -27,12 +27,13 @@ _PARTITIONS = 2
 class Churn:
     """What was asked for, and what was answered."""
 
-    def __init__(self, bootstrap: str, topic: str, name: str) -> None:
+    def __init__(self, bootstrap: str, topic: str, name: str, replication: int = 1) -> None:
         settings = {**COMMON, "bootstrap.servers": bootstrap}
         self._admin = AdminClient(settings)
         self._consumer = Consumer({**settings, "group.id": f"churn-{name}"})
         self._topic = topic
         self._name = name
+        self._replication = replication
         self._present: set[str] = set()
         self._absent: set[str] = set()
         self._commit_acked = -1
@@ -50,7 +51,9 @@ class Churn:
 
     def _create(self, topic: str) -> None:
         try:
-            wanted = NewTopic(topic, num_partitions=_PARTITIONS, replication_factor=1)
+            wanted = NewTopic(
+                topic, num_partitions=_PARTITIONS, replication_factor=self._replication
+            )
             asked = self._admin.create_topics([wanted], request_timeout=_ANSWER_SECONDS_MAX)
             asked[topic].result(2 * _ANSWER_SECONDS_MAX)
         except KafkaException as error:
@@ -116,10 +119,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--topic", required=True)
     parser.add_argument("--name", required=True)
+    parser.add_argument("--replication", type=int, default=1)
     parser.add_argument("--history", type=Path, required=True)
     options = parser.parse_args(arguments)
     stop = Stop()
-    churn = Churn(options.bootstrap, options.topic, options.name)
+    churn = Churn(options.bootstrap, options.topic, options.name, options.replication)
     number = 0
     while not stop.asked:
         churn.turn(number)

@@ -6,10 +6,12 @@ harness, and writes the JSON lines that faults/checker.py reads:
     python -m faults.clients create  --bootstrap A --topic T --partitions 4 [--set KEY=VALUE …]
     python -m faults.clients produce --bootstrap A --topic T --partitions 4 --name p1 --history F
     python -m faults.clients consume --bootstrap A --topic T --partitions 4 --name c1 --history F
+    python -m faults.clients member  --bootstrap A --topic T --partitions 4 --name m1 --history F
     python -m faults.clients bounds  --bootstrap A --topic T --partitions 4 --name b1 --history F
     python -m faults.clients read    --bootstrap A --topic T --partitions 4 --name r1 --history F
 
-`produce` and `consume` run until SIGTERM; `read` reads everything once and says where it ended.
+`produce`, `consume` and `member` (of a group that commits) run until SIGTERM; `read` reads
+everything once and says where it ended, `committed` what the group has committed.
 """
 
 import argparse
@@ -17,7 +19,7 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
@@ -29,6 +31,7 @@ OUTSTANDING_MAX = 2_000
 """Sends without an outcome: the load stays bounded while the broker is away."""
 FLUSH_SECONDS_MAX = 60.0
 READ_SECONDS_MAX = 90.0
+_GROUP = "faults-group"
 EXIT_UNREAD = 3
 """`read` could not reach the end; what it saw is on record."""
 _NEVER_WRITTEN = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError._QUEUE_FULL})
@@ -103,7 +106,7 @@ def produce(options: argparse.Namespace, history: History, stop: Stop) -> int:
             **COMMON,
             "bootstrap.servers": options.bootstrap,
             "enable.idempotence": not options.plain,
-            "acks": "all",
+            "acks": options.acks,
             "linger.ms": 2,
             "batch.num.messages": 50,
             "message.timeout.ms": 300_000,
@@ -118,7 +121,8 @@ def produce(options: argparse.Namespace, history: History, stop: Stop) -> int:
     def told(number: int, error: KafkaError | None, message: Message) -> None:
         outstanding.discard(number)
         if error is None:
-            history.add("ack", p=name, n=number, o=max(-1, _offset(message)))
+            key = f"{options.topic}/{number % options.partitions}"
+            history.add("ack", p=name, n=number, o=max(-1, _offset(message)), tp=key)
         elif error.code() in _NEVER_WRITTEN:
             history.add("fail", p=name, n=number, error=error.name())
         else:
@@ -174,7 +178,9 @@ def _offset(message: Message) -> int:
     return -1 if offset is None else offset
 
 
-def _record_polled(history: History, name: str, messages: list[Message]) -> dict[str, int]:
+def _record_polled(
+    history: History, name: str, messages: list[Message], **more: Any
+) -> dict[str, int]:
     """One event per partition; returns the next offset of each."""
     polled: dict[str, list[tuple[int, str]]] = {}
     for message in messages:
@@ -182,7 +188,7 @@ def _record_polled(history: History, name: str, messages: list[Message]) -> dict
             key = f"{message.topic()}/{message.partition()}"
             polled.setdefault(key, []).append((_offset(message), value_of(message.value())))
     for key, records in polled.items():
-        history.add("poll", c=name, tp=key, r=records)
+        history.add("poll", c=name, tp=key, r=records, **more)
     return {key: records[-1][0] + 1 for key, records in polled.items()}
 
 
@@ -194,6 +200,67 @@ def consume(options: argparse.Namespace, history: History, stop: Stop) -> int:
     while not stop.asked:
         _record_polled(history, options.name, consumer.consume(500, timeout=0.1))
         history.flush()
+    consumer.close()
+    return 0
+
+
+def member(options: argparse.Namespace, history: History, stop: Stop) -> int:
+    """Read as a member of a group, and commit what was read."""
+    consumer = _group_consumer(options)
+
+    def changed(_: Consumer, __: list[TopicPartition]) -> None:
+        history.add("assign", c=options.name)
+
+    consumer.subscribe([options.topic], on_assign=changed, on_revoke=changed, on_lost=changed)
+    while not stop.asked:
+        messages = consumer.consume(200, timeout=0.2)
+        positions = _record_polled(history, options.name, messages, g=_GROUP)
+        history.flush()
+        if positions:
+            _commit(consumer, history, positions)
+    consumer.close()
+    return 0
+
+
+def _commit(consumer: Consumer, history: History, positions: dict[str, int]) -> None:
+    offsets = [TopicPartition(*_topic_partition(key), offset) for key, offset in positions.items()]
+    try:
+        done = consumer.commit(offsets=offsets, asynchronous=False)
+    except KafkaException as error:
+        # A rebalance or a fail-over came first: whoever has the partition now reads it again.
+        history.add("x-commit-failed", error=str(error))
+        return
+    for each in done or []:
+        if each.error is None:
+            history.add("commit", g=_GROUP, tp=f"{each.topic}/{each.partition}", o=each.offset)
+
+
+def _topic_partition(key: str) -> tuple[str, int]:
+    topic, _, partition = key.rpartition("/")
+    return topic, int(partition)
+
+
+def _group_consumer(options: argparse.Namespace) -> Consumer:
+    more = {"group.id": _GROUP, "session.timeout.ms": 6_000, "heartbeat.interval.ms": 500}
+    return _consumer(options, **more)
+
+
+def committed(options: argparse.Namespace, history: History, stop: Stop) -> int:
+    """Put on record what the group has committed."""
+    consumer = _group_consumer(options)
+    asked = [TopicPartition(options.topic, p) for p in range(options.partitions)]
+    deadline = time.monotonic() + options.seconds
+    while True:
+        try:
+            found = consumer.committed(asked, timeout=5.0)
+            break
+        except KafkaException:
+            if time.monotonic() > deadline:
+                return EXIT_UNREAD
+            time.sleep(0.2)
+    for each in found:
+        offset = max(0, each.offset)
+        history.add("group", g=_GROUP, tp=f"{each.topic}/{each.partition}", o=offset)
     consumer.close()
     return 0
 
@@ -220,9 +287,10 @@ def _bounds(
 def ask_bounds(options: argparse.Namespace, history: History, stop: Stop) -> int:
     """Put on record where the partitions start and end now."""
     consumer = _consumer(options)
+    asked = time.monotonic_ns()
     bounds = _bounds(consumer, options, time.monotonic() + options.seconds)
     for key, (low, high) in bounds.items():
-        history.add("bounds", tp=key, start=low, end=high, expires=options.expires)
+        history.add("bounds", tp=key, start=low, end=high, asked=asked, expires=options.expires)
     consumer.close()
     return 0 if len(bounds) == options.partitions else EXIT_UNREAD
 
@@ -230,7 +298,7 @@ def ask_bounds(options: argparse.Namespace, history: History, stop: Stop) -> int
 def read(options: argparse.Namespace, history: History, stop: Stop) -> int:
     """Read what there is from start to end, and put both on record."""
     consumer = _consumer(options, **{"enable.partition.eof": True})
-    deadline = time.monotonic() + options.seconds
+    deadline, asked = time.monotonic() + options.seconds, time.monotonic_ns()
     bounds = _bounds(consumer, options, deadline)
     consumer.assign(
         [
@@ -252,15 +320,25 @@ def read(options: argparse.Namespace, history: History, stop: Stop) -> int:
     consumer.close()
     for key, (low, high) in bounds.items():
         operation = "bounds" if key in open_keys else "end"
-        history.add(operation, tp=key, start=low, end=high, expires=options.expires)
+        history.add(operation, tp=key, start=low, end=high, asked=asked, expires=options.expires)
     history.flush()
     missing = len(bounds) < options.partitions
     return EXIT_UNREAD if open_keys or missing else 0
 
 
+ROLES: dict[str, Callable[[argparse.Namespace, History, Stop], int]] = {
+    "produce": produce,
+    "consume": consume,
+    "member": member,
+    "bounds": ask_bounds,
+    "read": read,
+    "committed": committed,
+}
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m faults.clients", description=__doc__)
-    parser.add_argument("role", choices=["create", "produce", "consume", "bounds", "read"])
+    parser.add_argument("role", choices=["create", *ROLES])
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--topic", required=True)
     parser.add_argument("--partitions", type=int, required=True)
@@ -272,16 +350,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--size", type=int, default=200, help="bytes of a record")
     parser.add_argument("--seconds", type=float, default=READ_SECONDS_MAX)
     parser.add_argument("--plain", action="store_true", help="no idempotence: retries may repeat")
+    parser.add_argument("--acks", default="all", help="with less than all: no idempotence either")
     parser.add_argument("--expires", action="store_true", help="retention may delete records")
     options = parser.parse_args(arguments)
     if options.role == "create":
         return create(options)
     if options.history is None:
         parser.error("--history is needed")
-    roles = {"produce": produce, "consume": consume, "bounds": ask_bounds, "read": read}
     stop = Stop()
     with options.history.open("a") as file:
-        return roles[options.role](options, History(file), stop)
+        return ROLES[options.role](options, History(file), stop)
 
 
 if __name__ == "__main__":

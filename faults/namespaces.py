@@ -92,6 +92,10 @@ class Namespaces:
         """What to put before a command so that it runs on that node."""
         return ["ip", "netns", "exec", self._space(name)]
 
+    def path(self, name: str) -> str:
+        """The namespace of that node, as a file."""
+        return f"/var/run/netns/{self._space(name)}"
+
     def cut(self, source: str, target: str, *, both: bool = True) -> None:
         """No packet from `source` reaches `target`; nor the other way, unless told otherwise."""
         for pair in [(source, target), (target, source)][: 2 if both else 1]:

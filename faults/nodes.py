@@ -4,16 +4,19 @@ import os
 import re
 import select
 import signal
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Final
 
+from moldau.testing.ports import free_ports
+
 _READY: Final = re.compile(r"ready.*?((?:\d+\.){3}\d+:\d+)")
 START_SECONDS_MAX: Final = 120.0
 _STOP_SECONDS_MAX: Final = 30.0
+_TOLD_MAX: Final = 3000
+"""Characters of what a broker wrote that are told of a failure."""
 _ROOT: Final = Path(__file__).resolve().parent.parent
 
 
@@ -23,13 +26,11 @@ class NodeError(Exception):
 
 def free_port() -> int:
     """A port of loopback that is free now; a broker keeps it over its restarts."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
+    return free_ports(1)[0]
 
 
 class Node:
-    """One broker.
+    """One broker. `listen` is its address for clients, `join` the HTTP address of a member.
 
     `prefix` is what runs it elsewhere, as `ip netns exec` does; `module` an entry point that
     stands in for `moldau`, with `environment` for it.
@@ -43,6 +44,10 @@ class Node:
         output: Path,
         listen: str,
         advertised: str = "",
+        raft: str = "",
+        raft_advertised: str = "",
+        http: str = "",
+        join: str = "",
         settings: dict[str, str] | None = None,
         prefix: list[str] | None = None,
         module: str = "moldau",
@@ -52,6 +57,11 @@ class Node:
         self.data_dir = data_dir
         self.listen = listen
         self.advertised = advertised or listen
+        host = listen.rpartition(":")[0]
+        self.raft = raft or f"{host}:{free_port()}"
+        self.http = http or f"{host}:{free_port()}"
+        self.join = join
+        self._raft_advertised = raft_advertised
         self._output = output
         self._settings = dict(settings or {})
         self._prefix = prefix or []
@@ -60,6 +70,8 @@ class Node:
         self._process: subprocess.Popen[str] | None = None
         self.last_code: int | None = None
         """Of a start that failed; None: it had to be ended."""
+        self._started = 0.0
+        self._output_before = 0
         self.start_seconds = 0.0
         """From the start of the process to its first line: ready."""
 
@@ -77,6 +89,11 @@ class Node:
         return self._output.read_text(errors="replace") if self._output.exists() else ""
 
     @property
+    def last_output(self) -> str:
+        """What it wrote since its last start."""
+        return self.output[self._output_before :]
+
+    @property
     def data_bytes(self) -> int:
         """What the files hold, without room that was taken in advance."""
         return sum(
@@ -90,14 +107,25 @@ class Node:
 
     def start(self) -> None:
         """Start it and wait until it serves. Raises NodeError if it does not."""
+        self.launch()
+        self.await_ready()
+
+    def launch(self) -> None:
+        """Start it, and don't wait."""
         environment = {k: v for k, v in os.environ.items() if not k.startswith("MOLDAU_")}
         environment["MOLDAU_KAFKA__ADVERTISED"] = self.advertised
+        if self._raft_advertised:
+            environment["MOLDAU_RAFT__ADVERTISED"] = self._raft_advertised
         environment |= self._environment
         environment |= {f"MOLDAU_{key}": value for key, value in self._settings.items()}
         command = [*self._prefix, sys.executable, "-m", self._module, "broker", "start"]
         command += ["--id", str(self.number), "--kafka-addr", self.listen]
+        command += ["--raft-addr", self.raft, "--http-addr", self.http]
         command += ["--data-dir", str(self.data_dir)]
-        started = time.monotonic()
+        if self.join:
+            command += ["--join-addr", self.join]
+        self._started = time.monotonic()
+        self._output_before = len(self.output)
         with self._output.open("a") as output:
             self._process = subprocess.Popen(
                 command,
@@ -108,8 +136,11 @@ class Node:
                 env=environment,
                 text=True,
             )
-        self._await_ready(self._process, started + START_SECONDS_MAX)
-        self.start_seconds = time.monotonic() - started
+
+    def await_ready(self) -> None:
+        """Wait until a launched one serves. Raises NodeError if it does not."""
+        self._await_ready(self._running(), self._started + START_SECONDS_MAX)
+        self.start_seconds = time.monotonic() - self._started
 
     def _await_ready(self, process: subprocess.Popen[str], deadline: float) -> None:
         stream = process.stdout
@@ -127,7 +158,9 @@ class Node:
                 break
         code = self.last_code = process.poll()
         self.kill()
-        raise NodeError(f"broker {self.number} did not start (exit code {code}):\n{self.output}")
+        raise NodeError(
+            f"broker {self.number} did not start (exit code {code}):\n{self.last_output[-3000:]}"
+        )
 
     def pause(self) -> None:
         """SIGSTOP; returns when every thread of it stands still."""
@@ -148,6 +181,10 @@ class Node:
 
     def resume(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
+
+    def send_kill(self) -> None:
+        """The signal of `kill`, without waiting for the end."""
+        os.kill(self.pid, signal.SIGKILL)
 
     def kill(self) -> int:
         """SIGKILL; works on a paused process too."""
@@ -183,7 +220,9 @@ class Node:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-            raise NodeError(f"broker {self.number} did not stop:\n{self.output}") from None
+            raise NodeError(
+                f"broker {self.number} did not stop:\n{self.last_output[-3000:]}"
+            ) from None
         finally:
             self._forget()
         return code

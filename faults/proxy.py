@@ -1,16 +1,21 @@
 """Owns links between processes: a TCP proxy each, which delays, stalls, cuts and resets.
 
+A Gate is one address with a link for each process that dials it: who dialled is found by the owner
+of the socket, so that brokers which tell each other one address can be cut pair by pair.
+
 Loopback only. A cut drops nothing of what a sender was told is sent: as on a real network, bytes
 stay unacknowledged in buffers and connections do not end, until they heal or somebody gives up.
 """
 
 import asyncio
+import os
 import random
 import socket
 import struct
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 _T = TypeVar("_T")
@@ -107,7 +112,7 @@ class Link:
         return len(pairs)
 
     async def listen(self) -> None:
-        self._server = await asyncio.start_server(self._accept, self.host, self.port)
+        self._server = await asyncio.start_server(self.serve, self.host, self.port)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
@@ -118,7 +123,8 @@ class Link:
             task.cancel()
         await asyncio.gather(*self._pairs, return_exceptions=True)
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Carry one connection until an end of it is gone."""
         task = asyncio.current_task()
         if task is None:
             raise RuntimeError("a connection is served by a task")
@@ -195,6 +201,68 @@ class Link:
             await writer.drain()
 
 
+class Gate:
+    """One address before a process, with a link for each of the others that dial it."""
+
+    def __init__(
+        self, proxies: "Proxies", links: Mapping[int, Link], pids: Callable[[], Mapping[int, int]]
+    ) -> None:
+        """`pids`: of the processes that have a link, by their number."""
+        self._proxies = proxies
+        self._pids = pids
+        self.links = links
+        self.strangers = 0
+        """Connections of nobody who has a link; they are closed."""
+        self.host, self.port = "127.0.0.1", 0
+        self._server: asyncio.Server | None = None
+
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    async def listen(self) -> None:
+        self._server = await asyncio.start_server(self._accept, self.host, self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        link = self.links.get(socket_owner(writer.get_extra_info("peername")[1], self._pids()))
+        if link is None:
+            self.strangers += 1
+            writer.transport.abort()
+        else:
+            await link.serve(reader, writer)
+
+
+def socket_owner(port: int, pids: Mapping[int, int]) -> int:
+    """Which of some processes of this machine dialled from that port of loopback; -1: none."""
+    local = f"0100007F:{port:04X}"
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        fields = line.split()
+        if fields[1] == local:
+            wanted = f"socket:[{fields[9]}]"
+            for number, pid in pids.items():
+                if _has_open(pid, wanted):
+                    return number
+    return -1
+
+
+def _has_open(pid: int, wanted: str) -> bool:
+    try:
+        for descriptor in os.scandir(f"/proc/{pid}/fd"):
+            try:
+                if os.readlink(descriptor.path) == wanted:
+                    return True
+            except OSError:
+                continue
+    except OSError:
+        return False
+    return False
+
+
 def _reset_on_close(writer: asyncio.StreamWriter) -> None:
     found = writer.get_extra_info("socket")
     if found is not None:
@@ -207,6 +275,7 @@ class Proxies:
     def __init__(self, seed: int = 0) -> None:
         self._seed = seed
         self._links: list[Link] = []
+        self._gates: list[Gate] = []
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxies", daemon=True)
         self._thread.start()
@@ -221,7 +290,25 @@ class Proxies:
         self._links.append(link)
         return link
 
+    def gate(
+        self,
+        target: tuple[str, int],
+        callers: list[int],
+        pids: Callable[[], Mapping[int, int]],
+    ) -> Gate:
+        """One new address for `target`, with a link for each of the callers."""
+        links = {}
+        for caller in callers:
+            links[caller] = Link(self, target, self._seed + len(self._links))
+            self._links.append(links[caller])
+        gate = Gate(self, links, pids)
+        self.run(gate.listen())
+        self._gates.append(gate)
+        return gate
+
     def close(self) -> None:
+        for gate in self._gates:
+            self.run(gate.close())
         for link in self._links:
             self.run(link.close())
         self._loop.call_soon_threadsafe(self._loop.stop)

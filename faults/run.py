@@ -4,24 +4,28 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
 from faults.checker import Anomaly, Verdict, check, read_history
+from faults.cluster import Cluster
 from faults.measures import unavailability
 from faults.namespaces import Namespaces
-from faults.nodes import Node, free_port
-from faults.proxy import Link, Proxies
+from faults.network import CLIENTS, Network, ProxyNetwork, SpaceNetwork, make_network
+from faults.nodes import Node
+from faults.proxy import Link
+from faults.replicas import compare
 from faults.storage.volumes import Volume
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 TOPIC: Final = "faults"
 _CLIENT_SECONDS_MAX: Final = 150.0
 _PROGRESS_SECONDS_MAX: Final = 60.0
-_KAFKA_PORT: Final = 9092
+_SAME_SECONDS_MAX: Final = 30.0
 
 
 class ScenarioError(Exception):
@@ -55,7 +59,10 @@ class Load:
 
     producers: int = 2
     consumers: int = 1
+    members: int = 0
+    """Of a consumer group that commits."""
     partitions: int = 4
+    replication: int = 1
     rate: float = 300.0
     """Records per second of each producer."""
     record_bytes: int = 200
@@ -63,6 +70,7 @@ class Load:
     expires: bool = False
     plain: bool = False
     """Without idempotence."""
+    acks: str = "all"
 
 
 class Run:
@@ -74,14 +82,16 @@ class Run:
         self.load = load or Load()
         self.result = Result()
         self.nodes: list[Node] = []
-        self.links: list[Link] = []
-        self.spaces: Namespaces | None = None
+        self.network = Network()
+        self.cluster = Cluster(self.nodes, self.network, TOPIC)
+        self._settings: dict[str, str] = {}
         self._stack = ExitStack()
         self._clients: list[tuple[str, subprocess.Popen[bytes]]] = []
         self._histories: list[Path] = []
         self._own: Path = home / "faults.jsonl"
-        self._counted: dict[Path, tuple[int, int]] = {}
-        """Bytes looked at, and the acks in them."""
+        self._counted: dict[Path, int] = {}
+        """Bytes looked at."""
+        self._acks: Counter[int] = Counter()
         self._reads = 0
         self._expected: set[Anomaly] = set()
 
@@ -111,46 +121,80 @@ class Run:
         data_dirs: list[Path] | None = None,
         settings: dict[str, str] | None = None,
         network: str = "direct",
+        others: tuple[str, ...] = (),
         module: str = "moldau",
-        environment: dict[str, str] | None = None,
+        environments: dict[int, dict[str, str]] | None = None,
         start: bool = True,
     ) -> None:
-        """Start brokers, or only set them up, behind a network: direct, proxies, or namespaces."""
-        if count != 1:
-            raise ScenarioError("more than one broker needs a cluster")
-        names = [f"b{number}" for number in range(1, count + 1)]
-        if network == "namespaces":
-            self.spaces = self._stack.enter_context(Namespaces([*names, "clients"]))
-        proxies: Proxies | None = None
-        if network == "proxies":
-            proxies = Proxies(seed=1)
-            self._stack.callback(proxies.close)
-        for number, name in enumerate(names, 1):
-            listen, advertised, prefix = f"127.0.0.1:{free_port()}", "", []
-            if self.spaces is not None:
-                listen = f"{self.spaces.addresses[name]}:{_KAFKA_PORT}"
-                prefix = self.spaces.command(name)
-            if proxies is not None:
-                link = proxies.link(("127.0.0.1", int(listen.rpartition(":")[2])))
-                self.links.append(link)
-                advertised = link.address
-            node = Node(
-                number=number,
-                data_dir=(data_dirs or [self.home / f"data{n + 1}" for n in range(count)])[
-                    number - 1
-                ],
-                output=self.home / f"broker{number}.log",
-                listen=listen,
-                advertised=advertised,
-                settings=settings,
-                prefix=prefix,
-                module=module,
+        """Start brokers, or only set them up, behind a network: direct, proxies, or namespaces.
+
+        The first founds a cluster, the others join it. `environments` are those of `module`, by
+        the number of the broker; without one a broker is a plain one.
+        """
+        self.network = make_network(network, count, others)
+        self._stack.callback(self.network.close)
+        self.cluster = Cluster(self.nodes, self.network, TOPIC)
+        self._settings = settings or {}
+        for index in range(count):
+            environment = (environments or {}).get(index + 1)
+            node = self.add_node(
+                data_dir=data_dirs[index] if data_dirs else None,
+                module=module if environment is not None else "moldau",
                 environment=environment,
             )
-            self._stack.callback(node.close)
-            if start:
-                node.start()
-            self.nodes.append(node)
+            if start and index == 0:
+                self.start(node)
+        if start:
+            self.start(*self.nodes[1:])
+
+    def add_node(
+        self,
+        *,
+        data_dir: Path | None = None,
+        module: str = "moldau",
+        environment: dict[str, str] | None = None,
+    ) -> Node:
+        """Set a further broker up, which joins through the first one unless it is told another."""
+        number = len(self.nodes) + 1
+        place = self.network.place(number)
+        node = Node(
+            number=number,
+            data_dir=data_dir or self.home / f"data{number}",
+            output=self.home / f"broker{number}.log",
+            listen=place.kafka,
+            advertised=place.kafka_advertised,
+            raft=place.raft,
+            raft_advertised=place.raft_advertised,
+            http=place.http,
+            join=self.nodes[0].http if self.nodes else "",
+            settings=self._settings,
+            prefix=list(place.prefix),
+            module=module,
+            environment=environment,
+        )
+        self._stack.callback(node.close)
+        self.nodes.append(node)
+        return node
+
+    def launch(self, *nodes: Node) -> None:
+        for node in nodes:
+            node.launch()
+            self.network.pids[node.number] = node.pid
+
+    def start(self, *nodes: Node) -> None:
+        """Start some brokers together, and wait until they serve."""
+        self.launch(*nodes)
+        for node in nodes:
+            node.await_ready()
+
+    @property
+    def links(self) -> list[Link]:
+        """From the clients to each broker, where there are proxies."""
+        return list(self.network.clients.values()) if isinstance(self.network, ProxyNetwork) else []
+
+    @property
+    def spaces(self) -> Namespaces | None:
+        return self.network.spaces if isinstance(self.network, SpaceNetwork) else None
 
     @property
     def broker(self) -> Node:
@@ -162,13 +206,15 @@ class Run:
 
     # Clients.
 
-    def _command(self, role: str, name: str, *more: str) -> list[str]:
+    def _command(
+        self, role: str, name: str, *more: str, where: str = CLIENTS, bootstrap: str = ""
+    ) -> list[str]:
         load = self.load
-        prefix = self.spaces.command("clients") if self.spaces is not None else []
-        command = [*prefix, sys.executable, "-m", "faults.clients", role]
-        command += ["--bootstrap", self.bootstrap, "--topic", TOPIC, "--name", name]
+        command = [*self.network.command(where), sys.executable, "-m", "faults.clients", role]
+        command += ["--bootstrap", bootstrap or self.bootstrap, "--topic", TOPIC, "--name", name]
         command += ["--partitions", str(load.partitions), "--rate", str(load.rate)]
         command += ["--size", str(load.record_bytes), *more]
+        command += ["--replication", str(load.replication)]
         if role != "create":
             history = self.home / f"{name}.jsonl"
             history.touch()
@@ -179,6 +225,8 @@ class Run:
             command.append("--expires")
         if load.plain:
             command.append("--plain")
+        if load.acks != "all":
+            command += ["--acks", load.acks]
         return command
 
     def _run_client(self, role: str, name: str, *more: str) -> int:
@@ -194,26 +242,35 @@ class Run:
             raise ScenarioError(f"the client {name} failed:\n{done.stderr}")
         return done.returncode
 
-    def create_topic(self) -> None:
+    def create_topic(self, topic: str = TOPIC) -> None:
         settings = [word for pair in self.load.topic_settings for word in ("--set", pair)]
-        self._run_client("create", "admin", *settings)
+        # The last of an option that is given twice counts.
+        self._run_client("create", "admin", *settings, "--topic", topic)
 
     def start_load(self) -> None:
         """Make the topic, start the clients, and wait for the first acks."""
         self.create_topic()
         roles = [("produce", f"p{n}") for n in range(1, self.load.producers + 1)]
         roles += [("consume", f"c{n}") for n in range(1, self.load.consumers + 1)]
+        roles += [("member", f"m{n}") for n in range(1, self.load.members + 1)]
         for role, name in roles:
-            client = subprocess.Popen(self._command(role, name), cwd=ROOT, stdin=subprocess.DEVNULL)
-            self._clients.append((role, client))
+            self.start_client(role, name)
         self.await_acks(1)
+
+    def start_client(
+        self, role: str, name: str, *, where: str = CLIENTS, bootstrap: str = ""
+    ) -> None:
+        """One more client, which runs until `stop_load`."""
+        command = self._command(role, name, where=where, bootstrap=bootstrap)
+        client = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL)
+        self._clients.append((role, client))
 
     def start_churn(self) -> None:
         """A client that makes and deletes topics and commits offsets; judged by stop_churn."""
         history = self.home / "x1.jsonl"
         self._histories.append(history)
-        prefix = self.spaces.command("clients") if self.spaces is not None else []
-        command = [*prefix, sys.executable, "-m", "faults.churn", "--bootstrap", self.bootstrap]
+        command = [*self.network.command(), sys.executable, "-m", "faults.churn"]
+        command += ["--bootstrap", self.bootstrap, "--replication", str(self.load.replication)]
         command += ["--topic", TOPIC, "--name", "x1", "--history", str(history)]
         client = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL)
         self._clients.append(("churn", client))
@@ -241,28 +298,107 @@ class Run:
                 raise ScenarioError("a client failed; its error is above")
         self._clients = [(kind, c) for kind, c in self._clients if c not in chosen]
 
-    def acks(self) -> int:
+    def acks_by_partition(self) -> Counter[int]:
         """Acks on record so far."""
         for path in self.home.glob("p*.jsonl"):
-            done, count = self._counted.get(path, (0, 0))
+            done = self._counted.get(path, 0)
             with path.open("rb") as file:
                 file.seek(done)
                 data = file.read()
             # The last line may be half written.
             whole = data.rfind(b"\n") + 1
-            count += data.count(b'{"op":"ack"', 0, whole)
-            self._counted[path] = (done + whole, count)
-        return sum(count for _, count in self._counted.values())
+            for line in data[:whole].splitlines():
+                if line.startswith(b'{"op":"ack"'):
+                    self._acks[int(json.loads(line)["tp"].rpartition("/")[2])] += 1
+            self._counted[path] = done + whole
+        return Counter(self._acks)
+
+    def acks(self) -> int:
+        return self.acks_by_partition().total()
 
     def await_acks(self, count: int, seconds_max: float = _PROGRESS_SECONDS_MAX) -> float:
         """Wait until that many more sends are acked; returns the seconds. Says so if they don't."""
-        before, started = self.acks(), time.monotonic()
-        while self.acks() < before + count:
+        before = self.acks()
+        return self._await(
+            lambda: self.acks() >= before + count, f"no {count} acks", seconds_max=seconds_max
+        )
+
+    def await_acks_of(
+        self,
+        partitions: Iterable[int],
+        count: int = 5,
+        seconds_max: float = _PROGRESS_SECONDS_MAX,
+    ) -> float:
+        """The same for each of some partitions."""
+        wanted = {p: self.acks_by_partition()[p] + count for p in partitions}
+
+        def all_acked() -> bool:
+            acks = self.acks_by_partition()
+            return all(acks[partition] >= number for partition, number in wanted.items())
+
+        otherwise = f"no {count} acks of each of {sorted(wanted)}"
+        return self._await(all_acked, otherwise, seconds_max=seconds_max)
+
+    def await_either_acks(self, seconds_max: float) -> None:
+        """Give writes a chance that they need not take: the cluster may be unavailable."""
+        before, deadline = self.acks(), time.monotonic() + seconds_max
+        while self.acks() < before + 10 and time.monotonic() < deadline:
+            time.sleep(0.1)
+        self.note("went on" if self.acks() >= before + 10 else "was unavailable")
+
+    def await_acks_by(self, producer: str, count: int) -> float:
+        """The same for all that one producer sends."""
+        path = self.home / f"{producer}.jsonl"
+        before = _count(path, b'{"op":"ack"')
+        return self._await(
+            lambda: _count(path, b'{"op":"ack"') >= before + count,
+            f"no {count} acks for {producer}",
+            seconds_max=_PROGRESS_SECONDS_MAX,
+        )
+
+    def await_commits(self, count: int) -> float:
+        """Wait until the members of the group have committed that many times more."""
+        paths = list(self.home.glob("m*.jsonl"))
+        before = sum(_count(path, b'{"op":"commit"') for path in paths)
+        return self._await(
+            lambda: sum(_count(path, b'{"op":"commit"') for path in paths) >= before + count,
+            f"no {count} commits of the group",
+            seconds_max=_PROGRESS_SECONDS_MAX,
+        )
+
+    def await_group(self) -> None:
+        """Wait until the group has committed all that was acked and nothing is on its way."""
+        ends = {event["tp"]: event["o"] + 1 for event in self.events() if event["op"] == "ack"}
+        for event in self.events():
+            if event["op"] == "ack":
+                ends[event["tp"]] = max(ends[event["tp"]], event["o"] + 1)
+
+        def caught_up() -> bool:
+            reached = dict.fromkeys(ends, 0)
+            for event in read_history(self.home.glob("m*.jsonl")):
+                if event["op"] == "commit":
+                    reached[event["tp"]] = max(reached[event["tp"]], event["o"])
+            return all(reached[key] >= end for key, end in ends.items())
+
+        self._await(caught_up, "the group did not catch up", seconds_max=_PROGRESS_SECONDS_MAX)
+
+    def record_committed(self) -> None:
+        self._run_client("committed", "committed", "--seconds", "30")
+
+    def _await(self, holds: Callable[[], bool], otherwise: str, *, seconds_max: float) -> float:
+        started = time.monotonic()
+        while not holds():
             if time.monotonic() - started > seconds_max:
-                self.problem(f"no {count} acks within {seconds_max:.0f} s")
+                self.problem(f"{otherwise} within {seconds_max:.0f} s")
                 break
             time.sleep(0.05)
         return time.monotonic() - started
+
+    def await_whole(self, seconds_max: float = _PROGRESS_SECONDS_MAX) -> float:
+        """Wait until every running broker holds all of its replicas in sync. Says so if not."""
+        return self._await(
+            self.cluster.is_whole, "not every replica is in sync", seconds_max=seconds_max
+        )
 
     def read_all(self, *, seconds_max: float = 60.0) -> bool:
         """Read every partition from start to end, on record; False if some could not be."""
@@ -275,12 +411,22 @@ class Run:
 
     # The record.
 
-    def fault(self, name: str) -> int:
-        """Put on record that a fault starts now; returns the time."""
+    def fault(self, name: str, partitions: Iterable[int] | None = None) -> int:
+        """Put on record that a fault of some or all partitions starts now; returns the time."""
         self.result.faults += 1
+        fields: dict[str, Any] = {"name": name}
+        if partitions is not None:
+            fields["tps"] = [f"{TOPIC}/{partition}" for partition in partitions]
+        return self._note_event("x-fault", fields)
+
+    def healed(self) -> int:
+        """Put on record that what follows is no more part of the last fault."""
+        return self._note_event("x-healed", {})
+
+    def _note_event(self, operation: str, fields: dict[str, Any]) -> int:
         now = time.monotonic_ns()
         with self._own.open("a") as file:
-            file.write(json.dumps({"op": "x-fault", "at": now, "name": name}) + "\n")
+            file.write(json.dumps({"op": operation, "at": now, **fields}) + "\n")
         return now
 
     def proof(self, text: str) -> None:
@@ -311,7 +457,7 @@ class Run:
     def restart(self, node: Node) -> None:
         """Start a broker again, and keep how long that took for how much data."""
         size = node.data_bytes
-        node.start()
+        self.start(node)
         self.result.recoveries.append((size, node.start_seconds))
 
     @contextmanager
@@ -327,8 +473,12 @@ class Run:
         """This scenario means to see these."""
         self._expected.update(anomalies)
 
-    def acks_between(self, first: int, last: int) -> int:
-        return sum(event["op"] == "ack" and first <= event["at"] <= last for event in self.events())
+    def acks_between(self, first: int, last: int, producer: str = "") -> int:
+        """Acks in that time, of all producers or of one."""
+        return sum(
+            event["op"] == "ack" and first <= event["at"] <= last and producer in ("", event["p"])
+            for event in self.events()
+        )
 
     def events(self) -> Iterator[dict[str, Any]]:
         return read_history(self._histories)
@@ -339,7 +489,22 @@ class Run:
         with suppress(subprocess.TimeoutExpired):
             self.expect(self.read_all(), "not every partition could be read to its end")
         self.stop_load()
+        if len(self.nodes) > 1:
+            self._compare_replicas()
         return self.judge()
+
+    def _compare_replicas(self) -> None:
+        """All brokers that run hold the same bytes of every partition, soon after the last ack."""
+        deadline = time.monotonic() + _SAME_SECONDS_MAX
+        while True:
+            found = compare(self.cluster.replicas(), TOPIC)
+            if not found.differences or time.monotonic() > deadline:
+                break
+            time.sleep(0.5)
+        for difference in found.differences[:5]:
+            self.problem(difference)
+        self.expect(found.replicas > 1, "no replicas to compare")
+        self.note(f"{found.replicas} replicas of {found.partitions} partitions are the same")
 
     def judge(self) -> Result:
         result = self.result
@@ -354,3 +519,10 @@ class Run:
         if result.verdict.acked == 0:
             self.problem("nothing was acked, so nothing could be lost")
         return result
+
+
+def _count(path: Path, start: bytes) -> int:
+    """Lines of a history that start so."""
+    if not path.exists():
+        return 0
+    return sum(line.startswith(start) for line in path.read_bytes().splitlines())

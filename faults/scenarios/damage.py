@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from faults.nodes import NodeError
+from faults.nodes import Node, NodeError
 from faults.run import TOPIC, Load, Run, ScenarioError
 
 _ACKS_BETWEEN = 400
@@ -11,7 +11,8 @@ _HEADER_BYTES = 4096
 SMALL_SEGMENTS = Load(topic_settings=("segment.bytes=65536",))
 
 
-def _flip(path: Path, position: int) -> None:
+def flip(path: Path, position: int) -> None:
+    """Change one bit of a file."""
     with path.open("r+b") as file:
         file.seek(position)
         byte = file.read(1)
@@ -34,7 +35,7 @@ def bit_flip(run: Run) -> None:
     victim = _segments(run, 0)[0]
     position = victim.stat().st_size // 2
     run.fault("bit flip")
-    _flip(victim, position)
+    flip(victim, position)
     damaged = victim.read_bytes()
     run.broker.start()
     run.expect(not run.read_all(seconds_max=15.0), "a damaged partition was read to its end")
@@ -43,7 +44,7 @@ def bit_flip(run: Run) -> None:
     run.proof(f"bit flipped at byte {position} of {victim.name}; its partition ended early")
     run.broker.kill()
     # With the bit as it was everything is there again: nothing was deleted, cut or rewritten.
-    _flip(victim, position)
+    flip(victim, position)
     run.restart(run.broker)
     run.finish()
 
@@ -62,52 +63,63 @@ def metadata_damage(run: Run) -> None:
         raise ScenarioError(f"no index or metadata log in {root}")
     victims = [root / "votes", root / "broker.json", metadata[0], index[0]]
     for victim in victims:
-        for kind, damage in (("flipped", _flip_middle), ("shortened", _shorten)):
-            _damage(run, victim, kind, damage)
+        for kind, damage in (("flipped", flip_middle), ("shortened", shorten)):
+            damage_files(run, run.broker, victim, kind, damage)
     run.restart(run.broker)
     run.finish()
 
 
-def _flip_middle(path: Path) -> None:
+def flip_middle(path: Path) -> None:
+    """Change a bit in the middle of what is written in a file."""
     # Room that was taken in advance is zeros: the bit is one of what was written. Segments begin
     # with a page that is written twice, so the bit is one of their batches.
     size = len(path.read_bytes().rstrip(b"\0"))
     head = _HEADER_BYTES if path.suffix == ".log" else 0
-    _flip(path, head + (size - head) // 2)
+    flip(path, head + (size - head) // 2)
 
 
-def _shorten(path: Path) -> None:
+def shorten(path: Path) -> None:
+    """Keep two thirds of what is written in a file."""
     data = path.read_bytes().rstrip(b"\0")
     head = _HEADER_BYTES if path.suffix == ".log" else 0
     path.write_bytes(data[: head + (len(data) - head) * 2 // 3])
 
 
-def _damage(run: Run, victim: Path, kind: str, damage: Callable[[Path], None]) -> None:
+def damage_files(
+    run: Run, node: Node, victim: Path, kind: str, damage: Callable[[Path], None]
+) -> None:
+    """Start a stopped broker with a damaged file; afterwards it is stopped.
+
+    Its files are as before then, unless it took part in a cluster: nobody may go back in time.
+    """
     name = f"{victim.parent.name}/{victim.name}" if victim.suffix == ".log" else victim.name
-    files = {path: path.read_bytes() for path in _files(run)}
+    files = {path: path.read_bytes() for path in _files(node)}
     run.fault(f"{kind} {victim.name}")
     damage(victim)
     damaged = victim.read_bytes()
     run.expect(damaged != files[victim], f"{name} was not damaged")
-    before = len(run.broker.output)
+    before = len(node.output)
     try:
-        run.broker.start()
+        run.start(node)
     except NodeError:
-        said = run.broker.output[before:]
+        said = node.output[before:]
         run.expect("Traceback" not in said, f"{name} {kind}: the start ended with a traceback")
         run.expect(victim.name in said, f"{name} {kind}: the refusal does not name the file")
         run.expect(victim.read_bytes() == damaged, f"{name} {kind}: the file was changed")
         run.proof(f"{name} {kind}: refused to start")
+        has_served = False
     else:
+        has_served = True
         whole = run.read_all(seconds_max=10.0)
-        run.broker.stop()
+        node.stop()
         run.expect(whole, f"{name} {kind}: started, but not everything could be read")
         run.proof(f"{name} {kind}: started, and everything could be read")
     gone = [path for path in files if path.suffix == ".log" and not path.exists()]
     run.expect(not gone, f"{name} {kind}: {len(gone)} log files were deleted")
-    for path, data in files.items():
-        path.write_bytes(data)
+    if len(run.nodes) == 1 or not has_served:
+        for path, data in files.items():
+            path.write_bytes(data)
 
 
-def _files(run: Run) -> list[Path]:
-    return [path for path in run.broker.data_dir.rglob("*") if path.is_file()]
+def _files(node: Node) -> list[Path]:
+    return [path for path in node.data_dir.rglob("*") if path.is_file()]

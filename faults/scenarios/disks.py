@@ -4,7 +4,7 @@ import json
 from collections import Counter
 
 from faults.checker import Anomaly
-from faults.nodes import NodeError
+from faults.nodes import Node, NodeError
 from faults.run import Load, Run, ScenarioError
 from faults.storage import volatile
 from faults.storage.injected import FLAG_VARIABLE, TRACE_VARIABLE, refused
@@ -123,9 +123,11 @@ def _start_volatile(run: Run, *, start: bool = True, **settings: str) -> None:
     run.start_brokers(
         start=start,
         module="faults.storage.volatile",
-        environment={
-            volatile.FLAG_VARIABLE: str(run.home / "cut"),
-            volatile.PROOF_VARIABLE: str(run.home / "proof"),
+        environments={
+            1: {
+                volatile.FLAG_VARIABLE: str(run.home / "cut"),
+                volatile.PROOF_VARIABLE: str(run.home / "proof"),
+            }
         },
         settings=settings,
     )
@@ -176,7 +178,7 @@ def power_cut_unflushed(run: Run) -> None:
     run.start_load()
     run.await_acks(_ACKS_BETWEEN)
     _cut_power(run, volume)
-    _expect_loss(run)
+    expect_loss(run)
 
 
 def torn_unflushed(run: Run) -> None:
@@ -187,10 +189,11 @@ def torn_unflushed(run: Run) -> None:
     torn = _tear(run, _SEED_KEEPS_NOTHING)
     run.expect(torn["sectors"] > 0, f"nothing was undone: {dict(torn)}")
     run.proof(f"{torn['sectors'] - torn['sectors_kept']} of {torn['sectors']} sectors undone")
-    _expect_loss(run)
+    expect_loss(run)
 
 
-def _expect_loss(run: Run) -> None:
+def expect_loss(run: Run) -> None:
+    """The end of a control: the checker must see that acked records are gone."""
     # Offsets are given out again after the loss, and sequence numbers are unknown.
     run.allow(*Anomaly)
     run.stop_load("consume")
@@ -208,13 +211,13 @@ def fsync_fails(run: Run) -> None:
     flag, trace = run.home / "broken", run.home / "refused"
     run.start_brokers(
         module="faults.storage.injected",
-        environment={FLAG_VARIABLE: str(flag), TRACE_VARIABLE: str(trace)},
+        environments={1: {FLAG_VARIABLE: str(flag), TRACE_VARIABLE: str(trace)}},
     )
     run.start_load()
     run.await_acks(_ACKS_BETWEEN)
     run.fault("fsync EIO")
     flag.touch()
-    _await_fence(run)
+    await_fence(run, run.broker)
     files = refused(trace)
     again = sorted({path for path in files if files.count(path) > 1})
     run.expect(bool(files), "no fsync failed")
@@ -235,21 +238,22 @@ def disk_fails(run: Run) -> None:
     run.await_acks(_ACKS_BETWEEN)
     run.fault("failing disk")
     volume.fail()
-    _await_fence(run)
+    await_fence(run, run.broker)
     volume.repair()
     run.restart(run.broker)
     run.await_acks(_ACKS_BETWEEN)
     run.finish()
 
 
-def _await_fence(run: Run) -> None:
-    code = run.broker.exit_code(seconds_max=60.0)
+def await_fence(run: Run, node: Node) -> None:
+    """Until a broker whose disk failed has ended itself, and told why once."""
+    code = node.exit_code(seconds_max=60.0)
     if code is None:
         raise ScenarioError("the broker went on although its disk failed")
     run.expect(code == _EXIT_STORAGE, f"exit code {code} instead of {_EXIT_STORAGE}")
-    told = [line for line in run.broker.output.splitlines() if "CRITICAL" in line]
+    told = [line for line in node.last_output.splitlines() if "CRITICAL" in line]
     run.expect(len(told) == 1, f"the broker told {len(told)} times what ended it")
-    run.expect("Traceback" not in run.broker.output, "the broker ended with a traceback")
+    run.expect("Traceback" not in node.output, "the broker ended with a traceback")
     run.proof(f"exit code {code}: {''.join(told).partition(': ')[2][:120]}")
 
 

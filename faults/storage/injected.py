@@ -1,13 +1,15 @@
-"""Owns an entry point for brokers whose fsync can be made to fail; never part of the product.
+"""Owns an entry point for brokers whose fsync can be made to fail or crawl; never in the product.
 
     FAULTS_FSYNC_FLAG=F FAULTS_FSYNC_TRACE=T python -m faults.storage.injected broker start …
 
 runs the command line as `moldau` does. Once the file F exists, every fsync and fdatasync of the
-process fails with EIO, as on a disk that broke; each of those calls is a line of T: the file.
+process fails with EIO, as on a disk that broke; each of those calls is a line of T: the file. If F
+holds a number, each of them takes so many seconds longer instead.
 """
 
 import errno
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,8 +24,13 @@ def _failing(call: Callable[[int], None], flag: str, trace: str) -> Callable[[in
         if not os.path.exists(flag):
             call(descriptor)
             return
-        with open(trace, "a") as file:
+        with open(flag) as setting, open(trace, "a") as file:
+            seconds = setting.read()
             file.write(os.readlink(f"/proc/self/fd/{descriptor}") + "\n")
+        if seconds:
+            time.sleep(float(seconds))
+            call(descriptor)
+            return
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     return flush

@@ -393,7 +393,7 @@ def test_the_program_judges_files(tmp_path: Path, capsys: pytest.CaptureFixture[
         file.write('{"op":"poll","c":"c9","tp":"t/0","r":[[0,"p1:77777"]]}\n')
     assert checker.main([str(path) for path in files]) == 1
     assert Anomaly.INCONSISTENT in json.loads(capsys.readouterr().out)["found"]
-    files[0].write_text("{")
+    files[0].write_text("{\n")
     assert checker.main([str(path) for path in files]) == 2
 
 

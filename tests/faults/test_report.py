@@ -5,14 +5,19 @@ from pathlib import Path
 import pytest
 
 from faults import report
-from faults.catalogue import SCENARIOS, Scenario
+from faults.catalogue import BY_BROKERS, THREE_BROKERS, Scenario
 from faults.checker import Anomaly
 from faults.clients import payload, value_of
 from faults.measures import spread, unavailability
 from faults.report import BEGIN, END, Played
-from faults.run import Result
+from faults.run import Result, Run
 
-SCENARIO = Scenario(name="3", title="kill", expected="all there")
+
+def nothing(run: Run) -> None:
+    """A scenario of these tests, which is never played."""
+
+
+SCENARIO = Scenario(name="3", title="kill", expected="all there", play=nothing)
 
 
 def played(**fields: object) -> Played:
@@ -20,16 +25,23 @@ def played(**fields: object) -> Played:
     return Played(scenario=SCENARIO, result=result)
 
 
+def markdown(*all_played: Played) -> str:
+    rows = {each.scenario.name: report.row_of(each) for each in all_played}
+    return report.markdown([each.scenario for each in all_played], rows)
+
+
 def test_every_numbered_scenario_is_listed_once_and_in_order() -> None:
-    numbers = [scenario.name for scenario in SCENARIOS if scenario.name.isdecimal()]
+    numbers = [scenario.name for scenario in THREE_BROKERS if scenario.name.isdecimal()]
     assert numbers == [str(number) for number in range(1, 23)]
-    names = [scenario.name for scenario in SCENARIOS]
-    assert len(names) == len(set(names))
+    for scenarios in BY_BROKERS.values():
+        names = [scenario.name for scenario in scenarios]
+        assert len(names) == len(set(names))
 
 
-def test_a_scenario_without_its_cluster_says_so(tmp_path: Path) -> None:
-    assert SCENARIO.missing(tmp_path) == "needs a cluster"
-    assert "needs a cluster" in report.line(Played(scenario=SCENARIO, missing="needs a cluster"))
+def test_a_scenario_that_cannot_be_played_is_listed_with_the_reason() -> None:
+    missing = Played(scenario=SCENARIO, missing="needs root")
+    assert "not run: needs root" in report.line(missing)
+    assert "| not run: needs root |" in markdown(missing)
 
 
 def test_a_failed_run_is_told_with_its_problems() -> None:
@@ -47,7 +59,7 @@ def test_anomalies_are_counted_in_their_columns() -> None:
     run.result.verdict.add(Anomaly.UNSEEN, "x")
     run.result.verdict.add(Anomaly.DUPLICATE, "x", 5)
     run.result.verdict.add(Anomaly.REORDERED, "x", 7)
-    row = next(row for row in report.markdown([run]).splitlines() if row.startswith("| 3 |"))
+    row = next(row for row in markdown(run).splitlines() if row.startswith("| 3 |"))
     assert [cell.strip() for cell in row.split("|")[5:-1]] == [
         "4", "0", "0", "3", "5", "7", "2.0 / 3.0 / 3.0",
     ]  # fmt: skip
@@ -55,7 +67,7 @@ def test_anomalies_are_counted_in_their_columns() -> None:
 
 def test_the_slowest_start_of_each_size_is_told() -> None:
     run = played(recoveries=[(5 << 20, 0.5), (6 << 20, 0.75), (200 << 20, 1.5)])
-    text = report.markdown([run])
+    text = markdown(run)
     assert "| under 8 MiB | 0.75 s |" in text
     assert "| under 256 MiB | 1.50 s |" in text
 
@@ -63,15 +75,42 @@ def test_the_slowest_start_of_each_size_is_told() -> None:
 def test_only_the_measured_part_of_the_page_is_replaced(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
-    report.write_docs([played(proofs=["p"])], "python -m faults", page)
+    report.keep(3, played(proofs=["p"]), tmp_path)
+    report.write_docs(page, tmp_path)
     text = page.read_text()
     assert text.startswith("before\n")
     assert text.endswith("\nafter\n")
     assert "old" not in text
-    assert "| 3 | kill |" in text
+    assert "| 3 | SIGKILL all |" in text
     page.write_text("no markers")
     with pytest.raises(ValueError, match="markers"):
-        report.write_docs([], "x", page)
+        report.write_docs(page, tmp_path)
+
+
+def test_results_of_several_runs_come_together_and_the_later_one_counts(tmp_path: Path) -> None:
+    other = Scenario(name="4", title="pause", expected="all there", play=nothing)
+    report.keep(1, played(problems=["bad"]), tmp_path)
+    report.keep(1, Played(scenario=other, result=Result()), tmp_path)
+    report.keep(1, played(), tmp_path)
+    rows = report.load_rows(1, tmp_path)
+    assert {name: row.status for name, row in rows.items()} == {"3": "passed", "4": "passed"}
+    assert report.load_rows(3, tmp_path) == {}
+
+
+def test_the_simulation_and_its_mutants_are_told(tmp_path: Path) -> None:
+    assert report.simulation(tmp_path) == ""
+    (tmp_path / "sim-long.txt").write_text(
+        "12 seeds, 5 events (9 per second of a core), 0.5 simulated hours in 3 s; "
+        "7 proposals acknowledged; 0 violations\nkills: 3\n"
+    )
+    (tmp_path / "mutants.txt").write_text(
+        "tests/x.py::test_random_runs_find_the_mutant[A-] PASSED [ 10%]\n"
+        "tests/x.py::test_the_scenario_finds_the_mutant[A-figure_8] FAILED [ 20%]\n"
+        "tests/x.py::test_the_scenario_finds_the_mutant[B-figure_8] PASSED [ 30%]\n"
+    )
+    told = report.simulation(tmp_path)
+    assert "0.5 simulated hours" in told
+    assert "1 of 2" in told
 
 
 def test_the_page_has_the_markers() -> None:
@@ -97,6 +136,18 @@ def test_unavailability_is_the_longest_silence_after_each_fault() -> None:
     events += [at("x-fault", 2.5), at("x-fault", 6.5)]
     assert unavailability(events) == [2.5, 2.0]
     assert unavailability([at("x-fault", 1.0)]) == []
+
+
+def test_unavailability_is_that_of_the_partitions_a_fault_concerns_until_it_heals() -> None:
+    def at(operation: str, seconds: float, **fields: object) -> dict[str, object]:
+        return {"op": operation, "at": int(seconds * 1e9), **fields}
+
+    events = [at("ack", s, tp="t/0") for s in (1.0, 4.0, 5.0, 9.0)]
+    events += [at("ack", s, tp="t/1") for s in (1.0, 2.0, 3.0, 4.0, 5.0)]
+    assert unavailability([*events, at("x-fault", 2.0)]) == [4.0, 1.0]
+    concerned = at("x-fault", 2.0, tps=["t/0"])
+    assert unavailability([*events, concerned]) == [4.0]
+    assert unavailability([*events, concerned, at("x-healed", 5.5)]) == [2.0]
 
 
 @pytest.mark.parametrize("size", [1, 7, 200, 5000])

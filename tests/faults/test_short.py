@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from faults.__main__ import play
-from faults.catalogue import SCENARIOS
+from faults.catalogue import ONE_BROKER
 from faults.report import line
 
 pytestmark = pytest.mark.system
 
-BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
+BY_NAME = {scenario.name: scenario for scenario in ONE_BROKER}
 
 
 @pytest.mark.parametrize("name", ["3", "4", "15", "16", "control"])

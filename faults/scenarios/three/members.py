@@ -1,0 +1,276 @@
+"""Owns scenarios of brokers that join, leave, lose their data, or come back with damaged files."""
+
+import random
+import shutil
+import time
+from typing import Any
+
+from faults.network import name_of
+from faults.nodes import Node, NodeError
+from faults.run import TOPIC, Load, Run
+from faults.scenarios.damage import damage_files, flip, flip_middle, shorten
+from faults.scenarios.three.processes import BROKERS, everything, kill
+
+SMALL_SEGMENTS = Load(
+    partitions=2, replication=3, rate=100.0, topic_settings=("segment.bytes=16384",)
+)
+RETENTION_LOAD = Load(
+    partitions=3,
+    replication=3,
+    rate=150.0,
+    topic_settings=("segment.bytes=16384", "retention.bytes=65536"),
+    expires=True,
+)
+_MOVE_SECONDS_MAX = 180.0
+_NEW_TOPIC = "faults-later"
+
+
+def _broker(run: Run, number: int) -> dict[str, Any] | None:
+    """What the cluster says of a broker; None if it is no member."""
+    for topology in run.cluster.topologies().values():
+        for entry in topology["brokers"]:
+            if entry["id"] == number:
+                found: dict[str, Any] = entry
+                return found
+    return None
+
+
+def _join(run: Run) -> Node:
+    """A further broker, through any member that runs."""
+    node = run.add_node()
+    node.join = next(other.http for other in run.nodes if other is not node and other.alive())
+    run.start(node)
+    return node
+
+
+def _leave(run: Run, node: Node, *, through: Node) -> None:
+    status, told = run.cluster.ask(through, "/api/v1/cluster/leave", {"broker": node.number})
+    run.expect(status == 202, f"leave of broker {node.number}: {status} {told}")
+
+
+def _await_gone(run: Run, node: Node) -> None:
+    """Until no replica is left on it and it is no member any more."""
+    deadline = time.monotonic() + _MOVE_SECONDS_MAX
+    while _broker(run, node.number) is not None:
+        if time.monotonic() > deadline:
+            run.problem(f"broker {node.number} did not leave: {_broker(run, node.number)}")
+            return
+        time.sleep(0.5)
+
+
+def grow_and_shrink(run: Run) -> None:
+    """A fourth broker joins under load, a new topic uses it, the first one is removed."""
+    run.start_brokers(BROKERS)
+    run.start_load()
+    run.await_whole()
+    run.await_acks_of(everything(run))
+    run.fault("join")
+    fourth = _join(run)
+    run.await_whole()
+    run.await_acks_of(everything(run))
+    run.create_topic(_NEW_TOPIC)
+    held = {number for lead in run.cluster.leads(_NEW_TOPIC).values() for number in lead.replicas}
+    run.expect(fourth.number in held, f"the new topic does not use it: {sorted(held)}")
+    run.proof(f"broker {fourth.number} joined, a new topic is on {sorted(held)}")
+    first = run.nodes[0]
+    run.fault("remove")
+    _leave(run, first, through=fourth)
+    _await_gone(run, first)
+    run.await_acks_of(everything(run))
+    leads = run.cluster.leads()
+    left = [p for p, lead in leads.items() if first.number in lead.replicas]
+    run.expect(not left, f"the removed broker still has {left}")
+    run.proof(f"broker 1 removed; its partitions are on {sorted(_holders(run))}")
+    first.close()
+    run.await_whole()
+    run.await_acks_of(everything(run), 20)
+    run.finish()
+    verdict = run.result.verdict
+    run.expect(verdict.failed + verdict.unknown == 0, "a produce failed")
+
+
+def _holders(run: Run) -> set[int]:
+    return {number for lead in run.cluster.leads().values() for number in lead.replicas}
+
+
+def change_under_faults(run: Run) -> None:
+    """One joins and one leaves while others die and links are cut: nothing acked is lost."""
+    rng = random.Random(21)
+    run.start_brokers(BROKERS, network="proxies")
+    run.start_load()
+    for _ in range(1 if run.quick else 2):
+        run.await_whole(120.0)
+        run.await_acks_of(everything(run))
+        members = [node for node in run.nodes if node.alive()]
+        run.fault("join under faults")
+        node = run.add_node()
+        node.join = members[-1].http
+        run.launch(node)
+        victim = rng.choice(members[:-1])
+        kill(run, victim)
+        time.sleep(rng.uniform(0, 2))
+        run.restart(victim)
+        node.await_ready()
+        run.await_whole(120.0)
+        run.fault("leave under faults")
+        leaver, *others = members
+        _leave(run, leaver, through=others[-1])
+        for _ in range(3):
+            one, other = rng.sample([*others, node], 2)
+            run.network.cut(name_of(one.number), name_of(other.number))
+            time.sleep(rng.uniform(1, 3))
+            run.network.heal()
+            victim = rng.choice(others)
+            kill(run, victim)
+            time.sleep(rng.uniform(0, 1))
+            run.restart(victim)
+            run.await_acks_of(everything(run))
+        _await_gone(run, leaver)
+        run.proof(
+            f"broker {node.number} joined and {leaver.number} left through kills and cuts; "
+            f"partitions are on {sorted(_holders(run))}"
+        )
+        leaver.close()
+    run.await_whole(120.0)
+    run.await_acks_of(everything(run))
+    run.finish()
+
+
+def wiped(run: Run) -> None:
+    """A broker comes back under its number without its data: it is refused, so it cannot vote."""
+    run.start_brokers(BROKERS)
+    run.start_load()
+    run.await_whole()
+    run.await_acks_of(everything(run))
+    victim = run.nodes[1]
+    run.fault("wipe")
+    kill(run, victim)
+    shutil.rmtree(victim.data_dir)
+    run.await_acks_of(everything(run))
+    run.healed()
+    victim.join = run.nodes[0].http
+    try:
+        run.start(victim)
+    except NodeError:
+        said = [line for line in victim.last_output.splitlines() if "error" in line.lower()]
+        run.proof(f"exit code {victim.last_code}: {''.join(said[-1:])[:160]}")
+        run.expect("Traceback" not in victim.last_output, "it ended with a traceback")
+    else:
+        # Let in again, it has to relearn everything before its vote counts.
+        run.note("let in again")
+        run.await_whole(120.0)
+        run.proof("it holds every replica again")
+    run.await_acks_of(everything(run), 20)
+    # Its place is taken by another number.
+    if not victim.alive():
+        node = _join(run)
+        _leave(run, victim, through=run.nodes[0])
+        _await_gone(run, victim)
+        run.note(f"replaced by broker {node.number}")
+        run.await_whole(120.0)
+    run.finish()
+
+
+def damaged_files(run: Run) -> None:
+    """Small files of one broker are flipped or cut while it is down: it refuses, or relearns."""
+    run.start_brokers(BROKERS)
+    run.start_load()
+    run.await_acks_of(everything(run), 100)
+    victim = run.nodes[2]
+    run.await_whole()
+    victim.stop()
+    root = victim.data_dir
+    index = sorted((root / "topics" / TOPIC).glob("*/0/*.index"))
+    metadata = sorted((root / "metadata").glob("*.log"))
+    victims = [root / "votes", root / "broker.json", *metadata[:1], *index[:1]]
+    for path in victims:
+        for kind, damage in (("flipped", flip_middle), ("shortened", shorten)):
+            if run.quick and kind == "shortened":
+                continue
+            damage_files(run, victim, path, kind, damage)
+            run.await_acks_of(everything(run))
+    run.restart(victim)
+    run.await_whole()
+    run.finish()
+
+
+def bit_flip(run: Run) -> None:
+    """A bit of a closed segment of one replica flips: clients never see it, whoever leads."""
+    run.start_brokers(BROKERS)
+    run.start_load()
+    victim = run.nodes[1]
+    while len(_segments(victim)) < 3 and run.result.passed:
+        run.await_acks(100)
+    run.await_whole()
+    run.stop_load("produce")
+    victim.stop()
+    path = _segments(victim)[0]
+    position = path.stat().st_size // 2
+    run.fault("bit flip")
+    flip(path, position)
+    damaged = path.read_bytes()
+    run.start(victim)
+    run.await_acks(0)
+    run.expect(run.read_all(), "not everything could be read while one replica was damaged")
+    # The damaged one leads, if the others let it.
+    others = run.cluster.others(victim)
+    for node in others:
+        node.pause()
+        time.sleep(0.5)
+        node.resume()
+    run.expect(run.read_all(seconds_max=60.0), "not everything could be read in the end")
+    found = path.name in victim.last_output
+    is_repaired = not path.exists() or path.read_bytes() != damaged
+    run.note(f"the broker {'named' if found else 'did not name'} the damaged file")
+    run.note("repaired from a peer" if is_repaired else "not repaired")
+    run.proof(f"bit flipped at byte {position} of {path.name} on broker {victim.number}")
+    if not is_repaired:
+        victim.stop()
+        flip(path, position)
+        run.start(victim)
+    run.finish()
+
+
+def _segments(node: Node) -> list[Any]:
+    return sorted((node.data_dir / "topics" / TOPIC).glob("*/0/*.log"))
+
+
+def kill_during_retention(run: Run) -> None:
+    """Kill leaders while old segments go all the time, and a follower that fell behind them."""
+    rng = random.Random(22)
+    run.start_brokers(BROKERS, settings={"LOG__RETENTION_CHECK_MS": "100"})
+    run.start_load()
+    times = 2 if run.quick else 8
+    for turn in range(times):
+        run.await_whole()
+        run.await_acks_of(everything(run), 100)
+        run.record_bounds()
+        time.sleep(rng.uniform(0, 0.2))
+        victim = run.cluster.leader(turn % run.load.partitions)
+        run.fault("kill during retention", run.cluster.led_by(victim))
+        kill(run, victim)
+        run.await_acks_of(everything(run))
+        run.healed()
+        run.restart(victim)
+        run.record_bounds()
+    run.proof(f"{times} leaders ended by signal 9 while segments were deleted")
+    for _ in range(1 if run.quick else 3):
+        run.await_whole()
+        victim = run.cluster.node(rng.randint(1, BROKERS))
+        before = [path.name for path in _segments(victim)]
+        run.fault("fall behind retention", run.cluster.led_by(victim))
+        kill(run, victim)
+        run.await_acks_of(everything(run))
+        run.healed()
+        other = run.cluster.others(victim)[0]
+        while {path.name for path in _segments(other)} & set(before) and run.result.passed:
+            run.await_acks(200)
+        # It starts from a later offset now, and dies in the middle of that once.
+        run.start(victim)
+        time.sleep(rng.uniform(0, 0.5))
+        kill(run, victim)
+        run.restart(victim)
+        run.await_whole()
+        run.proof(f"broker {victim.number} was away until no segment of its was left elsewhere")
+        run.record_bounds()
+    run.finish()
