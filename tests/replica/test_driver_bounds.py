@@ -24,6 +24,7 @@ from moldau.raft import events as e
 from moldau.raft.config import RaftConfig
 from moldau.raft.membership import Members
 from moldau.records.batch import BatchHeader
+from moldau.replica import effects
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:
@@ -460,5 +461,62 @@ def test_a_follower_that_alone_misses_its_leader_does_not_depose_it() -> None:
             assert asked > 3
             assert leader.group().is_leader
             assert leader.group().epoch == epoch
+
+    run(scenario())
+
+
+def test_a_snapshot_larger_than_what_may_wait_in_a_link_arrives_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    payload = random.Random(1).randbytes(20 * 1024 * 1024)
+
+    async def scenario() -> None:
+        async with Cluster(3) as cluster:
+            cluster.add_group()
+            await cluster.produce(5)
+            leader = await cluster.wait_for_leader()
+            away = next(broker for broker in cluster.brokers.values() if broker is not leader)
+            away.stop()
+            end = await cluster.produce(5)
+            for broker in cluster.brokers.values():
+                if broker is not away:
+                    owner, log = broker.owners[0], broker.logs[0]
+                    await until(lambda owner=owner: owner.commit == end, "the commit")
+                    log.delete_before(Offset(end - 1))
+                    monkeypatch.setattr(owner, "snapshot", lambda group, offset: payload)
+            back = await cluster.restart(away.id)
+            await until(lambda: bool(back.owners[0].resets), lambda: cluster.describe(0))
+            assert back.owners[0].resets[0] == (end - 1, payload)
+            await cluster.produce(2)
+            await cluster.agree()
+
+    run(scenario())
+
+
+def test_a_snapshot_that_no_frame_can_take_is_not_sent_and_the_group_goes_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(effects, "_SNAPSHOT_BYTES_MAX", 10_000)
+
+    async def scenario() -> None:
+        async with Cluster(3) as cluster:
+            cluster.add_group()
+            await cluster.produce(5)
+            leader = await cluster.wait_for_leader()
+            away = next(broker for broker in cluster.brokers.values() if broker is not leader)
+            away.stop()
+            end = await cluster.produce(5)
+            for broker in cluster.brokers.values():
+                if broker is not away:
+                    owner, log = broker.owners[0], broker.logs[0]
+                    await until(lambda owner=owner: owner.commit == end, "the commit")
+                    log.delete_before(Offset(end - 1))
+                    monkeypatch.setattr(owner, "snapshot", lambda group, offset: bytes(20_000))
+            back = await cluster.restart(away.id)
+            await until(lambda: "too large to be sent" in caplog.text, "the error")
+            await cluster.produce(2)
+            assert not back.owners[0].resets
+            monkeypatch.setattr(effects, "_SNAPSHOT_BYTES_MAX", 100_000)
+            await cluster.agree()
 
     run(scenario())

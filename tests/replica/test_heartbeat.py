@@ -4,7 +4,8 @@ import pytest
 from raft_brokers import make_group
 
 from moldau.model.errors import PeerProtocolError
-from moldau.model.ids import NO_EPOCH, Epoch, RaftIndex
+from moldau.model.ids import NO_EPOCH, BrokerId, Epoch, RaftIndex
+from moldau.raft.progress import Progress
 from moldau.replica.heartbeat import Heartbeat, PeerBeat, decode_heartbeat, encode_heartbeat
 
 FIVE = Epoch(5)
@@ -16,8 +17,8 @@ class Pair:
     def __init__(self, count: int) -> None:
         self.groups = [make_group(number) for number in range(count)]
         self.by_wire = {group.wire: group for group in self.groups}
-        self.one = PeerBeat(session=11)
-        self.two = PeerBeat(session=22)
+        self.one = PeerBeat(session=11, peer=BrokerId(2))
+        self.two = PeerBeat(session=22, peer=BrokerId(1))
 
     def confirm_all(self) -> None:
         for group in self.groups:
@@ -117,7 +118,7 @@ def test_answers_to_another_process_count_for_nothing() -> None:
     pair = Pair(1)
     pair.confirm_all()
     pair.beat(100)
-    pair.one = PeerBeat(session=12)
+    pair.one = PeerBeat(session=12, peer=BrokerId(2))
     pair.confirm_all()
     pair.answer(150)
     assert pair.one.answered_for(pair.groups[0], FIVE) == 0
@@ -182,3 +183,21 @@ def test_a_removed_group_is_refused_and_not_led() -> None:
     assert pair.answer(150).refused == ((pair.groups[0].wire, FIVE),)
     pair.one.forget(pair.groups[1])
     assert pair.beat(200).listed == ()
+
+
+def test_a_commit_is_told_until_the_peer_has_what_is_committed() -> None:
+    pair = Pair(1)
+    pair.confirm_all()
+    core = pair.groups[0].core
+    core.commit = RaftIndex(9)
+    known = core.progress[BrokerId(2)] = Progress(next_index=RaftIndex(0), now=0)
+    known.received = RaftIndex(5)
+    for now in (100, 200):
+        pair.beat(now)
+        # Its entries may still be behind this heartbeat, which goes ahead.
+        assert pair.commits == [(pair.groups[0], FIVE, RaftIndex(9))]
+    known.received = RaftIndex(9)
+    pair.beat(300)
+    assert len(pair.commits) == 1
+    pair.beat(400)
+    assert pair.commits == []

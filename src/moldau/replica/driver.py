@@ -131,7 +131,7 @@ class Driver:
         """A broker of the cluster, or its new address."""
         link = self._transport.add_peer(broker, address)
         if broker not in self._peers:
-            peer = self._peers[broker] = Peer(broker, link, PeerBeat(self._session))
+            peer = self._peers[broker] = Peer(broker, link, PeerBeat(self._session, broker))
             for group in self._names.values():
                 if group.is_leader and broker in group.core.progress:
                     peer.beat.lead(group)

@@ -1,11 +1,13 @@
 """Owns what the effects of a core do: to the log, to the peers' queues, to the owner's ears."""
 
+import logging
 from functools import partial
-from typing import assert_never
+from typing import Final, assert_never
 
 from moldau.log.interface import ControlKind
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import NO_EPOCH, BrokerId, Offset, RaftIndex
+from moldau.net.peers.frames import FRAME_BYTES_MAX
 from moldau.raft import events as e
 from moldau.raft.errors import RaftError
 from moldau.raft.events import Effect, Event, Role
@@ -16,6 +18,10 @@ from moldau.replica.group import Group
 from moldau.replica.peer import Peer
 from moldau.replica.peer_codec import ControlPart, encode_append, encode_message, encode_snapshot
 from moldau.replica.vote_writer import VoteWriter
+
+log = logging.getLogger(__name__)
+
+_SNAPSHOT_BYTES_MAX: Final = FRAME_BYTES_MAX - 1024
 
 
 class Effects:
@@ -212,5 +218,10 @@ class Effects:
             return e.PeerLost(peer.id), 0
         payload = group.owner.snapshot(group, start.offset)
         data = encode_snapshot(group.wire, message, start, payload)
+        if len(data) > _SNAPSHOT_BYTES_MAX:
+            log.error("%s: a snapshot of %d bytes is too large to be sent", group.name, len(data))
+            return e.PeerLost(peer.id), 0
+        # In a frame of its own: what is gathered already must fit as well.
+        peer.flush()
         peer.post_bulk([data], len(data))
         return None, len(data)

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from moldau.model.errors import PeerProtocolError
-from moldau.model.ids import NO_EPOCH, Epoch, RaftIndex
+from moldau.model.ids import NO_EPOCH, BrokerId, Epoch, RaftIndex
 from moldau.replica.group import Group
 
 _HEAD: Final = struct.Struct(">QQQQQQ?III")
@@ -100,8 +100,9 @@ def decode_heartbeat(body: memoryview) -> Heartbeat:
 class PeerBeat:
     """Both directions of the heartbeat with one peer."""
 
-    def __init__(self, session: int) -> None:
+    def __init__(self, session: int, peer: BrokerId) -> None:
         self._session = session
+        self._peer = peer
         # What this broker leads.
         self.unconfirmed: dict[Group, None] = {}
         """Groups led here that the peer has not confirmed: they are pinged."""
@@ -182,8 +183,12 @@ class PeerBeat:
         for group in list(self._commits):
             place = self._places.get(group)
             if place is not None and group in self._confirmed:
-                commits.append((place, group.core.commit))
-                del self._commits[group]
+                commit = group.core.commit
+                commits.append((place, commit))
+                progress = group.core.progress.get(self._peer)
+                # A heartbeat overtakes entries, and of those that are not there nothing is learned.
+                if progress is None or progress.received >= commit:
+                    del self._commits[group]
         return Heartbeat(
             self._session,
             self._number,

@@ -16,6 +16,8 @@ import uvloop
 from moldau.model.errors import ErrorCode, PeerProtocolError, RefusedError
 from moldau.model.ids import BrokerId, TimestampMs
 from moldau.model.slices import FileSlice
+from moldau.net.peers import frames
+from moldau.net.peers import listener as peer_listener
 from moldau.net.peers.frames import FRAME_BYTES_MAX, FrameKind
 from moldau.net.peers.handshake import (
     HANDSHAKE_BYTES_MAX,
@@ -302,6 +304,74 @@ def test_waiting_times_grow_up_to_a_bound_and_differ() -> None:
             longest = [1, 2, 4, 8, 8, 8, 8, 8]
             assert all(most / 2 <= delay <= most for delay, most in zip(delays, longest, strict=1))
             assert len(set(delays)) == 8
+
+    run(scenario)
+
+
+def test_a_large_frame_arrives_whole_and_heartbeats_overtake_it(tmp_path: Path) -> None:
+    path = tmp_path / "segment"
+    path.write_bytes(random.Random(1).randbytes(7_000_000))
+
+    async def scenario() -> None:
+        handler = Handler()
+        async with listening(handler) as (_, port), linked(port) as (link, _):
+            await until(lambda: link.is_connected)
+            with path.open("rb") as file:
+                memory = random.Random(2).randbytes(9_000_000)
+                assert link.send(FrameKind.RAFT, [memory, b"x", FileSlice(file, 5, 6_000_000)])
+                assert not link.send(FrameKind.RAFT, [b"too much waits"])
+                assert link.send(FrameKind.HEARTBEAT, [b"1", b"st"])
+                assert link.send(FrameKind.HEARTBEAT, [b"2nd"])
+                await until(lambda: len(handler.frames) == 3)
+            (_, first, one), (_, second, two), (_, last, large) = handler.frames
+            assert (first, second, last) == (2, 2, 1)
+            assert (one, two) == (b"1st", b"2nd")
+            assert large == memory + b"x" + path.read_bytes()[5:6_000_005]
+            assert link.send(FrameKind.RAFT, [b"small"])
+            await until(lambda: len(handler.frames) == 4)
+            assert handler.frames[3] == (1, FrameKind.RAFT, b"small")
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("size", [0, 1, 9, 10, 11, 20, 21, 35])
+def test_pieces_of_a_frame_make_up_the_frame(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "PIECE_BYTES_MAX", 10)
+    body = bytes(range(size))
+    for cut in range(size + 1):
+        framed = frames.encode_frame(FrameKind.RAFT, [body[:cut], body[cut:]], size)
+        data = b"".join(bytes(chunk) for chunk in framed if not isinstance(chunk, FileSlice))
+        pieces = []
+        while data:
+            (length,) = struct.unpack_from(">I", data)
+            pieces.append(data[4 : 4 + length])
+            data = data[4 + length :]
+        assert b"".join(piece[1:] for piece in pieces) == body
+        assert [piece[0] for piece in pieces[:-1]] == [0x81] * (len(pieces) - 1)
+        assert pieces[-1][0] == 1
+        assert len(pieces) == max(1, -(-size // 10))
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [b"\x81a", b"\x83b"],
+        [b"\x81a", b"\x03b"],
+        [b"\x81" + bytes(60), b"\x81" + bytes(41)],
+        [b"\xe3a"],
+    ],
+)
+def test_pieces_that_do_not_fit_close_the_connection(
+    pieces: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peer_listener, "FRAME_BYTES_MAX", 100)
+
+    async def scenario() -> None:
+        handler = Handler()
+        async with listening(handler) as (_, port):
+            data = framed(encode_hello(HELLO)) + b"".join(framed(piece) for piece in pieces)
+            await _closed_after(port, data)
+            assert handler.frames == []
 
     run(scenario)
 

@@ -1,4 +1,8 @@
-"""Owns the frames between brokers: u32 length, u8 kind, body. What is in a body others know."""
+"""Owns the frames between brokers: u32 length, u8 kind, body. What is in a body others know.
+
+A large frame travels in pieces, so that a heartbeat can go between two of them: all but the last
+have the highest bit of the kind set. Pieces of two frames never mix.
+"""
 
 import struct
 from collections.abc import Sequence
@@ -6,10 +10,13 @@ from enum import IntEnum
 from typing import Final
 
 from moldau.model.limits import REQUEST_BYTES_MAX
-from moldau.model.slices import Chunk
+from moldau.model.slices import Chunk, FileSlice
 
 FRAME_BYTES_MAX: Final = REQUEST_BYTES_MAX + 16 * 1024 * 1024
 """A batch as large as a client's request may be, and what travels along with it."""
+PIECE_BYTES_MAX: Final = 2 * 1024 * 1024
+"""More than most frames have: only those with a large batch or snapshot are taken apart."""
+MORE_FOLLOWS: Final = 0x80
 _HEAD: Final = struct.Struct(">IB")
 
 
@@ -23,10 +30,48 @@ class FrameKind(IntEnum):
     FAILURE = 5
 
 
-def frame_head(kind: FrameKind, body_bytes: int) -> bytes:
+class FrameHead(bytes):
+    """What stands before a body: in a queue, where a frame or piece begins."""
+
+    __slots__ = ()
+
+
+def frame_head(kind: int, body_bytes: int) -> FrameHead:
     """What stands before a body of that size."""
-    return _HEAD.pack(body_bytes + 1, kind)
+    return FrameHead(_HEAD.pack(body_bytes + 1, kind))
 
 
 def size_of(chunks: Sequence[Chunk]) -> int:
     return sum(len(chunk) for chunk in chunks)
+
+
+def encode_frame(kind: FrameKind, chunks: Sequence[Chunk], size: int) -> list[Chunk]:
+    """A frame, in pieces if it is large."""
+    if size <= PIECE_BYTES_MAX:
+        return [frame_head(kind, size), *chunks]
+    framed: list[Chunk] = []
+    piece: list[Chunk] = []
+    room = PIECE_BYTES_MAX
+    left = size
+    for chunk in chunks:
+        position, length = 0, len(chunk)
+        while position < length:
+            taken = min(room, length - position)
+            piece.append(_part(chunk, position, taken))
+            position += taken
+            room -= taken
+            left -= taken
+            if not room or not left:
+                flag = MORE_FOLLOWS if left else 0
+                framed.append(frame_head(kind | flag, PIECE_BYTES_MAX - room))
+                framed += piece
+                piece, room = [], PIECE_BYTES_MAX
+    return framed
+
+
+def _part(chunk: Chunk, position: int, size: int) -> Chunk:
+    if size == len(chunk):
+        return chunk
+    if isinstance(chunk, FileSlice):
+        return FileSlice(chunk.file, chunk.position + position, size)
+    return memoryview(chunk)[position : position + size]

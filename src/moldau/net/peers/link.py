@@ -3,7 +3,8 @@
 A link only sends. It never keeps anything for a peer that is not there: what was queued when the
 connection broke is gone, and its owner is told so. While more than the bound waits to be sent,
 `has_room` is False and bulk must wait for `on_room`; small messages are still taken up to twice the
-bound and dropped beyond, as a network may do.
+bound and dropped beyond, as a network may do. Heartbeats go ahead of all that nobody has begun to
+send: bulk must not make its sender look dead.
 """
 
 import asyncio
@@ -20,7 +21,14 @@ from typing import Final
 from moldau.model.errors import PeerProtocolError
 from moldau.model.slices import Chunk, FileSlice
 from moldau.net.outgoing import Outgoing
-from moldau.net.peers.frames import FrameKind, frame_head, size_of
+from moldau.net.peers.frames import (
+    PIECE_BYTES_MAX,
+    FrameHead,
+    FrameKind,
+    encode_frame,
+    frame_head,
+    size_of,
+)
 from moldau.net.peers.handshake import (
     HANDSHAKE_BYTES_MAX,
     Hello,
@@ -31,6 +39,8 @@ from moldau.net.peers.handshake import (
 log = logging.getLogger(__name__)
 
 _LENGTH: Final = struct.Struct(">I")
+_TCP_NOTSENT_LOWAT: Final = 25
+"""Of Linux; the socket module has no name for it."""
 _DIAL_SECONDS_MAX: Final = 10.0
 _STABLE_SECONDS: Final = 5.0
 
@@ -40,12 +50,13 @@ class LinkLimits:
     """Bounds of one link."""
 
     queue_bytes_max: int = 2 * 1024 * 1024
-    """Little: heartbeats wait behind it."""
     queue_chunks_max: int = 4096
     retry_seconds_min: float = 0.05
     retry_seconds_max: float = 2.0
     refused_seconds_min: float = 0.2
     """A peer that does not know this broker yet may know it any moment."""
+    unsent_bytes_max: int = 1024 * 1024
+    """In the kernel, where nothing can go ahead any more; what is on its way is not counted."""
     unacknowledged_ms_max: int = 10_000
     """A peer whose kernel takes nothing for this long is gone."""
 
@@ -81,6 +92,17 @@ class _Stream(Outgoing):
         self._enqueue(chunks)
         if not self._writing:
             self._write()
+
+    def send_ahead(self, chunks: Sequence[Chunk]) -> None:
+        """Before whatever has not been begun, but after others that were sent ahead."""
+        out = self._out
+        for place, queued in enumerate(out):
+            if isinstance(queued, FrameHead) and queued[-1] != FrameKind.HEARTBEAT:
+                for chunk in reversed(chunks):
+                    out.insert(place, chunk)
+                    self._out_bytes += len(chunk)
+                return
+        self.send(chunks)
 
     def _on_writable(self) -> None:
         self._write()
@@ -216,16 +238,19 @@ class PeerLink:
         if stream is None:
             return False
         limits = self._limits
+        size = size_of(chunks)
+        is_ahead = kind is FrameKind.HEARTBEAT and size <= PIECE_BYTES_MAX
         if (
-            stream.queued_bytes > 2 * limits.queue_bytes_max
-            or stream.queued_chunks > 2 * limits.queue_chunks_max
-        ):
+            stream.queued_bytes > 2 * limits.queue_bytes_max and not is_ahead
+        ) or stream.queued_chunks > 2 * limits.queue_chunks_max:
             self.dropped_total += 1
             return False
-        size = size_of(chunks)
         self.frames_total += 1
         self.bytes_total += size
-        stream.send([frame_head(kind, size), *chunks])
+        if is_ahead:
+            stream.send_ahead([frame_head(kind, size), *chunks])
+        else:
+            stream.send(encode_frame(kind, chunks, size))
         return self._stream is stream
 
     def on_progress(self) -> None:
@@ -315,6 +340,7 @@ class PeerLink:
             sock.setsockopt(
                 socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, self._limits.unacknowledged_ms_max
             )
+            sock.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, self._limits.unsent_bytes_max)
             await loop.sock_connect(sock, address)
             body = encode_hello(self._hello)
             await loop.sock_sendall(sock, _LENGTH.pack(len(body)) + body)

@@ -16,7 +16,7 @@ from moldau.model.ids import BrokerId
 from moldau.net.buffers import ByteBudget
 from moldau.net.connection import Connection, ConnectionLimits
 from moldau.net.listener import Listener, ListenerLimits
-from moldau.net.peers.frames import FRAME_BYTES_MAX, FrameKind
+from moldau.net.peers.frames import FRAME_BYTES_MAX, MORE_FOLLOWS, PIECE_BYTES_MAX, FrameKind
 from moldau.net.peers.handshake import (
     HANDSHAKE_BYTES_MAX,
     PROTOCOL_VERSION,
@@ -39,8 +39,8 @@ _CALLER_LIMITS: Final = ConnectionLimits(
     outgoing_bytes_max=HANDSHAKE_BYTES_MAX,
 )
 _PEER_LIMITS: Final = ConnectionLimits(
-    request_bytes_max=FRAME_BYTES_MAX,
-    inflight_bytes_max=FRAME_BYTES_MAX,
+    request_bytes_max=PIECE_BYTES_MAX + 1,
+    inflight_bytes_max=PIECE_BYTES_MAX + 1,
     inflight_requests_max=1,
     outgoing_bytes_max=HANDSHAKE_BYTES_MAX,
 )
@@ -59,6 +59,30 @@ class PeerHandler(Protocol):
         ...
 
     def on_peer_gone(self, sender: BrokerId) -> None: ...
+
+
+class _Peer:
+    """Who is at the other end, and what it has sent of a frame in pieces."""
+
+    __slots__ = ("gathered", "hello", "kind")
+
+    def __init__(self, hello: Hello) -> None:
+        self.hello = hello
+        self.kind: FrameKind | None = None
+        self.gathered = bytearray()
+
+    def gather(self, kind: FrameKind, piece: memoryview, *, is_last: bool) -> memoryview | None:
+        """Take a piece; returns the whole once it is there. Raises PeerProtocolError."""
+        if self.kind not in (None, kind):
+            raise PeerProtocolError(f"a frame of kind {kind} between pieces of kind {self.kind}")
+        if len(self.gathered) + len(piece) > FRAME_BYTES_MAX:
+            raise PeerProtocolError(f"a frame of more than {FRAME_BYTES_MAX} bytes")
+        self.gathered += piece
+        self.kind = None if is_last else kind
+        if not is_last:
+            return None
+        whole, self.gathered = self.gathered, bytearray()
+        return memoryview(whole)
 
 
 class PeerListener:
@@ -124,8 +148,8 @@ class PeerListener:
     def recheck(self) -> None:
         """Close the connections of peers that would be refused now."""
         for peer, connection in list(self._connections.items()):
-            hello = connection.state
-            reason = self._judge(hello) if isinstance(hello, Hello) else None
+            caller = connection.state
+            reason = self._judge(caller.hello) if isinstance(caller, _Peer) else None
             if reason is not None:
                 self.disconnect(peer, reason)
 
@@ -139,14 +163,19 @@ class PeerListener:
             connection.close("no hello in time", level=logging.WARNING)
 
     def on_frame(self, connection: Connection, frame: memoryview) -> None:
-        hello = connection.state
-        if not isinstance(hello, Hello):
+        peer = connection.state
+        if not isinstance(peer, _Peer):
             self._greet(connection, frame)
             return
-        kind = _KINDS.get(frame[0])
+        is_last = frame[0] < MORE_FOLLOWS
+        kind = _KINDS.get(frame[0] & ~MORE_FOLLOWS)
         if kind is None:
             raise PeerProtocolError(f"a frame of unknown kind {frame[0]}")
-        self._handler.on_peer_frame(hello.sender, kind, frame[1:])
+        body: memoryview | None = frame[1:]
+        if kind is not FrameKind.HEARTBEAT and (peer.kind is not None or not is_last):
+            body = peer.gather(kind, frame[1:], is_last=is_last)
+        if body is not None:
+            self._handler.on_peer_frame(peer.hello.sender, kind, body)
         connection.no_reply()
 
     def _greet(self, connection: Connection, frame: memoryview) -> None:
@@ -163,7 +192,7 @@ class PeerListener:
         earlier = self._connections.get(hello.sender)
         if earlier is not None:
             earlier.close("the peer connected anew")
-        connection.state = hello
+        connection.state = _Peer(hello)
         connection.set_limits(_PEER_LIMITS)
         self._connections[hello.sender] = connection
         self._handler.on_peer_connected(hello)
@@ -189,7 +218,10 @@ class PeerListener:
         return self._authorize(hello)
 
     def on_closed(self, connection: Connection) -> None:
-        hello = connection.state
-        if isinstance(hello, Hello) and self._connections.get(hello.sender) is connection:
-            del self._connections[hello.sender]
-            self._handler.on_peer_gone(hello.sender)
+        peer = connection.state
+        if not isinstance(peer, _Peer):
+            return
+        sender = peer.hello.sender
+        if self._connections.get(sender) is connection:
+            del self._connections[sender]
+            self._handler.on_peer_gone(sender)
