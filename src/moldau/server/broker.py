@@ -38,7 +38,7 @@ from moldau.server.config.schema import Address, ServerConfig
 from moldau.server.descriptors import connections_allowed, raise_limit
 from moldau.server.entry import Endpoints, Entry, enter_cluster
 from moldau.server.ports import Port
-from moldau.server.registration import register
+from moldau.server.registration import Registration, SupersededError
 from moldau.server.settings import fixed_settings, topic_defaults
 from moldau.server.storage import METADATA_TOPIC, METADATA_TOPIC_ID, Storage
 from moldau.service.announcements import ANNOUNCE_METHOD, Announcements
@@ -138,6 +138,7 @@ class BrokerServer:
             is_log_empty=metadata_log.end_index == 0,
         )
         self._broker_id = entry.broker_id
+        self._told_image = entry.image
         transport, driver = self._transport, self._driver = self._open_peers(entry, raft)
         defaults = topic_defaults(config)
         self._partitions = Partitions(
@@ -165,6 +166,15 @@ class BrokerServer:
             self._on_image,
             on_committed=driver.beat_now,
         )
+        self._registration = registration = Registration(
+            config,
+            entry,
+            self._metadata,
+            on_told=self._on_told,
+            on_epoch=transport.set_epoch,
+            is_cut_off=self._is_cut_off,
+            on_removed=self._on_removed,
+        )
         self._build_cluster(transport, driver)
         self._build_services(defaults)
         self._partitions.on_leadership = self._on_partition_leadership
@@ -174,7 +184,7 @@ class BrokerServer:
         self._http.bind(http.host, http.port)
         for port in self._ports:
             port.release()
-        self._follow_peers(self._known_image)
+        self._follow_peers()
         transport.start()
         driver.start()
         self._http.start()
@@ -183,8 +193,9 @@ class BrokerServer:
             self._metadata.settling.add_done_callback(self._task_ended)
         self._keep(self._announcements.run())
         self._keep(self._steward.run())
-        await register(config, entry, self._metadata)
-        transport.set_epoch(self._metadata.image.brokers[self._broker_id].epoch)
+        await registration.make()
+        self._follow_peers()
+        self._keep(registration.keep())
         upkeep = self._make_upkeep()
         upkeep.check_disk()
         self._keep(upkeep.run())
@@ -247,10 +258,27 @@ class BrokerServer:
 
     @property
     def _known_image(self) -> Image:
-        """The image, or what comes nearest to it while there is none."""
-        if self._metadata.image.cluster_id:
-            return self._metadata.image
-        return self._entry.image if self._entry.image.cluster_id else self._metadata.forecast()
+        """The newest image of the cluster that this broker has seen, for knowing its peers.
+
+        Its own lags behind when it was away: the leader, of all brokers, may not be in it yet.
+        """
+        image = self._metadata.image
+        if not image.cluster_id and not self._told_image.cluster_id:
+            return self._metadata.forecast()
+        return max(image, self._told_image, key=lambda known: known.version)
+
+    def _on_told(self, image: Image) -> None:
+        """A member was asked over HTTP."""
+        self._told_image = max(image, self._told_image, key=lambda known: known.version)
+        self._follow_peers()
+
+    def _is_cut_off(self) -> bool:
+        """Whether nothing of the metadata group is heard, or can be answered."""
+        leader = self._metadata.leader
+        if leader == self._broker_id or self._transport is None:
+            return False
+        link = self._transport.links.get(leader)
+        return link is None or not link.is_connected
 
     def _authorize(self, hello: Hello) -> str | None:
         return peer_refusal(
@@ -261,10 +289,11 @@ class BrokerServer:
             epoch=hello.epoch,
         )
 
-    def _follow_peers(self, image: Image) -> None:
+    def _follow_peers(self) -> None:
         driver, transport = self._driver, self._transport
         if driver is None or transport is None:
             return
+        image = self._known_image
         for broker in image.brokers.values():
             if broker.id != self._broker_id and broker.raft is not None:
                 driver.add_peer(broker.id, (broker.raft.host, broker.raft.port))
@@ -273,21 +302,30 @@ class BrokerServer:
                 driver.remove_peer(peer)
         transport.recheck()
         me = image.brokers.get(self._broker_id)
-        if me is not None and me.epoch > transport.epoch:
-            transport.set_epoch(me.epoch)
+        if me is not None:
+            # An earlier start's is renewed in a moment, to the next one; and a newer one than they
+            # know is believed by peers, who would close the connection as soon as they hear of it.
+            epoch = me.epoch if me.process == self._entry.process else me.epoch + 1
+            if epoch > transport.epoch:
+                transport.set_epoch(epoch)
 
     # ---- what the metadata and the groups say
 
     async def _on_image(self, image: Image, gone: list[Gone]) -> None:
-        self._follow_peers(image if image.cluster_id else self._known_image)
+        try:
+            self._registration.check(image)
+        except SupersededError as error:
+            self._on_defect(error)
+            return
+        self._follow_peers()
         if self._broker_id in image.removed_brokers:
             self._on_removed()
         before = self._partitions.topic_names
         self._partitions.forget_logs(gone)
         await self._partitions.reconcile_gently(image)
+        self._announcements.only(image)
         deleted = before - self._partitions.topic_names
         if deleted:
-            self._announcements.only(image)
             self._groups.topics_deleted(deleted)
 
     def on_leadership(self, replica: Replica) -> None:

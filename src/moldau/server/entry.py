@@ -84,6 +84,11 @@ def _check_belongs(config: ServerConfig, identity: Identity) -> None:
             f"the data directory belongs to broker {identity.broker_id}, not to "
             f"{config.broker_id}; start with --id {identity.broker_id}, or choose another directory"
         )
+    if identity.cluster_id is not None and config.cluster_id not in (None, identity.cluster_id):
+        raise ConfigError(
+            f"the data directory belongs to cluster {identity.cluster_id}, not to "
+            f"{config.cluster_id}; leave cluster_id out, or choose another directory"
+        )
 
 
 def _found(config: ServerConfig, storage: Storage) -> Identity:
@@ -120,7 +125,9 @@ async def _join(
             http=endpoints.http,
             rack=config.rack,
             broker_id=broker_id,
-            cluster_id=config.cluster_id if known is None else known.cluster_id,
+            cluster_id=config.cluster_id
+            if known is None
+            else known.cluster_id or config.cluster_id,
         ),
         seconds_max=_JOIN_SECONDS_MAX,
     )

@@ -1,78 +1,214 @@
-"""Owns how a broker makes itself known to its cluster at each start.
+"""Owns this broker's entry in its cluster's list: made at each start, looked after until the end.
 
-Over the link to the metadata leader, as a rule. A broker that was away for long may know nobody's
-address any more, or have forgotten its last registration: then it asks a member over HTTP, which
-needs neither.
+Over the link to the metadata leader, as a rule. A broker that was away may know nobody's address
+any more, or not the broker that leads by now, or have forgotten its last registration: then it asks
+a member over HTTP, which needs none of that. So does one that runs and is cut off, since whoever
+was removed from a group hears nothing from it any more.
 """
 
+import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
+from moldau.client.cluster import ClusterClient
+from moldau.client.errors import ClientError, RejectedError, UnavailableError
 from moldau.metadata.commands import CreateCluster, RegisterBroker
 from moldau.metadata.image import Image
-from moldau.model.errors import ConfigError, ErrorCode, RefusedError
-from moldau.model.topology import JoinRequest
+from moldau.metadata.records import BrokerRegistered, MetadataRecord
+from moldau.metadata.snapshot import decode_image
+from moldau.model.errors import ConfigError, CorruptionError, ErrorCode, MoldauError, RefusedError
+from moldau.model.topology import JoinRequest, Topology
 from moldau.server.config.schema import Address, ServerConfig
 from moldau.server.entry import Entry
-from moldau.server.join import join_cluster
 from moldau.service.metadata_store import MetadataStore
 
 log = logging.getLogger(__name__)
 
 _SUBMIT_SECONDS: Final = 5.0
-_ASK_SECONDS: Final = 2.0
+_ASK_SECONDS: Final = 5.0
+_LOOK_SECONDS: Final = 1.0
+_LOST_SECONDS: Final = 3.0
+"""Longer than an election takes."""
+_FINAL: Final = frozenset(
+    {
+        ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+        ErrorCode.INVALID_REGISTRATION,
+        ErrorCode.UNSUPPORTED_VERSION,
+    }
+)
+"""What every member would say, and for ever."""
 
 
-async def register(config: ServerConfig, entry: Entry, metadata: MetadataStore) -> None:
-    """Returns when this broker's own image has it as it is now. Raises ConfigError."""
-    command = RegisterBroker(
-        id=entry.broker_id,
-        host=entry.endpoints.kafka.host,
-        port=entry.endpoints.kafka.port,
-        rack=config.rack,
-        incarnation=entry.directory_id,
-        process=entry.process,
-        raft=entry.endpoints.raft,
-        http=entry.endpoints.http,
-    )
-    while True:
-        try:
-            if entry.is_founder and not metadata.image.cluster_id:
-                await metadata.submit(CreateCluster(cluster_id=entry.cluster_id))
-            await metadata.submit(command, seconds_max=_SUBMIT_SECONDS)
-            return
-        except RefusedError as error:
-            if error.code is not ErrorCode.REQUEST_TIMED_OUT:
+class SupersededError(MoldauError):
+    """Another process has registered as this broker, from a copy of its data directory."""
+
+
+class Registration:
+    """One start of a broker, as its cluster knows it."""
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        entry: Entry,
+        metadata: MetadataStore,
+        *,
+        on_told: Callable[[Image], None],
+        on_epoch: Callable[[int], None],
+        is_cut_off: Callable[[], bool],
+        on_removed: Callable[[], None],
+    ) -> None:
+        """`on_told` hears a member's image, `on_epoch` of a new registration, as soon as there is
+        one."""
+        self._config = config
+        self._entry = entry
+        self._metadata = metadata
+        self._on_told = on_told
+        self._on_epoch = on_epoch
+        self._is_cut_off = is_cut_off
+        self._on_removed = on_removed
+        self.epoch = 0
+        """0 until it is made."""
+
+    # ---- at start
+
+    async def make(self) -> None:
+        """Returns when this broker's own image has it as it is now. Raises ConfigError."""
+        entry, metadata = self._entry, self._metadata
+        command = RegisterBroker(
+            id=entry.broker_id,
+            host=entry.endpoints.kafka.host,
+            port=entry.endpoints.kafka.port,
+            rack=self._config.rack,
+            incarnation=entry.directory_id,
+            process=entry.process,
+            raft=entry.endpoints.raft,
+            http=entry.endpoints.http,
+        )
+        while True:
+            try:
+                if entry.is_founder and not metadata.image.cluster_id:
+                    await metadata.submit(CreateCluster(cluster_id=entry.cluster_id))
+                await metadata.submit(
+                    command, seconds_max=_SUBMIT_SECONDS, on_decided=self._decided
+                )
+                break
+            except RefusedError as error:
+                if error.code is not ErrorCode.REQUEST_TIMED_OUT:
+                    raise ConfigError(f"the cluster does not take this broker: {error}") from None
+            log.info("waiting for the cluster: no majority of its brokers answers yet")
+            try:
+                for address in self._members():
+                    if await self._introduce(address):
+                        break
+            except RejectedError as error:
                 raise ConfigError(f"the cluster does not take this broker: {error}") from None
-        log.info("waiting for the cluster: no majority of its brokers answers yet")
-        await _ask_members(config, entry, metadata)
+        self.check(metadata.image)
 
+    def _decided(self, records: list[MetadataRecord]) -> None:
+        """From now on the peers refuse earlier registrations, and the image comes through them."""
+        for record in records:
+            if isinstance(record, BrokerRegistered):
+                self._on_epoch(record.epoch)
 
-async def _ask_members(config: ServerConfig, entry: Entry, metadata: MetadataStore) -> None:
-    image = metadata.forecast()
-    request = JoinRequest(
-        incarnation=entry.directory_id,
-        process=entry.process,
-        kafka=entry.endpoints.kafka,
-        raft=entry.endpoints.raft,
-        http=entry.endpoints.http,
-        rack=config.rack,
-        broker_id=entry.broker_id,
-        cluster_id=entry.cluster_id,
-    )
-    for address in _members(config, entry, image):
-        try:
-            await join_cluster(address, request, seconds_max=_ASK_SECONDS)
-        except ConfigError as error:
-            log.debug("%s: %s", address, error)
-        else:
+    def check(self, image: Image) -> None:
+        """Look what an image says of this broker. Raises SupersededError."""
+        me = image.brokers.get(self._entry.broker_id)
+        if me is None:
             return
+        if me.process == self._entry.process:
+            self.epoch = max(self.epoch, me.epoch)
+        elif self.epoch and me.epoch > self.epoch:
+            raise self._superseded()
 
+    def _superseded(self) -> SupersededError:
+        return SupersededError(
+            f"another process runs as broker {self._entry.broker_id}, from a copy of this data "
+            "directory: only the one that was started last may go on"
+        )
 
-def _members(config: ServerConfig, entry: Entry, image: Image) -> Iterable[Address]:
-    if config.join_addr is not None:
-        yield config.join_addr
-    for broker in image.brokers.values():
-        if broker.http is not None and broker.id != entry.broker_id:
-            yield Address(broker.http.host, broker.http.port)
+    # ---- while it runs
+
+    async def keep(self) -> None:
+        """Until cancelled: find out why, if the cluster is not heard any more.
+
+        Raises SupersededError.
+        """
+        lost_seconds = 0.0
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            lost_seconds = lost_seconds + _LOOK_SECONDS if self._is_cut_off() else 0.0
+            if lost_seconds >= _LOST_SECONDS:
+                lost_seconds = 0.0
+                for address in self._members():
+                    if await self._look_at(address):
+                        break
+
+    async def _look_at(self, address: Address) -> bool:
+        """Whether a member could tell how this broker stands."""
+        client = ClusterClient([str(address)], call_seconds_max=_ASK_SECONDS)
+        try:
+            topology = await asyncio.to_thread(client.topology)
+        except ClientError as error:
+            log.debug("%s does not tell: %s", address, error)
+            return False
+        if self._is_newer(topology):
+            for broker in topology.brokers:
+                if broker.id == self._entry.broker_id and broker.epoch > self.epoch:
+                    raise self._superseded()
+        try:
+            return await self._introduce(address)
+        except RejectedError as error:
+            log.warning("%s does not know this broker any more: %s", address, error)
+            if error.code == ErrorCode.DUPLICATE_BROKER_REGISTRATION:
+                self._on_removed()
+            return True
+
+    def _is_newer(self, topology: Topology) -> bool:
+        return (
+            topology.cluster_id == self._entry.cluster_id
+            and topology.version >= self._metadata.image.version
+        )
+
+    # ---- asking members
+
+    async def _introduce(self, address: Address) -> bool:
+        """Whether a member took note of this broker. Raises RejectedError if none ever will."""
+        entry, endpoints = self._entry, self._entry.endpoints
+        request = JoinRequest(
+            incarnation=entry.directory_id,
+            process=entry.process,
+            kafka=endpoints.kafka,
+            raft=endpoints.raft,
+            http=endpoints.http,
+            rack=self._config.rack,
+            broker_id=entry.broker_id,
+            cluster_id=entry.cluster_id,
+        )
+        client = ClusterClient([str(address)], call_seconds_max=_ASK_SECONDS)
+        try:
+            reply = await asyncio.to_thread(client.join, request)
+            image = decode_image(reply.image)
+        except (UnavailableError, CorruptionError) as error:
+            log.debug("%s cannot say now: %s", address, error)
+            return False
+        except RejectedError as error:
+            if error.code in _FINAL:
+                raise
+            # Perhaps of another cluster: its address was a member's once.
+            log.warning("%s does not take this broker: %s", address, error)
+            return False
+        except ClientError as error:
+            log.debug("%s does not answer: %s", address, error)
+            return False
+        self.check(image)
+        self._on_epoch(reply.epoch)
+        self._on_told(image)
+        return True
+
+    def _members(self) -> Iterable[Address]:
+        if self._config.join_addr is not None:
+            yield self._config.join_addr
+        for broker in self._metadata.forecast().brokers.values():
+            if broker.http is not None and broker.id != self._entry.broker_id:
+                yield Address(broker.http.host, broker.http.port)

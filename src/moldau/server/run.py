@@ -4,6 +4,7 @@ import asyncio
 import logging
 import signal
 from collections.abc import Callable
+from typing import Any
 
 from moldau.model.errors import StorageError
 from moldau.server.broker import BrokerInfo, BrokerServer
@@ -71,9 +72,19 @@ async def _serve(config: ServerConfig, on_ready: Callable[[BrokerInfo], None]) -
     )
     started = False
     try:
-        info = await server.start()
+        # It may wait for the cluster, and has to end all the same when it is told to.
+        starting = asyncio.ensure_future(server.start())
+        waiting: set[asyncio.Future[Any]] = {starting, ended}
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():
+            log.info("stopping before the start is complete")
+            starting.cancel()
+            await asyncio.wait({starting})
+        if starting.cancelled():
+            return await ended
+        info = starting.result()
         started = True
-        for doubt in doubtful_settings(config):
+        for doubt in doubtful_settings(config) if info.broker_count == 1 else ():
             log.warning(doubt)
         log.info(
             "broker %d serves %s: %d partitions, %d offline",

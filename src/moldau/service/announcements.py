@@ -7,7 +7,7 @@ The result is a hint, good enough to answer Metadata on any broker.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
@@ -82,6 +82,7 @@ class Announcements:
         self._news = asyncio.Event()
         self.leaders = Leaders()
         self._in_sync: dict[Key, tuple[Leader, tuple[BrokerId, ...]]] = {}
+        self._topics: Mapping[TopicId, object] = {}
         self.on_news: Callable[[], None] = lambda: None
 
     # ---- what this broker leads
@@ -102,12 +103,19 @@ class Announcements:
         self._mine.pop(key, None)
 
     def only(self, image: Image) -> None:
-        """Forget deleted topics."""
+        """Forget topics that were deleted since the last image."""
+        topics = image.topics_by_id
+        before, self._topics = self._topics, topics
+        if before is topics or all(topic_id in topics for topic_id in before):
+            return
         self.leaders = self.leaders.only(image)
-        gone = [key for key in self._in_sync if key[0] not in image.topics_by_id]
+        gone = [key for key in self._in_sync if key[0] not in topics]
         for key in gone:
             del self._in_sync[key]
             self._mine.pop(key, None)
+        if any(key[0] not in before for key in gone):
+            # Of a topic that this broker has not heard of yet, perhaps: let all be told again.
+            self._heard.clear()
 
     # ---- asking
 

@@ -216,6 +216,10 @@ class ClusterService:
     async def join(self, request: JoinRequest) -> JoinReply:
         """Take a broker in, or hear of its new start. Raises RefusedError."""
         cluster_id = self.image.cluster_id
+        if self._me not in self.image.brokers:
+            # Nothing is known yet, or this broker founds the cluster just now: its own number must
+            # not be given away.
+            raise RefusedError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {self._me} is starting")
         if request.cluster_id is not None and request.cluster_id != cluster_id:
             raise RefusedError(
                 ErrorCode.INCONSISTENT_CLUSTER_ID,

@@ -297,10 +297,15 @@ class MetadataStore:
         return self._replica.is_ready
 
     async def submit(
-        self, command: Command, *, seconds_max: float = _SUBMIT_SECONDS_MAX
+        self,
+        command: Command,
+        *,
+        seconds_max: float = _SUBMIT_SECONDS_MAX,
+        on_decided: Callable[[list[MetadataRecord]], None] = lambda _: None,
     ) -> list[MetadataRecord]:
         """Carry out a command; returns its records once they are in this broker's image.
 
+        `on_decided` gets them earlier, as soon as they are committed.
         Raises RefusedError if it cannot be done; nothing has changed then, but for
         REQUEST_TIMED_OUT, when nobody knows.
         """
@@ -329,6 +334,7 @@ class MetadataStore:
                         "to be up",
                     ) from None
             await self._pause()
+        on_decided(records)
         await self.settled(offset, max(1.0, deadline - self._clock.monotonic()))
         return records
 

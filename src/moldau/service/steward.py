@@ -133,6 +133,8 @@ class Steward:
         core = group.core
         if core.members_index >= core.commit or self._is_stopping:
             return
+        # What heartbeats said of an idle group counts from here on.
+        replica.in_sync(_CAUGHT_UP_MS)
         since = driver.now - _CAUGHT_UP_MS
         followers = driver.followers(group)
         ready = {
@@ -192,14 +194,11 @@ class Steward:
 
     def _caught_up(self, replica: Replica) -> list[BrokerId]:
         """Other voters that hold everything, or as good as that, and answer."""
-        since = self._driver.now - _CAUGHT_UP_MS
         alive = self._cluster.alive
         return [
             broker
-            for broker, progress in self._driver.followers(replica.group).items()
-            if broker in replica.members.voters
-            and broker in alive
-            and progress.caught_up_at >= since
+            for broker in replica.in_sync(_CAUGHT_UP_MS)
+            if broker != self._me and broker in alive
         ]
 
     async def hand_over(self) -> None:
