@@ -344,7 +344,7 @@ def elect_leaders(targets: tuple[str, ...], brokers: str) -> None:
         # They are as they should be.
         refused = [one for one in refused if one.code != ErrorCode.ELECTION_NOT_NEEDED]
         if elected:
-            say(f"{counted(len(elected), 'partition')} back with their preferred leaders")
+            say(f"{counted(len(elected), 'partition')} led by the preferred broker again")
         elif not refused:
             say("nothing to do: every preferred broker leads already")
         _report_refusals(refused, "elect the preferred leader of", len(refused))

@@ -113,6 +113,9 @@ class Child:
 
     def reason(self, code: int) -> str:
         """Why it ended: its own words where it had some."""
+        if code < 0:
+            # A signal leaves no time for words; the last line in the log is about something else.
+            return describe_exit(code)
         with open(self._log, "rb") as log:
             log.seek(0, os.SEEK_END)
             log.seek(max(self._log_start, log.tell() - _REASON_BYTES_MAX))
