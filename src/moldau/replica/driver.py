@@ -1,16 +1,15 @@
 """Owns every Raft group of this broker: steps their cores, and runs what they want done.
 
-Everything happens on the event loop. An event is one step of one core; what it wants of log and
-peers is done before the next step of that group. What can be shared between groups waits for the
-end of the loop's turn: one frame per peer, one write of votes, one look at what is flushed. So ten
-proposals of one turn travel as one Append and are answered once.
+Everything happens on the event loop. An event is one step of one core (steps.py); what it wants of
+log and peers is done before the next step of that group. What can be shared between groups waits
+for the end of the loop's turn (turns.py): one frame per peer, one write of votes, one look at what
+is flushed. So ten proposals of one turn travel as one Append and are answered once.
 
-Signs of life are per pair of brokers (heartbeat.py) and reach a core only when it matters to it:
+Signs of life are per pair of brokers (beats.py) and reach a core only when it matters to it:
 before its timer fires, and before it judges a candidate.
 """
 
 import asyncio
-import logging
 import random
 from asyncio import AbstractEventLoop
 from collections import deque
@@ -19,23 +18,14 @@ from typing import Final
 
 from moldau.log.interface import ControlKind, PartitionLog
 from moldau.model.clock import Clock
-from moldau.model.errors import (
-    CorruptionError,
-    DiskFullError,
-    ErrorCode,
-    MoldauError,
-    RefusedError,
-    StorageError,
-)
+from moldau.model.errors import ErrorCode, MoldauError, RefusedError
 from moldau.model.ids import BrokerId, Offset, RaftIndex
 from moldau.raft import events as e
 from moldau.raft.config import RaftConfig
 from moldau.raft.core import RaftCore
-from moldau.raft.errors import RaftError
-from moldau.raft.events import Event, Role
+from moldau.raft.events import Event
 from moldau.raft.membership import NO_BROKER, Members
 from moldau.raft.messages import AppendAnswered, Pong, VoteAsked
-from moldau.raft.progress import FOREVER
 from moldau.records.batch import BatchHeader, stamp
 from moldau.replica.beats import Beats
 from moldau.replica.effects import Effects
@@ -45,17 +35,15 @@ from moldau.replica.heartbeat import PeerBeat
 from moldau.replica.log_view import GroupLog
 from moldau.replica.peer import Peer
 from moldau.replica.peer_codec import GroupKey, Parcel, decode_frame
+from moldau.replica.steps import Steps
 from moldau.replica.timers import GroupTimers
 from moldau.replica.transport import Transport
+from moldau.replica.turns import Turns
 from moldau.replica.vote_writer import Vote, Votes, VoteWriter
-
-log = logging.getLogger(__name__)
 
 HEARTBEAT_MS: Final = 150
 UNCOMMITTED_BYTES_MAX: Final = 64 * 1024 * 1024
 """Of one group: more is refused until a majority has caught up."""
-_BULK_BYTES_PER_TURN_MAX: Final = 4 * 1024 * 1024
-"""Sent to one peer before it is the turn of others."""
 
 
 class Driver:
@@ -76,7 +64,8 @@ class Driver:
     ) -> None:
         """A failed disk is reported through the flusher, which ends the process."""
         self._loop = loop
-        self._clock = clock
+        monotonic = clock.monotonic
+        self._now = now = lambda: int(monotonic() * 1000)
         self._rng = rng
         self._flusher = flusher
         self._transport = transport
@@ -91,17 +80,32 @@ class Driver:
             loop=loop, votes=votes, on_persisted=self._on_votes, on_failure=flusher.report
         )
         self._effects = Effects(peers=self._peers, votes=self._votes, flusher=flusher)
-        self._touched: dict[Group, None] = {}
-        self._is_turning = False
-        self._turn_due = False
-        self._timers = GroupTimers(loop=loop, now=lambda: self.now, on_due=self._on_due)
+        self._steps = Steps(
+            loop=loop,
+            now=now,
+            effects=self._effects,
+            flusher=flusher,
+            peers=self._peers,
+            on_touched=lambda: self._turns.soon(),
+        )
+        self._timers = GroupTimers(loop=loop, now=now, on_due=self._on_due)
         self._beats = Beats(
             loop=loop,
-            now=lambda: self.now,
+            now=now,
             interval_ms=heartbeat_ms,
             peers=self._peers,
             groups=self._groups,
-            handle_all=self._handle_all,
+            handle_all=self._steps.handle_all,
+        )
+        self._turns = Turns(
+            loop=loop,
+            steps=self._steps,
+            effects=self._effects,
+            beats=self._beats,
+            timers=self._timers,
+            votes=self._votes,
+            flusher=flusher,
+            peers=self._peers,
         )
         self._read_number = 0
         self.unknown_total = 0
@@ -123,7 +127,7 @@ class Driver:
     @property
     def now(self) -> int:
         """Milliseconds of the steady clock, as the cores count."""
-        return int(self._clock.monotonic() * 1000)
+        return self._now()
 
     # ---- peers and groups
 
@@ -171,13 +175,13 @@ class Driver:
             voted_for=voted_for,
             may_vote=may_vote,
         )
-        handle = FlushHandle(partition_log, lambda: self._on_flushed(group))
+        handle = FlushHandle(partition_log, lambda: self._steps.touch(group))
         group = Group(
             key=key, log=partition_log, view=view, core=core, owner=owner, flush_handle=handle
         )
         self._groups[wire] = group
         self._names[group.name] = group
-        self._touch(group)
+        self._steps.touch(group)
         if partition_log.flushed_index < partition_log.end_index:
             self._effects.flush_later(group, 0)
         if core.members.voters == (self.me,):
@@ -191,21 +195,9 @@ class Driver:
         del self._groups[group.wire]
         group.is_removed = True
         group.flush_handle.is_dropped = True
-        self._touched.pop(group, None)
-        self._detach(group)
+        self._steps.detach(group)
         if forget_vote:
             self._votes.forget(group.name)
-
-    def _detach(self, group: Group) -> None:
-        """Nothing is sent, promised or answered for the group any more."""
-        for peer in self._peers.values():
-            peer.waiting.pop(group, None)
-            peer.beat.forget(group)
-        reads, group.reads = group.reads, {}
-        for future in reads.values():
-            if not future.done():
-                future.set_exception(RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
-        group.end_transfer(NO_BROKER)
 
     def get(self, key: GroupKey) -> Group | None:
         return self._groups.get(key.wire)
@@ -264,8 +256,8 @@ class Driver:
         group.proposed_bytes += size
         if not group.is_grown:
             group.is_grown = True
-            self._touched[group] = None
-            self._turn_soon()
+            self._steps.touched[group] = None
+            self._turns.soon()
 
     def append_control(self, group: Group, kind: ControlKind, payload: bytes) -> RaftIndex:
         """Append an entry that is no record; on_control says on every member when it counts.
@@ -284,7 +276,7 @@ class Driver:
 
     def campaign(self, group: Group) -> None:
         """Stand for election now, e.g. as the preferred leader of a fresh group."""
-        self._handle(group, e.CampaignAsked())
+        self._steps.handle(group, e.CampaignAsked())
 
     def transfer(self, group: Group, target: BrokerId) -> asyncio.Future[bool]:
         """Hand leadership over. Raises RaftRefusal.
@@ -296,7 +288,7 @@ class Driver:
         if not group.is_running:
             future.set_result(False)
             return future
-        self._handle(group, e.TransferAsked(target))
+        self._steps.handle(group, e.TransferAsked(target))
         group.end_transfer(NO_BROKER)
         group.transfer = (target, future)
         config = self._config
@@ -307,15 +299,15 @@ class Driver:
 
     def restore_vote(self, group: Group) -> None:
         """The group made this broker a voter, and it holds the entry that says so."""
-        self._handle(group, e.VoteRestored())
+        self._steps.handle(group, e.VoteRestored())
 
     def look_at(self, group: Group) -> None:
         """The log's settings changed: what counts as flushed may have, too."""
-        self._touch(group)
+        self._steps.touch(group)
 
     def change_members(self, group: Group, members: Members) -> None:
         """Raises RaftRefusal."""
-        self._handle(group, e.MembersAsked(members))
+        self._steps.handle(group, e.MembersAsked(members))
 
     def read_index(self, group: Group) -> asyncio.Future[Offset]:
         """From which offset on a read is fresh. Raises RaftRefusal; the future RefusedError."""
@@ -323,7 +315,7 @@ class Driver:
         future: asyncio.Future[Offset] = self._loop.create_future()
         group.reads[self._read_number] = future
         try:
-            self._handle(group, e.ReadAsked(self._read_number))
+            self._steps.handle(group, e.ReadAsked(self._read_number))
         except MoldauError:
             del group.reads[self._read_number]
             raise
@@ -347,107 +339,17 @@ class Driver:
     def beat_now(self) -> None:
         """Let all peers hear at the end of this turn what else waits for the next heartbeat."""
         self._beats.is_due = True
-        self._turn_soon()
+        self._turns.soon()
 
     def alive(self, within_ms: int) -> set[BrokerId]:
         """Peers whose heartbeat was heard within that time."""
         return self._beats.alive(within_ms)
 
-    # ---- steps
-
-    def _handle(self, group: Group, event: Event) -> None:
-        """Step the core, and everything that follows at once."""
-        if not group.is_running:
-            return
-        queue = group.queue
-        if group.is_grown:
-            # Whatever happens next happens to the log as it is now.
-            group.is_grown = False
-            queue.append(e.Appended(group.log.end_index))
-        queue.append(event)
-        if group.is_stepping:
-            return
-        group.is_stepping = True
-        now = self.now
-        core, execute = group.core, self._effects.execute
-        try:
-            while queue:
-                try:
-                    for effect in core.step(now, queue.popleft()):
-                        execute(group, effect)
-                except DiskFullError as error:
-                    log.warning("%s: %s", group.name, error)
-                    # The rest of the step never happened, and the core must hear of it next.
-                    queue.appendleft(e.AppendFailed())
-        except (RaftError, CorruptionError) as error:
-            self._fail(group, error)
-        except StorageError as error:
-            self._flusher.report(error)
-            self._fail(group, error)
-        finally:
-            queue.clear()
-            group.is_stepping = False
-        self._touch(group)
-        self._tell(group)
-
-    def _handle_grown(self, group: Group) -> None:
-        """Step what the owner appended in this turn, as one."""
-        group.is_grown = False
-        self._handle(group, e.Appended(group.log.end_index))
-
-    def _is_alone(self, group: Group) -> bool:
-        """Whether this broker leads without followers, and all that it did is done."""
-        core = group.core
-        return (
-            core.role is Role.LEADER
-            and core.progress is group.tracked
-            and group.timer_at != FOREVER
-            and not group.news
-            and not group.has_controls
-        )
-
-    def _advance_alone(self, group: Group) -> None:
-        """The same, and its commit, where this broker is the only member.
-
-        A commit is then all that can come of it: nobody is sent to, no timer comes earlier.
-        """
-        group.is_grown = False
-        core, now, partition_log = group.core, self.now, group.log
-        try:
-            core.step(now, e.Appended(partition_log.end_index))
-            flushed = partition_log.flushed_index
-            if flushed > core.flushed:
-                core.step(now, e.Flushed(flushed, core.truncations))
-        except RaftError as error:
-            self._fail(group, error)
-            self._tell(group)
-            return
-        if core.commit > group.commit_told:
-            group.owner.on_commit(group, self._effects.note_commit(group, core.commit))
-
-    def _tell(self, group: Group) -> None:
-        while group.news:
-            group.news.popleft()()
-
-    def _fail(self, group: Group, error: MoldauError) -> None:
-        log.error("group %s stops: %s", group.name, error)
-        group.failure = error
-        group.news.clear()
-        group.news.append(lambda: group.owner.on_failed(group, error))
-        self._detach(group)
-
-    def _handle_all(self, work: deque[tuple[Group, Event]]) -> None:
-        """Events of many groups. A defect in the owner of one must not cost another its event."""
-        try:
-            while work:
-                self._handle(*work.popleft())
-        finally:
-            if work:
-                self._loop.call_soon(self._handle_all, work)
+    # ---- events of many groups
 
     def _handle_led(self, broker: BrokerId, event: Event) -> None:
         """In every group that this broker leads, with that member."""
-        self._handle_all(
+        self._steps.handle_all(
             deque(
                 (group, event)
                 for group in self._names.values()
@@ -455,11 +357,8 @@ class Driver:
             )
         )
 
-    def _on_flushed(self, group: Group) -> None:
-        self._touch(group)
-
     def _on_votes(self, votes: Mapping[str, Vote]) -> None:
-        self._handle_all(
+        self._steps.handle_all(
             deque(
                 (self._names[name], e.VotePersisted(epoch, voted_for))
                 for name, (epoch, voted_for) in votes.items()
@@ -470,111 +369,17 @@ class Driver:
     def _refresh(self, group: Group) -> None:
         """Let the core know what the brokers' heartbeats said of its members."""
         if group.is_grown:
-            self._handle_grown(group)
+            self._steps.handle_grown(group)
         for heard_at, sign in self._beats.signs(group):
             for effect in group.core.step(heard_at, sign):
                 self._effects.execute(group, effect)
 
-    # ---- the end of a turn
-
-    def _touch(self, group: Group) -> None:
-        """Something happened in the group: look at it at the end of the turn."""
-        if group.is_running:
-            self._touched[group] = None
-            self._turn_soon()
-
-    def _turn_soon(self) -> None:
-        if not self._turn_due and not self._is_turning:
-            self._turn_due = True
-            self._loop.call_soon(self._turn)
-
-    def _turn(self) -> None:
-        self._turn_due = False
-        self._is_turning = True
-        # Also after a defect in an owner: the others' turn is not over.
-        is_more = True
-        try:
-            self._settle()
-            is_more = self._send_bulk()
-            self._settle()
-            for peer in list(self._peers.values()):
-                peer.flush()
-            self._beats.send_due()
-            self._votes.write()
-        finally:
-            self._is_turning = False
-            if is_more or self._touched or self._beats.is_due:
-                self._turn_soon()
-
-    def _settle(self) -> None:
-        """Tell cores what is flushed, follow changes of members, and set timers."""
-        touched = self._touched
-        while touched:
-            group = next(iter(touched))
-            del touched[group]
-            core = group.core
-            if group.is_grown and not core.progress and self._is_alone(group):
-                self._advance_alone(group)
-                continue
-            flushed = group.log.flushed_index
-            if flushed > core.flushed:
-                self._handle(group, e.Flushed(flushed, core.truncations))
-                continue
-            if group.is_grown:
-                self._handle_grown(group)
-                continue
-            if core.commit > group.commit_told:
-                # A full disk cut the step short that would have told.
-                self._effects.tell_commit(group, core.commit)
-                self._tell(group)
-            if group.has_controls:
-                self._effects.tell_controls(group)
-                self._tell(group)
-            if core.progress is not group.tracked:
-                self._beats.track(group)
-            if core.deadline < group.timer_at:
-                self._timers.set(group, core.deadline)
-
     def _on_due(self, group: Group, now: int) -> None:
         self._refresh(group)
         if group.core.deadline <= now:
-            self._handle(group, e.Tick())
+            self._steps.handle(group, e.Tick())
         else:
-            self._touch(group)
-
-    def _send_bulk(self) -> bool:
-        """Send entries to peers that have room; True if it is only the turn of others."""
-        is_more = False
-        for peer in list(self._peers.values()):
-            sent = 0
-            waiting = peer.waiting
-            while waiting and peer.link.has_room:
-                if sent >= _BULK_BYTES_PER_TURN_MAX:
-                    is_more = True
-                    break
-                group = next(iter(waiting))
-                sent += self._send_waiting(peer, group)
-            peer.flush()
-        return is_more
-
-    def _send_waiting(self, peer: Peer, group: Group) -> int:
-        """Send what one group has for a peer; returns its size."""
-        effect = peer.waiting.pop(group)
-        try:
-            event, size = self._effects.send_bulk(peer, group, effect)
-        except (CorruptionError, RefusedError) as error:
-            self._fail(group, error)
-            self._tell(group)
-            return 0
-        except (StorageError, OSError) as error:
-            failure = StorageError(f"{group.name} cannot be read: {error}")
-            self._flusher.report(failure)
-            self._fail(group, failure)
-            self._tell(group)
-            return 0
-        if event is not None:
-            self._handle(group, event)
-        return size
+            self._steps.touch(group)
 
     # ---- what the transport says
 
@@ -600,7 +405,7 @@ class Driver:
             self._refresh(group)
         group.at_hand = parcel
         try:
-            self._handle(group, e.Received(peer.id, message))
+            self._steps.handle(group, e.Received(peer.id, message))
         finally:
             group.at_hand = None
         if isinstance(message, (AppendAnswered, Pong)):
@@ -610,7 +415,7 @@ class Driver:
         self._handle_led(broker, e.PeerFound(broker))
 
     def on_link_room(self, broker: BrokerId) -> None:
-        self._turn_soon()
+        self._turns.soon()
 
     def on_link_lost(self, broker: BrokerId) -> None:
         peer = self._peers.get(broker)

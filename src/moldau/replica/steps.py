@@ -1,0 +1,172 @@
+"""Owns how the core of a group is stepped: one event after another, each with all that follows.
+
+What the core wants of log and peers is done before its next event; what the owner must hear is told
+once the core is at rest. A group that breaks a rule or finds its log damaged stops here, alone.
+"""
+
+import logging
+from asyncio import AbstractEventLoop
+from collections import deque
+from collections.abc import Callable, Mapping
+
+from moldau.model.errors import (
+    CorruptionError,
+    DiskFullError,
+    ErrorCode,
+    MoldauError,
+    RefusedError,
+    StorageError,
+)
+from moldau.model.ids import BrokerId
+from moldau.raft import events as e
+from moldau.raft.errors import RaftError
+from moldau.raft.events import Event, Role
+from moldau.raft.membership import NO_BROKER
+from moldau.raft.progress import FOREVER
+from moldau.replica.effects import Effects
+from moldau.replica.flusher import Flusher
+from moldau.replica.group import Group
+from moldau.replica.peer import Peer
+
+log = logging.getLogger(__name__)
+
+
+class Steps:
+    """Steps the cores of all groups."""
+
+    def __init__(
+        self,
+        *,
+        loop: AbstractEventLoop,
+        now: Callable[[], int],
+        effects: Effects,
+        flusher: Flusher,
+        peers: Mapping[BrokerId, Peer],
+        on_touched: Callable[[], None],
+    ) -> None:
+        """`on_touched`: there are groups to look at, at the end of the turn."""
+        self._loop = loop
+        self._now = now
+        self._effects = effects
+        self._flusher = flusher
+        self._peers = peers
+        self._on_touched = on_touched
+        self.touched: dict[Group, None] = {}
+        """Groups to which something happened in this turn."""
+
+    def touch(self, group: Group) -> None:
+        """Something happened in the group: look at it at the end of the turn."""
+        if group.is_running:
+            self.touched[group] = None
+            self._on_touched()
+
+    # ---- events
+
+    def handle(self, group: Group, event: Event) -> None:
+        """Step the core, and everything that follows at once. Raises RaftRefusal."""
+        if not group.is_running:
+            return
+        queue = group.queue
+        if group.is_grown:
+            # Whatever happens next happens to the log as it is now.
+            group.is_grown = False
+            queue.append(e.Appended(group.log.end_index))
+        queue.append(event)
+        if group.is_stepping:
+            return
+        group.is_stepping = True
+        now = self._now()
+        core, execute = group.core, self._effects.execute
+        try:
+            while queue:
+                try:
+                    for effect in core.step(now, queue.popleft()):
+                        execute(group, effect)
+                except DiskFullError as error:
+                    log.warning("%s: %s", group.name, error)
+                    # The rest of the step never happened, and the core must hear of it next.
+                    queue.appendleft(e.AppendFailed())
+        except (RaftError, CorruptionError) as error:
+            self.fail(group, error)
+        except StorageError as error:
+            self._flusher.report(error)
+            self.fail(group, error)
+        finally:
+            queue.clear()
+            group.is_stepping = False
+        self.touch(group)
+        self.tell(group)
+
+    def handle_all(self, work: deque[tuple[Group, Event]]) -> None:
+        """Events of many groups. A defect in the owner of one must not cost another its event."""
+        try:
+            while work:
+                self.handle(*work.popleft())
+        finally:
+            if work:
+                self._loop.call_soon(self.handle_all, work)
+
+    # ---- what the owner appended
+
+    def handle_grown(self, group: Group) -> None:
+        """Step what the owner appended in this turn, as one."""
+        group.is_grown = False
+        self.handle(group, e.Appended(group.log.end_index))
+
+    def is_alone(self, group: Group) -> bool:
+        """Whether this broker leads without followers, and all that it did is done."""
+        core = group.core
+        return (
+            not core.progress
+            and core.role is Role.LEADER
+            and core.progress is group.tracked
+            and group.timer_at != FOREVER
+            and not group.news
+            and not group.has_controls
+        )
+
+    def advance_alone(self, group: Group) -> None:
+        """As handle_grown, and the commit, where this broker is the only member.
+
+        A commit is then all that can come of it: nobody is sent to, no timer comes earlier.
+        """
+        group.is_grown = False
+        core, now, partition_log = group.core, self._now(), group.log
+        try:
+            core.step(now, e.Appended(partition_log.end_index))
+            flushed = partition_log.flushed_index
+            if flushed > core.flushed:
+                core.step(now, e.Flushed(flushed, core.truncations))
+        except RaftError as error:
+            self.fail(group, error)
+            self.tell(group)
+            return
+        if core.commit > group.commit_told:
+            group.owner.on_commit(group, self._effects.note_commit(group, core.commit))
+
+    # ---- the owner
+
+    def tell(self, group: Group) -> None:
+        """What happened, in order."""
+        while group.news:
+            group.news.popleft()()
+
+    def fail(self, group: Group, error: MoldauError) -> None:
+        """Stop the group; `tell` tells."""
+        log.error("group %s stops: %s", group.name, error)
+        group.failure = error
+        group.news.clear()
+        group.news.append(lambda: group.owner.on_failed(group, error))
+        self.detach(group)
+
+    def detach(self, group: Group) -> None:
+        """Nothing is sent, promised or answered for the group any more."""
+        self.touched.pop(group, None)
+        for peer in self._peers.values():
+            peer.waiting.pop(group, None)
+            peer.beat.forget(group)
+        reads, group.reads = group.reads, {}
+        for future in reads.values():
+            if not future.done():
+                future.set_exception(RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+        group.end_transfer(NO_BROKER)
