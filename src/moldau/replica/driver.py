@@ -65,7 +65,11 @@ class Driver:
         """A failed disk is reported through the flusher, which ends the process."""
         self._loop = loop
         monotonic = clock.monotonic
-        self._now = now = lambda: int(monotonic() * 1000)
+
+        def now() -> int:
+            return int(monotonic() * 1000)
+
+        self._now = now
         self._rng = rng
         self._flusher = flusher
         self._transport = transport
