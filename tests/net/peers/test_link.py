@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from moldau.model.errors import ErrorCode, PeerProtocolError, RefusedError
+from moldau.model.errors import PeerProtocolError
 from moldau.model.ids import BrokerId, TimestampMs
 from moldau.model.slices import FileSlice
 from moldau.net.peers import frames
@@ -30,7 +30,6 @@ from moldau.net.peers.handshake import (
 )
 from moldau.net.peers.link import LinkLimits, PeerLink
 from moldau.net.peers.listener import PeerListener
-from moldau.net.peers.rpc import PeerRpc
 
 ONE, TWO = BrokerId(1), BrokerId(2)
 HELLO = Hello("c", ONE, "dir1", TWO)
@@ -504,105 +503,3 @@ def test_handshakes_survive_the_way_and_what_is_cut_is_refused() -> None:
         for cut in range(len(data)):
             with pytest.raises(PeerProtocolError):
                 decode_answer(data[:cut])
-
-
-# ---- questions
-
-
-class Wire:
-    """Two brokers' questions, without sockets."""
-
-    def __init__(self) -> None:
-        loop = asyncio.get_running_loop()
-        self.is_up = True
-        self.one = PeerRpc(loop=loop, send=lambda *frame: self._carry(self.two, ONE, *frame))
-        self.two = PeerRpc(loop=loop, send=lambda *frame: self._carry(self.one, TWO, *frame))
-
-    def _carry(
-        self, to: PeerRpc, sender: BrokerId, _: BrokerId, kind: FrameKind, chunks: list[Any]
-    ) -> bool:
-        if self.is_up:
-            body = memoryview(b"".join(chunks))
-            asyncio.get_running_loop().call_soon(to.on_frame, sender, kind, body)
-        return self.is_up
-
-
-def test_questions_are_answered_or_refused_with_the_code_of_the_answerer() -> None:
-    async def scenario() -> None:
-        wire = Wire()
-
-        async def reverse(sender: BrokerId, payload: bytes) -> bytes:
-            if not payload:
-                raise RefusedError(ErrorCode.NOT_CONTROLLER, f"go away, {sender}")
-            await asyncio.sleep(0.001 * payload[0])
-            return payload[::-1]
-
-        wire.two.serve(7, reverse)
-        questions = [wire.one.call(TWO, 7, bytes([9 - i, i]), 10) for i in range(9)]
-        assert await asyncio.gather(*questions) == [bytes([i, 9 - i]) for i in range(9)]
-        with pytest.raises(RefusedError, match="go away, 1") as refused:
-            await wire.one.call(TWO, 7, b"", 10)
-        assert refused.value.code is ErrorCode.NOT_CONTROLLER
-        with pytest.raises(RefusedError, match="method 8"):
-            await wire.one.call(TWO, 8, b"", 10)
-
-    run(scenario)
-
-
-def test_a_question_ends_when_nobody_answers_or_the_link_is_lost() -> None:
-    async def scenario() -> None:
-        wire = Wire()
-
-        async def never(sender: BrokerId, payload: bytes) -> bytes:
-            await asyncio.sleep(3600)
-            return b""
-
-        wire.two.serve(1, never)
-        with pytest.raises(RefusedError) as refused:
-            await wire.one.call(TWO, 1, b"", 0.01)
-        assert refused.value.code is ErrorCode.REQUEST_TIMED_OUT
-        asking = asyncio.ensure_future(wire.one.call(TWO, 1, b"", 10))
-        await asyncio.sleep(0)
-        wire.one.peer_lost(TWO)
-        with pytest.raises(RefusedError) as refused:
-            await asking
-        assert refused.value.code is ErrorCode.NETWORK_EXCEPTION
-        wire.is_up = False
-        with pytest.raises(RefusedError, match="no link"):
-            await wire.one.call(TWO, 1, b"", 10)
-        wire.two.stop()
-        await asyncio.sleep(0)
-
-    run(scenario)
-
-
-def test_a_peer_that_asks_too_much_at_once_is_told_so() -> None:
-    async def scenario() -> None:
-        wire = Wire()
-        gate = asyncio.Event()
-
-        async def wait(sender: BrokerId, payload: bytes) -> bytes:
-            await gate.wait()
-            return b"ok"
-
-        wire.two.serve(1, wait)
-        asking = [asyncio.ensure_future(wire.one.call(TWO, 1, b"", 30)) for _ in range(100)]
-        await asyncio.sleep(0.02)
-        gate.set()
-        results = await asyncio.gather(*asking, return_exceptions=True)
-        assert results.count(b"ok") == 64
-        refused = [result for result in results if isinstance(result, RefusedError)]
-        assert len(refused) == 36
-        assert {error.code for error in refused} == {ErrorCode.THROTTLING_QUOTA_EXCEEDED}
-
-    run(scenario)
-
-
-def test_questions_that_end_early_are_refused_as_a_breach_of_the_protocol() -> None:
-    async def scenario() -> None:
-        wire = Wire()
-        for kind in (FrameKind.REQUEST, FrameKind.REPLY, FrameKind.FAILURE):
-            with pytest.raises(PeerProtocolError):
-                wire.one.on_frame(TWO, kind, memoryview(b"\0\0\0"))
-
-    run(scenario)
