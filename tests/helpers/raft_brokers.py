@@ -182,20 +182,23 @@ class Broker:
         self.driver.start()
         self.is_running = True
         for number, members in self.members.items():
-            self._open(number, members)
+            self.open(number, members)
 
     def add(self, number: int, members: Members) -> Group:
         self.members[number] = members
-        return self._open(number, members)
+        return self.open(number, members)
 
-    def _open(self, number: int, members: Members) -> Group:
+    def open(self, number: int, members: Members) -> Group:
+        self.open_log(number)
+        self.owners[number] = Owner()
+        return self.driver.add_group(key(number), self.logs[number], members, self.owners[number])
+
+    def open_log(self, number: int) -> None:
         if self.directory is not None:
             files = OsFiles(self.directory)
             self.logs[number] = open_disk_log(files, f"log{number}", self.log_config)
         elif number not in self.logs:
             self.logs[number] = MemoryLog(self.log_config)
-        self.owners[number] = Owner()
-        return self.driver.add_group(key(number), self.logs[number], members, self.owners[number])
 
     def stop(self) -> None:
         """As a process that ends: links break, logs are closed."""
@@ -220,6 +223,8 @@ class Broker:
 class Cluster:
     """Brokers 1 to n, all of them peers."""
 
+    broker_type: type[Broker] = Broker
+
     def __init__(
         self,
         count: int,
@@ -236,7 +241,7 @@ class Cluster:
         self.brokers: dict[int, Broker] = {}
         for number in range(1, count + 1):
             place = directory / f"b{number}" if directory is not None else None
-            self.brokers[number] = Broker(self, number, place, flush)
+            self.brokers[number] = self.broker_type(self, number, place, flush)
 
     async def __aenter__(self) -> "Cluster":
         for broker in self.brokers.values():

@@ -8,7 +8,7 @@ and a command is answered when the broker that was asked has its effect in its o
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from typing import Final, Protocol
 
@@ -158,6 +158,8 @@ class MetadataStore:
         """Reconciled up to here."""
         self._records_since_snapshot = 0
         self._gone: list[Gone] = []
+        self._once_held: set[Gone] = set()
+        """What an earlier process may have left here, by the log that this one found."""
         self._moved = asyncio.Event()
         self._news = asyncio.Event()
         self._leader_news = asyncio.Event()
@@ -180,15 +182,25 @@ class MetadataStore:
         elif stored.start_offset > 0:
             raise CorruptionError("the metadata log has lost its beginning and has no snapshot")
         self._settled = self._applied
+        image, left = self._look_ahead()
+        self._once_held = {*left, *_held(image, self._me)}
 
     def forecast(self) -> Image:
         """The image with what the log holds beyond the committed part: good for addresses only."""
+        return self._look_ahead()[0]
+
+    def _look_ahead(self) -> tuple[Image, list[Gone]]:
+        """The forecast, and what this broker holds no more by then."""
         image = self.image
+        left: list[Gone] = []
         for batch in self._replica.log.batches(self._applied):
             for record in read_records(batch):
                 if record.value is not None:
-                    image = apply(image, decode_record(record.value))
-        return image
+                    change = decode_record(record.value)
+                    before, image = image, apply(image, change)
+                    if isinstance(change, (TopicDeleted, ReplicasReached)):
+                        left += _left(before, image, change.topic_id, self._me)
+        return image, left
 
     @property
     def is_empty(self) -> bool:
@@ -246,8 +258,9 @@ class MetadataStore:
             replica.watchers[self] = None
 
     def _on_image(self, offset: Offset, image: Image) -> None:
-        for topic_id in self.image.topics_by_id:
-            self._gone += _left(self.image, image, topic_id, self._me)
+        held = set(_held(image, self._me))
+        # The log that would have told of deletions is gone, and with it what was not applied yet.
+        self._gone += sorted({*self._once_held, *_held(self.image, self._me)} - held)
         self._applied, self.image = offset, image
         self._moved.set()
 
@@ -316,7 +329,7 @@ class MetadataStore:
                 records, offset = await self._submit_once(command, deadline)
                 break
             except RefusedError as error:
-                if is_repeated and self._was_done(command, error):
+                if is_repeated and await self._was_done(command, error):
                     return []
                 if error.code not in _RETRIED:
                     raise
@@ -349,12 +362,17 @@ class MetadataStore:
         """Whoever waits for a leader may try again."""
         self._leader_news.set()
 
-    def _was_done(self, command: Command, error: RefusedError) -> bool:
-        return (
-            isinstance(command, CreateTopic)
-            and error.code is ErrorCode.TOPIC_ALREADY_EXISTS
-            and command.topic_id in self.image.topics_by_id
-        )
+    async def _was_done(self, command: Command, error: RefusedError) -> bool:
+        """Whether a refusal means that an earlier try was carried out."""
+        if not isinstance(command, CreateTopic) or (
+            error.code is not ErrorCode.TOPIC_ALREADY_EXISTS
+        ):
+            return False
+        if command.topic_id not in self.image.topics_by_id:
+            # The leader has it; here it may not be known yet.
+            with suppress(RefusedError):
+                await self.fresh()
+        return command.topic_id in self.image.topics_by_id
 
     async def _submit_once(
         self, command: Command, deadline: float
@@ -388,7 +406,11 @@ class MetadataStore:
             batch = build_batch(
                 [Record(Offset(0), now, None, encode_record(record), []) for record in records]
             )
-            error = await commit_batch(self._replica, batch)
+            try:
+                error = await commit_batch(self._replica, batch)
+            except RefusedError as refusal:
+                # Nothing was appended: leadership is being handed over, or too much waits already.
+                raise RefusedError(ErrorCode.NOT_CONTROLLER, refusal.message) from None
             if error is not ErrorCode.NONE:
                 raise RefusedError(error, "the metadata log did not take the change")
             # The commit was applied before it was told.
@@ -419,6 +441,14 @@ class MetadataStore:
         for record in decide(command, image):
             image = apply(image, record)
         return image
+
+
+def _held(image: Image, me: BrokerId) -> Iterator[Gone]:
+    """All that this broker holds by an image."""
+    for topic in image.topics.values():
+        for partition in topic.partitions:
+            if me in partition.replicas:
+                yield topic.name, topic.topic_id, partition.index
 
 
 def _left(before: Image, after: Image, topic_id: TopicId, me: BrokerId) -> list[Gone]:

@@ -1,0 +1,345 @@
+"""Replicas of one partition on three brokers: what is promised survives a change of leaders."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from raft_brokers import propose as propose_plain
+from raft_brokers import until
+from replica_brokers import (
+    ReplicaCluster,
+    Watching,
+    make_batch,
+    members,
+    propose,
+    values,
+    write,
+)
+
+from moldau.model.errors import ErrorCode, RefusedError
+from moldau.model.flush import FlushPolicy
+from moldau.model.ids import BrokerId, Offset, ProducerId
+from moldau.raft.membership import Members
+from moldau.replica.replica import Replica
+
+PRODUCER = ProducerId(4)
+
+
+def remembered(replica: Replica, producer: int = PRODUCER) -> list[tuple[int, int]]:
+    """Sequence and offset of the producer's batches, as the replica knows them."""
+    state = replica.producers.get(ProducerId(producer))
+    batches = [] if state is None else state.batches
+    return [(batch.base_sequence, batch.base_offset) for batch in batches]
+
+
+async def test_a_deposed_leader_fails_all_who_wait_and_follows_the_next_one() -> None:
+    async with ReplicaCluster(3) as cluster:
+        cluster.add_group()
+        old = await cluster.ready()
+        await write(old.replica, make_batch(b"kept"))
+        await cluster.alike()
+        cluster.cut_off(old)
+        told: list[ErrorCode] = []
+        watcher = Watching()
+        old.replica.watchers[watcher] = None
+        proposal = propose(old.replica, make_batch(b"lost"))
+        old.replica.when_committed(proposal.end_offset, told.append)
+        old.replica.trim(Offset(1), told.append)
+        await until(lambda: len(told) == 2, "the answers")
+        assert told == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 2
+        assert (watcher.gone, old.replica.watchers) == (1, {})
+        assert (old.replica.is_leader, old.replica.is_ready) == (False, False)
+        assert old.replica.high_watermark == 1
+        new = await cluster.ready(other_than=old.id)
+        await write(new.replica, make_batch(b"next"))
+        cluster.introduce()
+        await cluster.alike()
+        assert values(old.replica) == [b"kept", b"next"]
+        # A trim that was cut off with the records does not come back.
+        assert [broker.replica.log.start_offset for broker in cluster.all] == [0, 0, 0]
+        assert (len(told), watcher.gone) == (2, 1)
+
+
+async def test_a_new_leader_is_told_once_it_is_ready_and_followers_hear_who_leads() -> None:
+    async with ReplicaCluster(3) as cluster:
+        cluster.add_group()
+        leader = await cluster.ready()
+        others = [broker for broker in cluster.all if broker is not leader]
+        await until(
+            lambda: all(broker.replica.leader == leader.id for broker in others), "followers"
+        )
+        assert leader.listeners[0].leaders[-1] == (leader.id, True)
+        assert leader.listeners[0].leaders.count((leader.id, True)) == 1
+        for broker in others:
+            assert broker.listeners[0].leaders[-1] == (leader.id, False)
+            assert broker.replica.in_sync(10_000) == ()
+        assert leader.replica.in_sync(10_000) == (1, 2, 3)
+        assert leader.replica.members.voters == (1, 2, 3)
+
+
+async def test_a_follower_takes_nothing_from_clients() -> None:
+    async with ReplicaCluster(3) as cluster:
+        cluster.add_group()
+        leader = await cluster.ready()
+        await write(leader.replica, make_batch(b"a"))
+        await cluster.alike()
+        follower = next(broker for broker in cluster.all if broker is not leader)
+        for act in (
+            follower.replica.check_leading,
+            lambda: propose(follower.replica, make_batch(b"b")),
+            lambda: follower.replica.trim(Offset(1), lambda _: None),
+        ):
+            with pytest.raises(RefusedError) as refused:
+                act()
+            assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        with pytest.raises(RefusedError, match=f"broker {leader.id} leads t-0"):
+            follower.replica.check_leading()
+        leader.replica.check_leading()
+        assert values(follower.replica) == [b"a"]
+
+
+@pytest.mark.parametrize("is_on_disk", [False, True])
+async def test_a_retry_after_a_failover_gets_the_original_offset_and_is_stored_once(
+    is_on_disk: bool, tmp_path: Path
+) -> None:
+    async with ReplicaCluster(3, directory=tmp_path if is_on_disk else None) as cluster:
+        cluster.add_group()
+        first = await cluster.ready()
+        await write(first.replica, make_batch(b"x"))
+        originals = [
+            await write(first.replica, make_batch(b"%d" % n, producer=4, sequence=n))
+            for n in range(3)
+        ]
+        await cluster.alike()
+        for broker in cluster.all:
+            assert remembered(broker.replica) == [(0, 1), (1, 2), (2, 3)]
+        first.stop()
+        second = await cluster.ready(other_than=first.id)
+        for n, original in enumerate(originals):
+            again = await write(second.replica, make_batch(b"%d" % n, producer=4, sequence=n))
+            assert again == original
+        with pytest.raises(RefusedError) as refused:
+            propose(second.replica, make_batch(b"gap", producer=4, sequence=9))
+        assert refused.value.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        await write(second.replica, make_batch(b"3", producer=4, sequence=3))
+        await cluster.restart(first.id)
+        await cluster.alike()
+        third = await cluster.lead(first.id)
+        again, _ = await write(third.replica, make_batch(b"3", producer=4, sequence=3))
+        assert again.base_offset == 4
+        assert values(third.replica) == [b"x", b"0", b"1", b"2", b"3"]
+
+
+async def test_what_a_deposed_leader_knew_of_producers_is_cut_with_its_records() -> None:
+    async with ReplicaCluster(3) as cluster:
+        cluster.add_group()
+        old = await cluster.ready()
+        await write(old.replica, make_batch(b"0", producer=4, sequence=0))
+        await write(old.replica, make_batch(b"e0", producer=5, sequence=0))
+        await cluster.alike()
+        cluster.cut_off(old)
+        # Of 4 something is left, of 5 only what its new epoch has pushed out, of 6 nothing.
+        propose(old.replica, make_batch(b"lost", producer=4, sequence=1))
+        propose(old.replica, make_batch(b"lost", producer=5, sequence=0, epoch=1))
+        propose(old.replica, make_batch(b"lost", producer=6, sequence=0))
+        assert remembered(old.replica, 6) == [(0, 4)]
+        new = await cluster.ready(other_than=old.id)
+        await write(new.replica, make_batch(b"other"))
+        cluster.introduce()
+        await cluster.alike()
+        for broker in cluster.all:
+            assert remembered(broker.replica, 4) == [(0, 0)]
+            assert remembered(broker.replica, 5) == [(0, 1)]
+            assert remembered(broker.replica, 6) == []
+        again = await cluster.lead(old.id)
+        for producer, sequence, place in ((4, 1, 3), (6, 0, 4)):
+            stored, _ = await write(
+                again.replica, make_batch(b"anew", producer=producer, sequence=sequence)
+            )
+            assert stored.base_offset == place
+        original, _ = await write(again.replica, make_batch(b"e0", producer=5, sequence=0))
+        assert original.base_offset == 1
+        assert values(again.replica) == [b"0", b"e0", b"other", b"anew", b"anew"]
+
+
+async def test_a_snapshot_brings_the_producers_to_who_fell_behind_the_start(
+    tmp_path: Path,
+) -> None:
+    async with ReplicaCluster(3, directory=tmp_path) as cluster:
+        cluster.add_group()
+        leader = await cluster.ready()
+        await write(leader.replica, make_batch(b"a", producer=4, sequence=0))
+        await cluster.alike()
+        late = next(broker for broker in cluster.all if broker is not leader)
+        late.stop()
+        leader = await cluster.ready()
+        for n in range(1, 6):
+            await write(leader.replica, make_batch(b"%d" % n, producer=4, sequence=n))
+        done: list[ErrorCode] = []
+        leader.replica.trim(Offset(6), done.append)
+        await until(lambda: done == [ErrorCode.NONE], "the trim")
+        await write(leader.replica, make_batch(b"b", producer=5, sequence=0))
+        await cluster.restart(late.id)
+        await cluster.alike()
+        assert (late.replica.log.start_offset, values(late.replica)) == (6, [b"b"])
+        assert remembered(late.replica) == [(n, n) for n in range(1, 6)]
+        # Also after a restart: the snapshot was kept beside the log that it began.
+        late.stop()
+        await cluster.restart(late.id)
+        await cluster.alike()
+        assert remembered(late.replica) == [(n, n) for n in range(1, 6)]
+        await cluster.lead(late.id)
+        again, _ = await write(late.replica, make_batch(b"5", producer=4, sequence=5))
+        assert again.base_offset == 5
+        assert remembered(late.replica, 5) == [(0, 6)]
+
+
+async def test_a_snapshot_says_nothing_of_what_comes_after_its_offset() -> None:
+    async with ReplicaCluster(1) as cluster:
+        cluster.add_group()
+        leader = await cluster.ready()
+        for n in range(3):
+            await write(leader.replica, make_batch(b"%d" % n, producer=4, sequence=n))
+        payload = leader.replica.snapshot(leader.group(), Offset(2))
+        leader.replica.on_reset(leader.group(), Offset(2), payload)
+        assert remembered(leader.replica) == [(0, 0), (1, 1)]
+
+
+async def test_a_snapshot_that_cannot_be_read_ends_the_replica_and_not_the_broker() -> None:
+    async with ReplicaCluster(1) as cluster:
+        cluster.add_group()
+        leader = await cluster.ready()
+        await write(leader.replica, make_batch(b"a", producer=4, sequence=0))
+        leader.replica.on_reset(leader.group(), Offset(0), b"damaged")
+        assert [type(error).__name__ for error in leader.listeners[0].failures] == [
+            "CorruptionError"
+        ]
+        assert (remembered(leader.replica), leader.failures) == ([(0, 0)], [])
+
+
+async def test_records_deleted_on_the_leader_are_deleted_on_all_also_after_a_restart(
+    tmp_path: Path,
+) -> None:
+    async with ReplicaCluster(3, directory=tmp_path) as cluster:
+        cluster.add_group()
+        leader = await cluster.ready()
+        for n in range(5):
+            await write(leader.replica, make_batch(b"%d" % n))
+        await cluster.alike()
+        absent = next(broker for broker in cluster.all if broker is not leader)
+        absent.stop()
+        leader = await cluster.ready()
+        done: list[ErrorCode] = []
+        leader.replica.trim(Offset(3), done.append)
+        assert (done, leader.replica.log.start_offset) == ([], 0)
+        await until(lambda: done == [ErrorCode.NONE], "the trim")
+        assert leader.replica.log.start_offset == 3
+        await cluster.restart(absent.id)
+        await until(
+            lambda: all(broker.replica.log.start_offset == 3 for broker in cluster.all), "the trims"
+        )
+        await cluster.alike()
+        for broker in cluster.all:
+            assert values(broker.replica) == [b"3", b"4"]
+
+
+async def test_a_second_trim_waits_for_its_own_and_an_older_one_takes_nothing_back() -> None:
+    async with ReplicaCluster(1) as cluster:
+        cluster.add_group()
+        leader = await cluster.ready()
+        for n in range(4):
+            await write(leader.replica, make_batch(b"%d" % n))
+        told: list[str] = []
+        leader.replica.trim(Offset(3), lambda _: told.append("three"))
+        await until(lambda: told == ["three"], "the trim")
+        leader.replica.trim(Offset(1), lambda _: told.append("one"))
+        await until(lambda: told == ["three", "one"], "the trim")
+        assert leader.replica.log.start_offset == 3
+
+
+async def test_one_that_learns_votes_when_its_group_has_made_it_a_voter_and_not_before() -> None:
+    async with ReplicaCluster(4) as cluster:
+        first = members((1, 2, 3))
+        for number in (1, 2, 3):
+            cluster.at(number).add(0, first)
+        leader = await cluster.ready()
+        for n in range(3):
+            await write(leader.replica, make_batch(b"%d" % n))
+        learner = cluster.at(4)
+        learner.add(0, members((1, 2, 3), (4,)))
+        core = learner.group().core
+        assert not core.may_vote
+        await change_members(cluster, members((1, 2, 3), (4,)))
+        await cluster.alike()
+        assert (core.may_vote, core.is_voter) == (False, False)
+        restored_at: list[bool] = []
+        restore = learner.driver.restore_vote
+        learner.driver.restore_vote = lambda group: (  # type: ignore[method-assign]
+            restored_at.append(core.members_index < core.commit) or restore(group)
+        )
+        await change_members(cluster, members((1, 2, 3, 4)))
+        await until(lambda: core.may_vote, "the vote")
+        assert restored_at == [True]
+        await write((await cluster.ready()).replica, make_batch(b"more"))
+        await cluster.alike()
+        assert len(restored_at) == 1
+        assert (await cluster.lead(4)).replica.leader == 4
+
+
+async def change_members(cluster: ReplicaCluster, wanted: Members) -> None:
+    leader = await cluster.ready()
+    leader.driver.change_members(leader.group(), wanted)
+    await until(
+        lambda: (
+            leader.replica.members == wanted
+            and leader.group().core.members_index < leader.group().core.commit
+        ),
+        "the members",
+    )
+
+
+async def test_a_voter_that_its_own_log_calls_a_voter_votes_after_a_restart() -> None:
+    async with ReplicaCluster(4) as cluster:
+        for number in (1, 2, 3):
+            cluster.at(number).add(0, members((1, 2, 3)))
+        await cluster.ready()
+        late = cluster.at(4)
+        late.add(0, members((1, 2, 3), (4,)))
+        await change_members(cluster, members((1, 2, 3), (4,)))
+        await cluster.alike()
+        late.stop()
+        await cluster.restart(4)
+        assert not late.group().core.may_vote
+        await cluster.alike()
+        await change_members(cluster, members((1, 2, 3, 4)))
+        await cluster.alike()
+        late.stop()
+        await cluster.restart(4)
+        assert late.group().core.may_vote
+
+
+async def test_records_of_an_interval_policy_are_committed_by_a_majority_without_flushes() -> None:
+    async with ReplicaCluster(3, flush=FlushPolicy.NEVER) as cluster:
+        cluster.add_group()
+        leader = await cluster.ready()
+        cluster.cut_off(leader)
+        propose(leader.replica, make_batch(b"a"))
+        await asyncio.sleep(0.05)
+        # Alone it has no majority, whatever the disk does.
+        assert leader.replica.high_watermark == 0
+        new = await cluster.ready(other_than=leader.id)
+        assert propose_plain(new) == 1
+        await until(lambda: new.replica.high_watermark == 1, "the commit")
+
+
+async def test_in_sync_are_those_that_were_heard_lately() -> None:
+    async with ReplicaCluster(3) as cluster:
+        cluster.add_group()
+        leader = await cluster.ready()
+        await until(lambda: leader.replica.in_sync(10_000) == (1, 2, 3), "all in sync")
+        absent = next(broker for broker in cluster.all if broker is not leader)
+        absent.stop()
+        await until(lambda: absent.id not in leader.replica.in_sync(100), "one out of sync")
+        others = [broker.id for broker in cluster.running]
+        await until(lambda: set(leader.replica.in_sync(5_000)) >= set(others), "the others")
+        assert BrokerId(leader.id) in leader.replica.in_sync(0)
