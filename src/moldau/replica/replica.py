@@ -5,9 +5,11 @@ that offset is called back. Everything runs on the event loop, by callbacks and 
 because this is the path of every record.
 """
 
+import asyncio
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from moldau.log.interface import ControlKind, LogConfig, LogRead, PartitionLog
@@ -43,6 +45,8 @@ from moldau.replica.producers import ProducerTable
 _new_header = tuple.__new__
 _SNAPSHOT_BYTES = 64 * 1024 * 1024
 """A producer snapshot is taken after this much new data, so that a restart replays little."""
+
+_COPIES_SECONDS = 0.005
 
 LAG_MS_MAX = 10_000
 """A follower that was behind for longer is not in sync."""
@@ -133,6 +137,8 @@ class Replica:
         self._is_leading = False
         self.is_ready = False
         """Leads, and its own epoch's no-op is committed: offsets that it tells are true."""
+        self.copies_min = 1
+        """min.insync.replicas: on so many disks before acks=all is answered."""
         self._bytes_since_snapshot = 0
         self.producers = ProducerTable()
         self._load_state()
@@ -333,6 +339,48 @@ class Replica:
             waiters.insert(index, (offset, callback))
         else:
             waiters.append((offset, callback))
+
+    def is_acknowledged(self, offset: Offset) -> bool:
+        """Whether acks=all may be answered for all below `offset`."""
+        return offset <= self.high_watermark and (self.copies_min == 1 or self._is_copied(offset))
+
+    def when_acknowledged(self, offset: Offset, callback: Callable[[ErrorCode], None]) -> None:
+        """Call back once acks=all may be answered, or never may be.
+
+        A commit is a majority. Where min.insync.replicas is more than that, the others are looked
+        after until so many have it: such topics are rare.
+        """
+        if self.copies_min <= 1:
+            self.when_committed(offset, callback)
+        else:
+            self.when_committed(offset, partial(self._look_for_copies, offset, callback))
+
+    def _look_for_copies(
+        self, offset: Offset, callback: Callable[[ErrorCode], None], code: ErrorCode
+    ) -> None:
+        if code is not ErrorCode.NONE:
+            callback(code)
+        elif not self.is_leader:
+            callback(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        elif self._is_copied(offset):
+            callback(ErrorCode.NONE)
+        else:
+            asyncio.get_running_loop().call_later(
+                _COPIES_SECONDS, self._look_for_copies, offset, callback, code
+            )
+
+    def _is_copied(self, offset: Offset) -> bool:
+        """Whether enough voters have everything below `offset` on their disks."""
+        voters = self.members
+        if self.copies_min <= voters.quorum:
+            return True
+        index = self.log.index_of(offset)
+        copies = (self.log.flushed_index >= index) + sum(
+            progress.flushed >= index
+            for broker, progress in self._driver.followers(self.group).items()
+            if broker in voters.voters
+        )
+        return copies >= self.copies_min
 
     # ---- reading
 

@@ -76,6 +76,7 @@ class Hosted:
 
     def configure(self, config: TopicConfig) -> None:
         self.config = config
+        self.replica.copies_min = config.insync_replicas_min
         self.codec = codec_of(config.compression_type)
         self.is_compacted = config.compacted
         self.deletes = "delete" in config.cleanup_policy
@@ -343,7 +344,8 @@ class Partitions:
         """Delete logs that a start found no longer wanted, before anything is opened."""
         with self._flusher.fencing():
             for name, topic_id, index in gone:
-                if (name, index) not in self._hosted:
+                hosted = self._hosted.get((name, index))
+                if hosted is None or hosted.replica.topic_id != topic_id:
                     self._drop_log(name, topic_id, index)
 
     async def wait_led(self) -> None:

@@ -43,7 +43,10 @@ class Waiting:
         self.log = SimpleNamespace(start_offset=Offset(0))
         self.callbacks: list[Callable[[ErrorCode], None]] = []
 
-    def when_committed(self, _: Offset, callback: Callable[[ErrorCode], None]) -> None:
+    def is_acknowledged(self, offset: Offset) -> bool:
+        return offset <= self.high_watermark
+
+    def when_acknowledged(self, _: Offset, callback: Callable[[ErrorCode], None]) -> None:
         self.callbacks.append(callback)
 
 

@@ -104,7 +104,7 @@ def _handle_single(
         proposal.append_time,
         replica.log.start_offset,
     )
-    if acks != ACKS_ALL or proposal.end_offset <= replica.high_watermark:
+    if acks != ACKS_ALL or replica.is_acknowledged(proposal.end_offset):
         call.connection.reply((reply,))
         return None
     later = call.defer()
@@ -119,7 +119,7 @@ def _handle_single(
             call.reply(_response_of(call, topic, answer))
 
     deadlines.add(later, timeout_ms, settle)
-    replica.when_committed(proposal.end_offset, settle)
+    replica.when_acknowledged(proposal.end_offset, settle)
     return None
 
 
@@ -171,7 +171,7 @@ def _handle_many(call: Call, acks: int, request: ProduceRequest) -> ProduceRespo
                 log_start_offset=replica.log.start_offset,
             )
             answers.append(answer)
-            if acks == ACKS_ALL and proposal.end_offset > replica.high_watermark:
+            if acks == ACKS_ALL and not replica.is_acknowledged(proposal.end_offset):
                 waiting.append((replica, proposal.end_offset, answer))
     if acks == ACKS_NONE:
         if failed:
@@ -185,7 +185,7 @@ def _handle_many(call: Call, acks: int, request: ProduceRequest) -> ProduceRespo
         return _with_leaders(call, response) if failed else response
     pending = PendingProduce(call, response, [answer for _, _, answer in waiting], failed)
     for number, (replica, end_offset, _) in enumerate(waiting):
-        replica.when_committed(end_offset, partial(pending.settle, number))
+        replica.when_acknowledged(end_offset, partial(pending.settle, number))
     pending.start(request.timeout_ms)
     return None
 
