@@ -135,7 +135,7 @@ def test_a_cluster_lives_through_a_kill_a_join_a_move_and_a_farewell(cluster):
 def test_in_the_foreground_a_broker_that_dies_comes_back_and_ctrl_c_ends_all(cluster, spawn):
     process = spawn("cluster", "start", "-n", "1", "--data-dir", cluster.directory, *FREE)
     printed = [process.stdout.readline() for _ in range(3)]
-    assert printed[1].split()[-1] == "ready", printed + [cluster.logs()]
+    assert printed[1].split()[-1] == "ready", [*printed, cluster.logs()]
     assert printed[2].startswith("export MOLDAU_BROKERS=127.0.0.1:")
     first = load_state(cluster.directory).brokers[0].process
     os.kill(first.pid, signal.SIGKILL)

@@ -98,7 +98,7 @@ class LazyGroup(ExamplesMixin, click.Group):
         rows = [(name, lazy.summary) for name, lazy in self._lazy.items()]
         for name in super().list_commands(ctx):
             command = super().get_command(ctx, name)
-            if command is not None:
+            if command is not None and not command.hidden:
                 rows.append((name, command.get_short_help_str(_SUMMARY_CHARACTERS_MAX)))
         with formatter.section("Commands"):
             formatter.write_dl(rows)

@@ -214,7 +214,7 @@ class Supervisor:
     def _leave_down(self, watched: _Watched, state: str, reason: str) -> None:
         watched.wanted = False
         self._set(watched, state, reason)
-        self._notify(f"broker {watched.member.id} is left down: {reason}")
+        self._notify(f"broker {watched.member.id} is left down: {'; '.join(reason.splitlines())}")
 
     def _back_off(self, watched: _Watched, reason: str, code: int) -> None:
         now = self._now()

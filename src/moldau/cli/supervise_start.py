@@ -15,6 +15,7 @@ from pathlib import Path
 from moldau.cli.errors import CommandError, ExitCode
 from moldau.cli.output import counted, say
 from moldau.cli.signals import stop_signals
+from moldau.cli.supervise_child import log_path
 from moldau.cli.supervise_control import ask, state_of
 from moldau.cli.supervise_ports import check_ports, nth_ports, plan_ports
 from moldau.cli.supervise_state import (
@@ -178,13 +179,31 @@ def run_here(directory: Path, state: ClusterState, on_settled: Callable[[], obje
             came_up = supervisor.run(stop, on_settled)
         except KeyboardInterrupt:
             return ExitCode.INTERRUPTED
-    return ExitCode.OK if came_up else ExitCode.FAILED
+    if not came_up:
+        raise _not_started(directory, state, "no broker came up")
+    return ExitCode.OK
+
+
+def _not_started(directory: Path, state: ClusterState | None, otherwise: str) -> CommandError:
+    """What to say of a cluster that is not there: the words of its brokers, if they had some."""
+    failed = [member for member in state.brokers if member.state == "failed"] if state else []
+    if not failed:
+        return CommandError(otherwise, hint=f"logs: {directory}/*.log")
+    texts, hints = [], []
+    for member in failed:
+        first, *said = member.reason.splitlines()
+        words = [line.removeprefix("error: ") for line in said if not line.startswith("hint: ")]
+        hints += [line.removeprefix("hint: ").strip() for line in said if line.startswith("hint: ")]
+        texts.append(f"broker {member.id} did not start: {'; '.join(words) or first}")
+    log = log_path(directory, failed[0])
+    return CommandError("\n".join(texts), hint=hints[0] if hints else f"its log: {log}")
 
 
 def run_detached(directory: Path, seconds_max: float) -> ClusterState:
     """Start a supervisor in a session of its own; returns once every broker is up or failed."""
     log = directory / SUPERVISOR_LOG
     with open(log, "ab") as output:
+        begin = output.tell()
         process = subprocess.Popen(
             [sys.executable, "-m", "moldau", "cluster", "run", "--data-dir", str(directory)],
             stdin=subprocess.DEVNULL,
@@ -195,11 +214,11 @@ def run_detached(directory: Path, seconds_max: float) -> ClusterState:
         )
     deadline = time.monotonic() + seconds_max
     while True:
-        code = process.poll()
-        if code is not None:
-            lines = log.read_text(errors="replace").splitlines()[-_TAIL_LINES:]
-            raise CommandError(
-                "\n".join(["the cluster did not start", *lines]), hint=f"its log: {log}"
+        if process.poll() is not None:
+            said = log.read_bytes()[begin:].decode(errors="replace").splitlines()[-_TAIL_LINES:]
+            text = "; ".join(line.removeprefix("error: ") for line in said)
+            raise _not_started(
+                directory, load_state(directory), f"the cluster did not start: {text}"
             )
         state = load_state(directory)
         reply = ask(state.control, "status") if state is not None else None
