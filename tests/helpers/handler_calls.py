@@ -61,6 +61,7 @@ class FakeCluster:
     def __init__(self, seen: Image) -> None:
         self.image = seen
         self.alive = frozenset(seen.brokers)
+        self.is_cut_off = False
         self.controller_id = -1
         self.led: dict[tuple[str, int], Leader] = {}
         self.synced: dict[tuple[str, int], tuple[int, ...]] = {}
@@ -115,6 +116,9 @@ class FakeConnection:
 
     def close(self, reason: str, **_: object) -> None:
         self.closed_because = reason
+
+    def drain(self) -> None:
+        self.close("drained")
 
 
 def _bytes_of(chunk: Chunk) -> bytes:

@@ -45,6 +45,7 @@ ALIVE_MS = 2000
 """A peer that was not heard for so long does not count as alive."""
 _ELECT_SECONDS_MAX = 5.0
 _LOOK_SECONDS = 0.02
+_CUT_OFF_SECONDS = 4.0
 
 
 class ClusterService:
@@ -70,6 +71,7 @@ class ClusterService:
         self._driver = driver
         self._transport = transport
         self._announcements = announcements
+        self._in_touch_at = clock.monotonic()
         self.starting: str | None = "the broker is starting"
         """Why clients are not served yet."""
 
@@ -92,6 +94,17 @@ class ClusterService:
     def controller_id(self) -> int:
         """The leader of the metadata group, or -1."""
         return self._metadata.leader
+
+    def look_for_contact(self) -> None:
+        """Called now and then: is the metadata leader, and with it a majority, still there?"""
+        leader = self.controller_id
+        if leader == self._me or leader in self._driver.alive(ALIVE_MS):
+            self._in_touch_at = self._clock.monotonic()
+
+    @property
+    def is_cut_off(self) -> bool:
+        """For longer than an election takes, nothing was heard of the metadata leader."""
+        return self._clock.monotonic() - self._in_touch_at > _CUT_OFF_SECONDS
 
     def leader_of(self, topic: Topic, index: int) -> Leader:
         """Who leads a partition, as its own group says if it is here, else as was announced."""

@@ -80,6 +80,7 @@ class Steward:
     # ---- the metadata group
 
     async def _step_metadata(self) -> None:
+        self._cluster.look_for_contact()
         replica = self._metadata_replica
         if not replica.is_ready:
             return

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from handler_calls import FakeCluster, ask, brokers, facade, image, service, topic
+from handler_calls import Asked, FakeCluster, ask, brokers, facade, image, service, topic
 
 from moldau.edge.kafka import describe_cluster, describe_topic_partitions, metadata
 from moldau.edge.kafka.placement import await_leaders, current_leader
@@ -45,6 +45,22 @@ def test_metadata_tells_leader_replicas_and_who_is_in_sync(
     assert led.offline_replicas == ([3] if version >= 5 else [])
     assert (leaderless.error_code, leaderless.leader_id) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
     assert (leaderless.replica_nodes, leaderless.isr_nodes) == ([3, 1, 2], [])
+
+
+@pytest.mark.parametrize(("is_cut_off", "is_led", "told"), [
+    (True, False, "drained"), (False, False, None), (True, True, None),
+])  # fmt: skip
+async def test_a_broker_that_is_cut_off_sends_clients_away_who_ask_in_vain(
+    cluster: FakeCluster, is_cut_off: bool, is_led: bool, told: str | None
+) -> None:
+    cluster.is_cut_off = is_cut_off
+    if is_led:
+        cluster.lead("t", 1, 3, 1)
+    asked = Asked(metadata.API, facade(cluster), MetadataRequest(topics=None), 13)
+    # The answer first.
+    assert asked.connection.closed_because is None
+    await asyncio.sleep(0)
+    assert asked.connection.closed_because == told
 
 
 def test_describe_topic_partitions_says_the_same(cluster: FakeCluster) -> None:

@@ -1,5 +1,6 @@
 """Metadata (3): brokers, topics, partitions and leaders; creates topics on demand if allowed."""
 
+import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
@@ -120,6 +121,11 @@ def _respond(
     call: Call, request: MetadataRequest, topics: list[MetadataResponseTopic]
 ) -> MetadataResponse:
     image = call.broker.image
+    if call.broker.cluster.is_cut_off and any(
+        partition.error_code for topic in topics for partition in topic.partitions
+    ):
+        # Clients ask whom they are connected to, for ever if need be. Another broker may know.
+        asyncio.get_running_loop().call_soon(call.connection.drain)
     if request.include_topic_authorized_operations:
         for topic in topics:
             if not topic.error_code:
