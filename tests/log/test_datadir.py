@@ -13,9 +13,10 @@ from moldau.log.datadir import (
     DirectoryLock,
     Identity,
     delete_partition,
-    load_identity,
     partition_path,
     purge_deleted,
+    read_identity,
+    write_identity,
 )
 from moldau.log.files import OsFiles
 from moldau.model.errors import ConfigError, CorruptionError, StorageError
@@ -47,19 +48,45 @@ def test_a_directory_that_cannot_be_made_is_a_clear_error(tmp_path: Path) -> Non
         DirectoryLock(tmp_path / "file" / "below").acquire()
 
 
-def test_the_identity_is_made_once_and_kept(tmp_path: Path) -> None:
-    files = OsFiles(tmp_path)
-    assert load_identity(files, FRESH) == FRESH
-    other = Identity(broker_id=BrokerId(1), cluster_id="x", directory_id="y")
-    assert load_identity(files, other) == FRESH
+IDENTITIES = [
+    FRESH,
+    Identity(broker_id=None, cluster_id=None, directory_id="d"),
+    Identity(
+        broker_id=BrokerId(0),
+        cluster_id="c",
+        directory_id="d",
+        metadata_voters=(BrokerId(0), BrokerId(3)),
+    ),
+]
 
 
-def test_another_brokers_directory_is_refused_with_the_way_out(tmp_path: Path) -> None:
+@pytest.mark.parametrize("identity", IDENTITIES)
+def test_an_identity_is_read_as_it_was_written(tmp_path: Path, identity: Identity) -> None:
     files = OsFiles(tmp_path)
-    load_identity(files, FRESH)
-    second = Identity(broker_id=BrokerId(2), cluster_id="c", directory_id="d")
-    with pytest.raises(ConfigError, match="belongs to broker 1, not to 2; start with --id 1"):
-        load_identity(files, second)
+    assert read_identity(files) is None
+    write_identity(files, identity)
+    assert read_identity(files) == identity
+
+
+def test_an_identity_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    files = OsFiles(tmp_path)
+    for identity in IDENTITIES:
+        write_identity(files, identity)
+        assert read_identity(files) == identity
+    assert [name for name in files.listdir("") if "broker" in name] == ["broker.json"]
+
+
+def test_only_who_was_alone_at_first_has_founded_a_cluster() -> None:
+    assert not any(identity.is_founder for identity in IDENTITIES)
+    founder = Identity(
+        broker_id=BrokerId(4), cluster_id="c", directory_id="d", metadata_voters=(BrokerId(4),)
+    )
+    assert founder.is_founder
+    # The only voter is another one.
+    joined = Identity(
+        broker_id=BrokerId(5), cluster_id="c", directory_id="d", metadata_voters=(BrokerId(4),)
+    )
+    assert not joined.is_founder
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[]", b"\xff", b'{"broker_id": "x"}'])
@@ -67,28 +94,32 @@ def test_a_damaged_identity_is_corruption_and_stays(tmp_path: Path, content: byt
     files = OsFiles(tmp_path)
     files.replace("broker.json", content)
     with pytest.raises(CorruptionError, match=r"broker\.json"):
-        load_identity(files, FRESH)
+        read_identity(files)
     assert files.read("broker.json") == content
 
 
-def test_a_flipped_bit_anywhere_in_the_identity_is_never_another_identity(tmp_path: Path) -> None:
+@pytest.mark.parametrize("identity", IDENTITIES)
+def test_a_flipped_bit_anywhere_in_the_identity_is_never_another_identity(
+    tmp_path: Path, identity: Identity
+) -> None:
     files = OsFiles(tmp_path)
-    load_identity(files, FRESH)
+    write_identity(files, identity)
     good = files.read("broker.json")
     for position in range(len(good)):
         for bit in range(8):
             bad = bytearray(good)
             bad[position] ^= 1 << bit
-            files.replace("broker.json", bytes(bad))
+            (tmp_path / "broker.json").write_bytes(bad)
             with contextlib.suppress(CorruptionError):
-                assert load_identity(files, FRESH) == FRESH
+                assert read_identity(files) == identity
 
 
-def test_logs_without_an_identity_are_not_adopted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("folder", [partition_path("t", TOPIC_ID, ZERO), "metadata/x"])
+def test_logs_without_an_identity_are_not_adopted(tmp_path: Path, folder: str) -> None:
     files = OsFiles(tmp_path)
-    files.makedirs(partition_path("t", TOPIC_ID, ZERO))
+    files.makedirs(folder)
     with pytest.raises(CorruptionError, match="restore it"):
-        load_identity(files, FRESH)
+        read_identity(files)
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../x", "x" * 250, "a\0b", "ä", "a b"])

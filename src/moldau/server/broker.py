@@ -130,12 +130,14 @@ class BrokerServer:
         kafka = self._take_port("kafka.addr", config.kafka.addr, config.kafka.advertised)
         raft = self._take_port("raft.addr", config.raft.addr, config.raft.advertised)
         http = self._take_port("http.addr", config.http.addr, config.http.advertised)
-        metadata_log = self._storage.open_metadata_log(_METADATA_LOG)
+        # A log must not be there before the directory has an identity: nobody would know whose it is.
+        storage = self._storage
+        metadata_log = storage.open_metadata_log(_METADATA_LOG) if storage.identity else None
         self._entry = entry = await enter_cluster(
             config,
             self._storage,
             Endpoints(kafka=kafka.told, raft=raft.told, http=http.told),
-            is_log_empty=metadata_log.end_index == 0,
+            is_log_empty=metadata_log is None or metadata_log.end_index == 0,
         )
         self._broker_id = entry.broker_id
         self._told_image = entry.image
@@ -152,7 +154,7 @@ class BrokerServer:
         self._metadata_replica = MetadataReplica(
             partition=TopicPartition(METADATA_TOPIC, PartitionIndex(0)),
             topic_id=METADATA_TOPIC_ID,
-            log=metadata_log,
+            log=metadata_log or storage.open_metadata_log(_METADATA_LOG),
             members=entry.metadata_members,
             driver=driver,
             flusher=self._flusher,

@@ -1,0 +1,144 @@
+"""Commands as bytes: what one broker asks is what the other one decides."""
+
+import typing
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moldau.metadata.command_codec import decode_command, encode_command
+from moldau.metadata.commands import (
+    Command,
+    ConfigChange,
+    ConfigOperation,
+    CreateTopic,
+    DrainBroker,
+    RegisterBroker,
+)
+from moldau.metadata.image import Endpoint
+from moldau.model.errors import ErrorCode, RefusedError
+from moldau.model.ids import BrokerId, TopicId
+
+KINDS = typing.get_args(Command)
+
+text = st.text(max_size=20)
+numbers = st.integers(-(2**31), 2**31 - 1)
+configs = st.dictionaries(text, st.none() | text, max_size=3)
+endpoints = st.none() | st.builds(Endpoint, text, st.integers(0, 65535))
+change = st.builds(
+    ConfigChange,
+    name=text,
+    operation=st.sampled_from(ConfigOperation),
+    value=st.none() | text,
+)
+# By field: the same name means the same thing in every command.
+FIELDS: dict[str, st.SearchStrategy[object]] = {
+    "cluster_id": text,
+    "id": st.none() | numbers,
+    "host": text,
+    "port": numbers,
+    "rack": st.none() | text,
+    "incarnation": text,
+    "process": text,
+    "raft": endpoints,
+    "http": endpoints,
+    "feature_level_max": numbers,
+    "broker_id": numbers,
+    "metadata_members": st.lists(numbers, max_size=3),
+    "level": numbers,
+    "name": text,
+    "topic_id": st.binary(min_size=16, max_size=16),
+    "partitions": numbers,
+    "replication_factor": numbers,
+    "assignments": st.none(),
+    "configs": configs,
+    "internal": st.booleans(),
+    "topic": text,
+    "count": numbers,
+    "partition": numbers,
+    "replicas": st.none() | st.lists(numbers, max_size=3),
+    "allow_replication_factor_change": st.booleans(),
+    "wish": numbers,
+    "voters": st.lists(numbers, max_size=3),
+    "learners": st.lists(numbers, max_size=3),
+    "changes": st.lists(change, max_size=3),
+}
+SPECIAL: dict[tuple[str, str], st.SearchStrategy[object]] = {
+    ("CreateTopic", "assignments"): st.none()
+    | st.dictionaries(numbers, st.lists(numbers, max_size=3), max_size=3),
+    ("CreatePartitions", "assignments"): st.none()
+    | st.lists(st.lists(numbers, max_size=3), max_size=3),
+    ("DeleteTopic", "name"): st.none() | text,
+    ("DeleteTopic", "topic_id"): st.none() | FIELDS["topic_id"],
+}
+
+
+def commands(kind: type) -> st.SearchStrategy[Command]:
+    names = [field.name for field in msgspec.structs.fields(kind)]
+    return st.builds(
+        kind, **{name: SPECIAL.get((kind.__name__, name), FIELDS[name]) for name in names}
+    )
+
+
+@given(st.data())
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_every_command_comes_out_as_it_went_in(kind: type, data: st.DataObject) -> None:
+    command = data.draw(commands(kind))
+    found = decode_command(encode_command(command))
+    assert type(found) is kind
+    assert found == command
+
+
+def test_what_is_no_plain_number_keeps_its_type() -> None:
+    register = RegisterBroker(
+        id=None, host="h", port=1, incarnation="i", raft=Endpoint("r", 2), http=None
+    )
+    found = decode_command(encode_command(register))
+    assert isinstance(found, RegisterBroker)
+    assert isinstance(found.raft, Endpoint)
+    create = CreateTopic(name="t", topic_id=TopicId(bytes(16)), assignments={0: [1, 2]})
+    decoded = decode_command(encode_command(create))
+    assert isinstance(decoded, CreateTopic)
+    assert decoded.assignments == {0: [1, 2]}
+
+
+def test_a_command_of_a_later_version_is_refused_by_its_name() -> None:
+    payload = msgspec.msgpack.encode(("BalanceDisks", {"level": 9}))
+    with pytest.raises(RefusedError, match="'BalanceDisks' is not known here") as caught:
+        decode_command(payload)
+    assert caught.value.code is ErrorCode.UNSUPPORTED_VERSION
+
+
+def test_a_field_of_a_later_version_is_passed_over() -> None:
+    payload = msgspec.msgpack.encode(("DrainBroker", {"broker_id": 3, "reason": "worn out"}))
+    assert decode_command(payload) == DrainBroker(broker_id=BrokerId(3))
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"\xc1",
+        msgspec.msgpack.encode("DrainBroker"),
+        msgspec.msgpack.encode(("DrainBroker",)),
+        msgspec.msgpack.encode(("DrainBroker", {})),
+        msgspec.msgpack.encode(("DrainBroker", {"broker_id": "three"})),
+        msgspec.msgpack.encode(("DrainBroker", {"broker_id": 3}))[:-1],
+        msgspec.msgpack.encode(("DrainBroker", {"broker_id": 3})) + b"\x00",
+        msgspec.msgpack.encode((1, 2)),
+    ],
+)
+def test_what_is_no_command_is_refused(payload: bytes) -> None:
+    with pytest.raises(RefusedError) as caught:
+        decode_command(payload)
+    assert caught.value.code is ErrorCode.INVALID_REQUEST
+
+
+@given(st.binary(max_size=100))
+def test_no_bytes_do_worse_than_being_refused(payload: bytes) -> None:
+    try:
+        command = decode_command(payload)
+    except RefusedError:
+        return
+    assert isinstance(command, KINDS)
