@@ -212,7 +212,10 @@ def test_a_port_that_is_taken_is_refused_and_nothing_is_added(world):
     assert len(w.state.brokers) == 1
 
 
-@pytest.mark.parametrize("request_", [{"verb": "kill", "id": 9}, {"verb": "dance", "id": 1}])
+@pytest.mark.parametrize(
+    "request_",
+    [{"verb": "kill", "id": 9}, {"verb": "dance", "id": 1}, {"verb": "kill"}, {"id": "x"}, {}],
+)
 def test_what_makes_no_sense_is_refused(world, request_):
     assert "error" in world(1).supervisor._answer(request_)
 
@@ -252,6 +255,31 @@ def test_after_the_end_nothing_runs_and_the_file_says_so(world):
     assert (state.supervisor, state.control) == (None, "")
     assert {member.state for member in state.brokers} == {"stopped"}
     assert all(member.joined for member in state.brokers)
+
+
+def test_a_full_disk_does_not_end_the_brokers(world, monkeypatch):
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    w = world(2)
+    with monkeypatch.context() as patch:
+        patch.setattr("moldau.cli.supervise.save_state", full)
+        w.until(lambda: w.all("ready"))
+    assert [line for line in w.said if "No space" in line] == [
+        "cluster.json cannot be written: No space left on device"
+    ]
+    w.supervisor.step(0.01)
+    assert load_state(w.directory).brokers == w.state.brokers
+
+
+def test_a_broker_that_cannot_be_started_is_tried_again(world):
+    w = world(1)
+    w.supervisor._command_of = lambda *arguments: ["/no/such/program"]
+    w.until(lambda: w.all("restarting"))
+    assert "No such file" in w.said[-1]
+    w.supervisor._command_of = w.command
+    w.skipped += 1
+    w.until(lambda: w.all("ready"))
 
 
 def test_requests_reach_the_supervisor_through_its_socket(world):

@@ -5,7 +5,6 @@ that its configuration or its disk is wrong is left down, since nothing would ch
 other terminals come through the same loop (supervise_control.py) and only change what is wanted.
 """
 
-import contextlib
 import os
 import select
 import time
@@ -17,7 +16,7 @@ import msgspec
 
 from moldau.cli.errors import CommandError, ExitCode
 from moldau.cli.signals import Stop
-from moldau.cli.supervise_child import Child, CommandOf, broker_command, describe_exit, log_path
+from moldau.cli.supervise_child import Child, CommandOf, broker_command, log_path
 from moldau.cli.supervise_control import ControlServer
 from moldau.cli.supervise_ports import nth_ports, plan_ports
 from moldau.cli.supervise_process import started_at
@@ -73,6 +72,8 @@ class Supervisor:
         self._now = now
         self._watched = [_Watched(member) for member in state.brokers]
         self._changed = True
+        self._is_behind = False
+        """The file could not be written."""
         self.stopping = False
         for member in state.brokers:
             _forget_process(member)
@@ -123,8 +124,18 @@ class Supervisor:
             for watched in self._watched:
                 self._start_if_due(watched)
         if self._changed:
-            self._changed = False
+            self._save()
+
+    def _save(self) -> None:
+        try:
             save_state(self._directory, self.state)
+        except OSError as error:
+            # A full disk must not end the brokers with it: tried again at the next step.
+            if not self._is_behind:
+                self._notify(f"cluster.json cannot be written: {error.strerror or error}")
+            self._is_behind = True
+        else:
+            self._changed = self._is_behind = False
 
     @property
     def is_down(self) -> bool:
@@ -162,9 +173,7 @@ class Supervisor:
         self._control.close()
         self.state.control = ""
         self.state.supervisor_pid = self.state.supervisor_started = None
-        # The directory may have been deleted below us; there is nothing to write then.
-        with contextlib.suppress(FileNotFoundError):
-            save_state(self._directory, self.state)
+        self._save()
 
     # ---- one broker
 
@@ -209,14 +218,14 @@ class Supervisor:
         elif code == 0:
             self._leave_down(watched, "stopped", "it was stopped by a signal from elsewhere")
         else:
-            self._back_off(watched, child.reason(code), code)
+            self._back_off(watched, child.reason(code))
 
     def _leave_down(self, watched: _Watched, state: str, reason: str) -> None:
         watched.wanted = False
         self._set(watched, state, reason)
         self._notify(f"broker {watched.member.id} is left down: {'; '.join(reason.splitlines())}")
 
-    def _back_off(self, watched: _Watched, reason: str, code: int) -> None:
+    def _back_off(self, watched: _Watched, reason: str) -> None:
         now = self._now()
         if watched.ready_at is not None and now - watched.ready_at >= _HEALTHY_SECONDS:
             watched.deaths = 0
@@ -225,7 +234,7 @@ class Supervisor:
         watched.deaths = min(watched.deaths + 1, 16)
         watched.start_at = now + delay
         self._set(watched, "restarting", reason)
-        text = describe_exit(code)
+        text = reason.partition("\n")[0]
         self._notify(f"broker {watched.member.id} died ({text}), starts again in {delay:g} s")
 
     def _start_if_due(self, watched: _Watched) -> None:
@@ -240,8 +249,13 @@ class Supervisor:
                 self._set(watched, "waiting")
                 return
         command = self._command_of(self._directory, self.state, member, join)
-        child = watched.child = Child(command, log_path(self._directory, member))
         watched.ready_at = None
+        try:
+            child = watched.child = Child(command, log_path(self._directory, member))
+        except OSError as error:
+            # Too many processes, no room for its log: that may pass.
+            self._back_off(watched, f"it could not be started: {error.strerror or error}")
+            return
         member.pid, member.started = child.pid, child.started
         self._set(watched, "starting", member.reason)
 
@@ -278,6 +292,8 @@ class Supervisor:
             self._act(str(request.get("verb")), request)
         except CommandError as error:
             return {"error": str(error), "hint": error.hint}
+        except (KeyError, TypeError, ValueError):
+            return {"error": "the supervisor does not understand the request"}
         return {
             "stopping": self.stopping,
             "settled": self.is_settled,

@@ -3,6 +3,7 @@
 Never decides whether it should run; the supervisor does.
 """
 
+import contextlib
 import os
 import re
 import signal
@@ -88,7 +89,8 @@ class Child:
         if not data:
             self.pipe_open = False
             return False
-        with open(self._log, "ab") as output:
+        # A copy for who reads the log; no room for it is no reason to stop.
+        with contextlib.suppress(OSError), open(self._log, "ab") as output:
             output.write(data)
         was_ready = self.is_ready
         self._tail = (self._tail + data)[-_LINE_BYTES_MAX:]
@@ -116,10 +118,13 @@ class Child:
         if code < 0:
             # A signal leaves no time for words; the last line in the log is about something else.
             return describe_exit(code)
-        with open(self._log, "rb") as log:
-            log.seek(0, os.SEEK_END)
-            log.seek(max(self._log_start, log.tell() - _REASON_BYTES_MAX))
-            lines = log.read().decode(errors="replace").splitlines()
+        try:
+            with open(self._log, "rb") as log:
+                log.seek(0, os.SEEK_END)
+                log.seek(max(self._log_start, log.tell() - _REASON_BYTES_MAX))
+                lines = log.read().decode(errors="replace").splitlines()
+        except OSError:
+            lines = []
         said = [line for line in lines if line.startswith(("error: ", "hint: "))]
         if not said:
             said = [line for line in lines if line.strip()][-_REASON_LINES_MAX:]

@@ -4,6 +4,7 @@ Everything that can be wrong before a process is started is found before: ports,
 directory that is something else, brokers that are left over.
 """
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -170,7 +171,9 @@ def run_here(directory: Path, state: ClusterState, on_settled: Callable[[], obje
     from moldau.cli.supervise import Supervisor
 
     def notify(text: str) -> None:
-        say(f"{time.strftime('%H:%M:%S')} {text}")
+        # The terminal may have been closed, and the disk of the log be full.
+        with contextlib.suppress(OSError):
+            say(f"{time.strftime('%H:%M:%S')} {text}")
 
     # A terminal that is closed stops the cluster that it runs, as Ctrl-C does.
     with stop_signals(signal.SIGHUP) as stop:
