@@ -1,5 +1,6 @@
 """Messages of groups survive the way between brokers, and hostile bytes are refused as such."""
 
+import re
 import struct
 
 import pytest
@@ -26,12 +27,14 @@ from moldau.replica.peer_codec import (
     METADATA_GROUP,
     BatchRun,
     ControlPart,
+    DamageTold,
     GroupKey,
     Parcel,
     decode_frame,
     encode_append,
     encode_batches_head,
     encode_control,
+    encode_damage,
     encode_message,
     encode_snapshot,
 )
@@ -109,6 +112,15 @@ def encoded(key: GroupKey, message: Append, entries: bytes) -> bytes:
 
 def decode(data: bytes) -> list[Parcel]:
     return list(decode_frame(memoryview(data)))
+
+
+def damage_of(message: Append, entries: bytes) -> str:
+    """Why entries are left out. What comes before and after them in the frame is not."""
+    ping = encode_message(METADATA_GROUP.wire, Ping(Epoch(1), RaftIndex(2), 3))
+    before, parcel, after = decode(ping + encoded(METADATA_GROUP, message, entries) + ping)
+    assert before.message == after.message == Ping(Epoch(1), RaftIndex(2), 3)
+    assert (parcel.message, parcel.parts) == (message, ())
+    return parcel.damage
 
 
 @given(st.lists(st.tuples(keys, small), max_size=8))
@@ -197,38 +209,42 @@ def test_a_flipped_bit_inside_a_batch_is_noticed(data: st.DataObject) -> None:
     at = data.draw(st.integers(21, len(batch) - 1))
     batch[at] ^= 1 << data.draw(st.integers(0, 7))
     message = Append(Epoch(9), RaftIndex(0), Epoch(0), (), RaftIndex(0))
-    with pytest.raises(PeerProtocolError, match=r"checksum|batch"):
-        decode(encoded(METADATA_GROUP, message, encode_batches_head(len(batch)) + bytes(batch)))
+    entries = encode_batches_head(len(batch)) + bytes(batch)
+    assert re.search("checksum|batch", damage_of(message, entries))
 
 
 def test_entries_of_a_later_epoch_than_their_leaders_are_refused() -> None:
     batch = make_batch(0, epoch=7)
     message = Append(Epoch(6), RaftIndex(0), Epoch(0), (), RaftIndex(0))
-    with pytest.raises(PeerProtocolError, match="epoch 7"):
-        decode(encoded(METADATA_GROUP, message, encode_batches_head(len(batch)) + batch))
+    assert "epoch 7" in damage_of(message, encode_batches_head(len(batch)) + batch)
 
 
 def test_entries_whose_epoch_falls_are_refused() -> None:
     entries = encode_control(ControlKind.NOOP, Epoch(4), b"")
     entries += encode_control(ControlKind.NOOP, Epoch(3), b"")
     message = Append(Epoch(6), RaftIndex(0), Epoch(0), (), RaftIndex(0))
-    with pytest.raises(PeerProtocolError, match="epoch 3 after 4"):
-        decode(encoded(METADATA_GROUP, message, entries))
+    assert "epoch 3 after 4" in damage_of(message, entries)
 
 
 def test_batches_whose_offsets_leave_a_gap_are_refused() -> None:
     run = make_batch(0) + make_batch(5)
     message = Append(Epoch(6), RaftIndex(0), Epoch(0), (), RaftIndex(0))
-    with pytest.raises(PeerProtocolError, match="offset 5 after 0"):
-        decode(encoded(METADATA_GROUP, message, encode_batches_head(len(run)) + run))
+    assert "offset 5 after 0" in damage_of(message, encode_batches_head(len(run)) + run)
+
+
+def test_a_follower_can_say_that_entries_are_damaged() -> None:
+    told = DamageTold(Epoch(3), RaftIndex(1 << 40))
+    (parcel,) = decode(encode_damage(METADATA_GROUP.wire, told))
+    assert (parcel.group, parcel.message) == (METADATA_GROUP.wire, told)
+    with pytest.raises(PeerProtocolError):
+        decode(encode_damage(METADATA_GROUP.wire, told._replace(start=RaftIndex(-1))))
 
 
 def test_members_that_are_none_are_refused() -> None:
     message = Append(Epoch(6), RaftIndex(0), Epoch(0), (), RaftIndex(0))
     for payload in (b"", b"\xff", encode_members(Members(())), b"\x92\x92\x01\x01\x90"):
         entries = encode_control(ControlKind.MEMBERSHIP, Epoch(1), payload)
-        with pytest.raises(PeerProtocolError):
-            decode(encoded(METADATA_GROUP, message, entries))
+        assert damage_of(message, entries)
 
 
 listed = st.lists(st.tuples(st.binary(min_size=20, max_size=20), epochs), max_size=5).map(tuple)

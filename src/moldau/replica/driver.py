@@ -18,7 +18,7 @@ from typing import Final
 
 from moldau.log.interface import ControlKind, PartitionLog
 from moldau.model.clock import Clock
-from moldau.model.errors import ErrorCode, MoldauError, RefusedError
+from moldau.model.errors import CorruptionError, ErrorCode, MoldauError, RefusedError, StorageError
 from moldau.model.ids import BrokerId, Offset, RaftIndex
 from moldau.raft import events as e
 from moldau.raft.config import RaftConfig
@@ -28,13 +28,14 @@ from moldau.raft.membership import NO_BROKER, Members
 from moldau.raft.messages import AppendAnswered, Pong, VoteAsked
 from moldau.records.batch import BatchHeader, stamp
 from moldau.replica.beats import Beats
+from moldau.replica.damage import check_own, tell_leader
 from moldau.replica.effects import Effects
 from moldau.replica.flusher import Flusher, FlushHandle
 from moldau.replica.group import FollowerProgress, Group, GroupOwner, give_up
 from moldau.replica.heartbeat import PeerBeat
 from moldau.replica.log_view import GroupLog
 from moldau.replica.peer import Peer
-from moldau.replica.peer_codec import GroupKey, Parcel, decode_frame
+from moldau.replica.peer_codec import DamageTold, GroupKey, Parcel, decode_frame
 from moldau.replica.steps import Steps
 from moldau.replica.timers import GroupTimers
 from moldau.replica.transport import Transport
@@ -400,11 +401,16 @@ class Driver:
             group = self._groups.get(parcel.group)
             if group is None or group.failure is not None:
                 self.unknown_total += 1
+            elif parcel.damage:
+                tell_leader(peer, group, parcel)
             else:
                 self._receive(peer, group, parcel)
 
     def _receive(self, peer: Peer, group: Group, parcel: Parcel) -> None:
         message = parcel.message
+        if isinstance(message, DamageTold):
+            self._check_own(group, message)
+            return
         if isinstance(message, VoteAsked):
             self._refresh(group)
         group.at_hand = parcel
@@ -414,6 +420,14 @@ class Driver:
             group.at_hand = None
         if isinstance(message, (AppendAnswered, Pong)):
             self._beats.confirm(peer, group, message.epoch)
+
+    def _check_own(self, group: Group, told: DamageTold) -> None:
+        try:
+            with self._flusher.fencing():
+                check_own(group, told, self.now, self._config.append_bytes_max)
+        except (CorruptionError, StorageError) as error:
+            self._steps.fail(group, error)
+            self._steps.tell(group)
 
     def on_link_up(self, broker: BrokerId) -> None:
         self._handle_led(broker, e.PeerFound(broker))

@@ -87,6 +87,7 @@ class Group:
         "commit_told",
         "controls_told",
         "core",
+        "damage_checked_at",
         "failure",
         "flush_handle",
         "has_controls",
@@ -149,6 +150,7 @@ class Group:
         self.tracked: dict[BrokerId, Progress] = core.progress
         """The members whose heartbeats are set up: the core makes a new one at each change."""
         self.tracked_epoch = core.epoch
+        self.damage_checked_at = -FOREVER
         self.reads: dict[int, asyncio.Future[Offset]] = {}
         self.transfer: tuple[BrokerId, asyncio.Future[bool]] | None = None
         """Whom leadership is handed to, and who wants to know how that ends."""

@@ -3,7 +3,8 @@
 Each message begins with its group (topic id and partition) and its type. The entries of an Append
 follow it as they stand in the log: runs of record batches, and control entries between them. They
 are not described a second time: the receiver reads the batches' own headers and checks their sums.
-All integers are big endian.
+Entries that are not what a leader may hold are no breach of the protocol: the leader's disk may be
+damaged, in that group alone, and it is told so. All integers are big endian.
 """
 
 import struct
@@ -71,20 +72,29 @@ class ControlPart(NamedTuple):
 Part = BatchRun | ControlPart
 
 
+class DamageTold(NamedTuple):
+    """A follower's word that the entries which it was sent from `start` on are damaged."""
+
+    epoch: Epoch
+    start: RaftIndex
+
+
 class Parcel(NamedTuple):
     """One message with what travels along with it. Valid as long as the frame."""
 
     group: bytes
-    message: Message
+    message: Message | DamageTold
     parts: tuple[Part, ...] = ()
     """The entries of an Append."""
     start: LogStart | None = None
     """Of a Snapshot: where the log begins then."""
     payload: bytes = b""
     """Of a Snapshot: what the state machine needs there."""
+    damage: str = ""
+    """Of an Append: why its entries were left out."""
 
 
-_APPEND, _ANSWER, _VOTE, _VOTED, _PING, _PONG, _SNAPSHOT, _TIMEOUT = range(1, 9)
+_APPEND, _ANSWER, _VOTE, _VOTED, _PING, _PONG, _SNAPSHOT, _TIMEOUT, _DAMAGE = range(1, 10)
 _HEAD: Final = struct.Struct(">20sB")
 _APPEND_BODY: Final = struct.Struct(">iqiqI")
 _ANSWER_BODY: Final = struct.Struct(">i?qqqi")
@@ -93,6 +103,7 @@ _VOTED_BODY: Final = struct.Struct(">i??")
 _PING_BODY: Final = struct.Struct(">iqq")
 _PONG_BODY: Final = struct.Struct(">iq")
 _TIMEOUT_BODY: Final = struct.Struct(">i")
+_DAMAGE_BODY: Final = struct.Struct(">iq")
 _SNAPSHOT_BODY: Final = struct.Struct(">iqiqqiHHI")
 _BATCHES: Final = struct.Struct(">BI")
 _CONTROL: Final = struct.Struct(">BBiH")
@@ -121,6 +132,10 @@ def encode_message(group: bytes, message: Message) -> bytes:
             return _HEAD.pack(group, _TIMEOUT) + _TIMEOUT_BODY.pack(*message)
         case Append() | Snapshot():
             raise ValueError(f"{type(message).__name__} is not sent alone")
+
+
+def encode_damage(group: bytes, told: DamageTold) -> bytes:
+    return _HEAD.pack(group, _DAMAGE) + _DAMAGE_BODY.pack(*told)
 
 
 def encode_append(
@@ -179,7 +194,7 @@ def decode_frame(body: memoryview) -> Iterator[Parcel]:
 def _decode(body: memoryview, position: int) -> tuple[Parcel, int]:
     group, kind = _HEAD.unpack_from(body, position)
     position += _HEAD.size
-    message: Message
+    message: Message | DamageTold
     if kind == _APPEND:
         return _decode_append(group, body, position)
     if kind == _ANSWER:
@@ -207,6 +222,10 @@ def _decode(body: memoryview, position: int) -> tuple[Parcel, int]:
         message = TimeoutNow(*_TIMEOUT_BODY.unpack_from(body, position))
         _check(message.epoch, 0)
         position += _TIMEOUT_BODY.size
+    elif kind == _DAMAGE:
+        message = DamageTold(*_DAMAGE_BODY.unpack_from(body, position))
+        _check(message.epoch, 0, message.start)
+        position += _DAMAGE_BODY.size
     elif kind == _SNAPSHOT:
         return _decode_snapshot(group, body, position)
     else:
@@ -226,9 +245,25 @@ def _decode_append(group: bytes, body: memoryview, position: int) -> tuple[Parce
     end = position + size
     if end > len(body):
         raise PeerProtocolError(f"an Append of {size} bytes where {len(body) - position} are left")
-    parts: list[Part] = []
     entries: list[Entry] = []
-    index = start
+    try:
+        parts = _decode_entries(body, position, end, start, entries)
+        _check_epochs(entries, epoch)
+    except (PeerProtocolError, struct.error) as error:
+        message = Append(epoch, start, prev_epoch, (), commit)
+        return Parcel(group, message, damage=str(error)), end
+    message = Append(epoch, start, prev_epoch, tuple(entries), commit)
+    return Parcel(group, message, tuple(parts)), end
+
+
+def _decode_entries(
+    body: memoryview, position: int, end: int, index: RaftIndex, entries: list[Entry]
+) -> list[Part]:
+    """The entries of an Append; adds what the core must know of them to `entries`.
+
+    Raises PeerProtocolError, struct.error.
+    """
+    parts: list[Part] = []
     while position < end:
         if body[position] == _IS_BATCHES:
             _, run_bytes = _BATCHES.unpack_from(body, position)
@@ -249,9 +284,7 @@ def _decode_append(group: bytes, body: memoryview, position: int) -> tuple[Parce
         else:
             raise PeerProtocolError(f"entries of unknown type {body[position]}")
         index = entries[-1].end
-    _check_epochs(entries, epoch)
-    message = Append(epoch, start, prev_epoch, tuple(entries), commit)
-    return Parcel(group, message, tuple(parts)), end
+    return parts
 
 
 def _decode_run(data: memoryview, index: RaftIndex, entries: list[Entry]) -> BatchRun:
