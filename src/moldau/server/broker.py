@@ -130,7 +130,7 @@ class BrokerServer:
         kafka = self._take_port("kafka.addr", config.kafka.addr, config.kafka.advertised)
         raft = self._take_port("raft.addr", config.raft.addr, config.raft.advertised)
         http = self._take_port("http.addr", config.http.addr, config.http.advertised)
-        # A log must not be there before the directory has an identity: nobody would know whose it is.
+        # No log before the directory has an identity: nobody would know whose it is.
         storage = self._storage
         metadata_log = storage.open_metadata_log(_METADATA_LOG) if storage.identity else None
         self._entry = entry = await enter_cluster(
