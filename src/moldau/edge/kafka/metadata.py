@@ -144,4 +144,10 @@ def _respond(
     )
 
 
-API = Api(key=ApiKey.METADATA, request=MetadataRequest, versions=(0, 13), handle=handle)
+API = Api(
+    key=ApiKey.METADATA,
+    request=MetadataRequest,
+    versions=(0, 13),
+    handle=handle,
+    note="lists every broker of the cluster, also one that is down",
+)
