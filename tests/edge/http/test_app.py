@@ -290,6 +290,15 @@ def test_a_body_of_a_mebibyte_is_read_and_a_larger_one_is_not(world):
     assert len(world.cluster.asked) == 1
 
 
+def test_a_body_that_is_announced_too_large_is_not_waited_for(world):
+    with world.connect() as sock:
+        sock.sendall(
+            b"POST /api/v1/cluster/leave HTTP/1.1\r\nhost: x\r\n"
+            b"content-type: application/json\r\ncontent-length: 1048577\r\n\r\n"
+        )
+        assert sock.recv(12) == b"HTTP/1.1 413"
+
+
 def test_a_large_body_in_chunks_is_not_read_to_its_end(world):
     with world.connect() as sock:
         sock.sendall(

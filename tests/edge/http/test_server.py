@@ -234,11 +234,29 @@ def test_a_slow_answer_is_no_slow_request():
 def test_who_does_not_read_a_large_reply_is_hung_up_on():
     cluster = FakeCluster()
     cluster.reasons = ["x" * 32 * 1024 * 1024]
-    limits = HttpLimits(reply_stall_seconds_max=0.3)
+    limits = HttpLimits(reply_stall_seconds_max=0.3, keep_alive_seconds_max=600)
     with served(cluster, limits) as world, world.connect() as sock:
         sock.sendall(b"GET /readyz HTTP/1.1\r\nhost: x\r\n\r\n")
         assert sock.recv(1)
         wait_until_no_connections(world)
+
+
+def test_who_reads_a_large_reply_slowly_gets_all_of_it():
+    cluster = FakeCluster()
+    cluster.reasons = ["x" * 32 * 1024 * 1024]
+    limits = HttpLimits(reply_stall_seconds_max=2.0, keep_alive_seconds_max=1)
+    with served(cluster, limits) as world, world.connect() as sock:
+        sock.sendall(b"GET /readyz HTTP/1.1\r\nhost: x\r\n\r\n")
+        left = 32 * 1024 * 1024
+        while left > 0:
+            # Pieces that are not there at once: the kernel keeps some megabytes for us.
+            piece_end = left - 4 * 1024 * 1024
+            while left > max(piece_end, 0):
+                piece = sock.recv(65536)
+                assert piece
+                left -= len(piece)
+            time.sleep(0.25)
+        assert is_closed(sock)
 
 
 def wait_until_no_connections(world: Served) -> None:
@@ -276,7 +294,8 @@ def test_a_stop_lets_requests_finish_and_frees_the_port():
         stopping.result(30)
 
 
-def test_a_stop_cuts_what_does_not_finish():
+def test_a_stop_cuts_what_does_not_finish(monkeypatch):
+    monkeypatch.setattr("moldau.edge.http.cluster.ANSWER_SECONDS_MAX", 600)
     cluster = FakeCluster()
     with served(cluster) as world, world.connect() as busy:
         cluster.hold = asyncio.Event()
@@ -291,6 +310,16 @@ def test_a_stop_cuts_what_does_not_finish():
         world.run(lambda: world.listener.stop(0.1))
         assert is_closed(busy)
         world.loop.call_soon_threadsafe(cluster.hold.set)
+
+
+def test_a_stop_cuts_who_does_not_read():
+    cluster = FakeCluster()
+    cluster.reasons = ["x" * 32 * 1024 * 1024]
+    with served(cluster) as world, world.connect() as sock:
+        sock.sendall(b"GET /readyz HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert sock.recv(1)
+        world.run(lambda: world.listener.stop(0.1))
+        wait_until_no_connections(world)
 
 
 def test_a_stop_before_anybody_came_is_quick_and_loads_nothing():

@@ -53,7 +53,9 @@ class BoundedProtocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._forget_request_timer()
-        self._forget_reply_timer()
+        if self._reply_timer is not None:
+            self._reply_timer.cancel()
+            self._reply_timer = None
         self._unset_keepalive_if_required()
         super().connection_lost(exc)
 
@@ -75,21 +77,30 @@ class BoundedProtocol(H11Protocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
+        self._watch_reply()
+
+    def _watch_reply(self) -> None:
         if self._reply_timer is None:
             self._reply_timer = self.loop.call_later(
-                self.limits.reply_stall_seconds_max, self.transport.abort
+                self.limits.reply_stall_seconds_max,
+                self._check_reply,
+                self.transport.get_write_buffer_size(),
             )
 
-    def resume_writing(self) -> None:
-        self._forget_reply_timer()
-        super().resume_writing()
+    def _check_reply(self, left_before: int) -> None:
+        """Slow is allowed, standing still is not."""
+        self._reply_timer = None
+        left = self.transport.get_write_buffer_size()
+        if left >= left_before > 0:
+            self.transport.abort()
+        elif left:
+            self._watch_reply()
 
     def timeout_keep_alive_handler(self) -> None:
+        super().timeout_keep_alive_handler()
         if self.transport.get_write_buffer_size():
-            # Closing would wait for a client that reads nothing.
-            self.transport.abort()
-        else:
-            super().timeout_keep_alive_handler()
+            # It closes when the last reply is through, which may be never.
+            self._watch_reply()
 
     def shutdown(self) -> None:
         """Finish the request that is being answered; nobody waits for one that is not here yet."""
@@ -102,11 +113,6 @@ class BoundedProtocol(H11Protocol):
         if self._request_timer is not None:
             self._request_timer.cancel()
             self._request_timer = None
-
-    def _forget_reply_timer(self) -> None:
-        if self._reply_timer is not None:
-            self._reply_timer.cancel()
-            self._reply_timer = None
 
 
 class Engine(uvicorn.Server):

@@ -33,7 +33,7 @@ class HttpLimits:
     request_seconds_max: float = 10.0
     """So long may a request take to arrive."""
     reply_stall_seconds_max: float = 60.0
-    """So long may a client leave a large reply unread."""
+    """So long may a client read nothing of a reply that waits for it."""
     backlog: int = 128
 
 
