@@ -118,6 +118,52 @@ def test_a_snapshot_and_the_headers_after_it_give_the_same_table() -> None:
     assert restored.encode() == whole.encode()
 
 
+def sequences(table: ProducerTable, producer: int = 7) -> list[int] | None:
+    state = table.get(ProducerId(producer))
+    return None if state is None else [one.base_sequence for one in state.batches]
+
+
+def test_a_cut_forgets_batches_that_reach_its_offset_and_lets_their_retries_be_stored() -> None:
+    table = table_with(*(batch(i * 2, 2, offset=i * 10) for i in range(4)))
+    assert table.cut(Offset(21))
+    assert sequences(table) == [0, 2]
+    assert table.check(batch(4, 2)) is None
+    assert refusal(table, batch(6, 2)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    original = table.check(batch(2, 2))
+    assert original is not None
+    assert original.base_offset == 10
+
+
+def test_a_cut_above_all_that_is_known_changes_nothing() -> None:
+    table = table_with(*(batch(i, offset=i) for i in range(3)))
+    before = table.encode()
+    assert table.cut(Offset(3))
+    assert table.encode() == before
+
+
+@pytest.mark.parametrize("other", [(), (batch(0, offset=0, producer=8),)])
+def test_a_cut_that_leaves_nothing_of_a_producer_is_not_enough(
+    other: tuple[BatchHeader, ...],
+) -> None:
+    assert not table_with(*other, batch(5, offset=10)).cut(Offset(10))
+
+
+def test_a_cut_that_takes_a_new_epoch_back_is_not_enough() -> None:
+    # The table no longer knows what the epoch before had; the log does.
+    assert not table_with(batch(0, offset=0), batch(0, offset=1, epoch=1)).cut(Offset(1))
+
+
+def test_a_table_for_an_earlier_offset_knows_what_lies_below_it_and_stays_as_it_is() -> None:
+    table = table_with(*(batch(i, offset=i) for i in range(4)), batch(0, offset=9, producer=8))
+    before = table.encode()
+    below = table.below(Offset(2))
+    assert (sequences(below), sequences(below, 8)) == ([0, 1], None)
+    assert below.check(batch(2)) is None
+    below.appended(batch(2, offset=2), NOW)
+    assert table.encode() == before
+    assert table.below(Offset(10)).encode() == before
+
+
 @pytest.mark.parametrize("time", [0, 1 << 60])
 def test_the_time_in_a_batch_does_not_decide_when_its_producer_is_forgotten(time: int) -> None:
     table = ProducerTable()

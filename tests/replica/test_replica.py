@@ -2,28 +2,52 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
+from replica_brokers import make_batch, propose, values
 
-from moldau.log.interface import FlushTask, LogConfig
+from moldau.log.interface import ControlKind, FlushTask, LogConfig
 from moldau.log.memory import MemoryLog
-from moldau.model.errors import DiskFullError, ErrorCode, RefusedError, StorageError
+from moldau.model.errors import (
+    CorruptionError,
+    DiskFullError,
+    ErrorCode,
+    RefusedError,
+    StorageError,
+)
 from moldau.model.flush import FlushPolicy
 from moldau.model.ids import (
+    BrokerId,
+    Epoch,
     Offset,
+    PartitionIndex,
+    ProducerId,
+    RaftIndex,
     TimestampMs,
+    TopicId,
 )
-from moldau.records.batch import read_header
-from moldau.records.record import Record, build_batch, read_records
-from moldau.replica.replica import Proposal, Replica
+from moldau.raft.membership import Members, encode_members
+from moldau.records.batch import stamp
+from moldau.records.record import read_records
+from moldau.replica.peer_codec import (
+    GroupKey,
+    encode_append,
+    encode_batches_head,
+    encode_control,
+)
+from moldau.replica.replica import Replica
+from moldau.testing.logs import append
 from moldau.testing.replicas import (
+    ME,
     MemoryVotes,
     NotingListener,
     SetClock,
     lead_replica,
     make_driver,
     make_flusher,
+    open_replica,
+    wait_ready,
 )
 
 
@@ -100,30 +124,6 @@ class World:
         self.flusher.stop()
 
 
-def batch(*values: bytes, producer: int = -1, sequence: int = -1) -> bytearray:
-    records = [Record(Offset(0), TimestampMs(5), None, value, []) for value in values]
-    epoch = 0 if producer >= 0 else -1
-    return bytearray(
-        build_batch(records, producer_id=producer, producer_epoch=epoch, base_sequence=sequence)
-    )
-
-
-def propose(replica: Replica, data: bytearray, *, append_time: bool = False) -> Proposal:
-    headers = []
-    position = 0
-    while position < len(data):
-        headers.append(read_header(data, position))
-        position += headers[-1].size
-    return replica.propose(data, headers, append_time=append_time)
-
-
-def values(replica: Replica) -> list[bytes | None]:
-    found = []
-    for stored in replica.log.batches(Offset(0)):
-        found += [record.value for record in read_records(stored)]
-    return found
-
-
 async def until(condition: Callable[[], bool]) -> None:
     for _ in range(2000):
         if condition():
@@ -139,7 +139,7 @@ async def turns(count: int = 20) -> None:
 
 async def test_the_first_record_of_a_new_partition_gets_offset_zero_in_epoch_zero() -> None:
     world = await World.make()
-    proposal = propose(world.replica, batch(b"a", b"b"))
+    proposal = propose(world.replica, make_batch(b"a", b"b"))
     assert (proposal.base_offset, proposal.end_offset) == (0, 2)
     assert world.replica.epoch == 0
     assert next(iter(world.log.headers(Offset(0)))).leader_epoch == 0
@@ -148,10 +148,10 @@ async def test_the_first_record_of_a_new_partition_gets_offset_zero_in_epoch_zer
 
 async def test_offsets_are_dense_across_elections() -> None:
     world = await World.make(FlushPolicy.NEVER)
-    propose(world.replica, batch(b"a"))
+    propose(world.replica, make_batch(b"a"))
     again = await world.restart()
     assert again.epoch == 1
-    assert propose(again, batch(b"b")).base_offset == 1
+    assert propose(again, make_batch(b"b")).base_offset == 1
     await until(lambda: again.high_watermark == 2)
     world.stop()
 
@@ -159,7 +159,7 @@ async def test_offsets_are_dense_across_elections() -> None:
 async def test_nothing_is_committed_before_its_flush() -> None:
     world = await World.make()
     told: list[ErrorCode] = []
-    proposal = propose(world.replica, batch(b"a"))
+    proposal = propose(world.replica, make_batch(b"a"))
     world.replica.when_committed(proposal.end_offset, told.append)
     assert (world.replica.high_watermark, told, world.log.runs) == (0, [], 0)
     await turns()
@@ -172,7 +172,7 @@ async def test_what_is_appended_in_one_turn_shares_one_flush() -> None:
     world = await World.make()
     told: list[ErrorCode] = []
     for number in range(50):
-        proposal = propose(world.replica, batch(b"%d" % number))
+        proposal = propose(world.replica, make_batch(b"%d" % number))
         world.replica.when_committed(proposal.end_offset, told.append)
     await turns()
     assert len(told) == 50
@@ -184,10 +184,10 @@ async def test_what_is_appended_during_a_flush_is_committed_by_the_next_one() ->
     world = await World.make()
     gate = world.log.gate = threading.Event()
     told: list[str] = []
-    first = propose(world.replica, batch(b"a"))
+    first = propose(world.replica, make_batch(b"a"))
     world.replica.when_committed(first.end_offset, lambda _: told.append("first"))
     await until(lambda: world.log.runs == 1)
-    second = propose(world.replica, batch(b"b"))
+    second = propose(world.replica, make_batch(b"b"))
     world.replica.when_committed(second.end_offset, lambda _: told.append("second"))
     later = world.log.gate = threading.Event()
     gate.set()
@@ -203,7 +203,7 @@ async def test_what_is_appended_during_a_flush_is_committed_by_the_next_one() ->
 async def test_with_a_laxer_policy_appended_counts_as_committed(policy: FlushPolicy) -> None:
     world = await World.make(policy)
     world.log.failure = OSError(5, "Input/output error")
-    propose(world.replica, batch(b"a"))
+    propose(world.replica, make_batch(b"a"))
     await until(lambda: world.replica.high_watermark == 1)
     assert (world.log.runs, world.failures) == (0, [])
     world.stop()
@@ -212,8 +212,8 @@ async def test_with_a_laxer_policy_appended_counts_as_committed(policy: FlushPol
 async def test_waiters_are_called_in_the_order_of_offsets() -> None:
     world = await World.make()
     called: list[str] = []
-    first = propose(world.replica, batch(b"a"))
-    second = propose(world.replica, batch(b"b"))
+    first = propose(world.replica, make_batch(b"a"))
+    second = propose(world.replica, make_batch(b"b"))
     world.replica.when_committed(second.end_offset, lambda _: called.append("second"))
     world.replica.when_committed(first.end_offset, lambda _: called.append("first"))
     await turns()
@@ -225,14 +225,14 @@ async def test_a_failed_flush_commits_nothing_and_is_not_tried_again() -> None:
     world = await World.make()
     world.log.failure = OSError(5, "Input/output error")
     told: list[ErrorCode] = []
-    proposal = propose(world.replica, batch(b"a"))
+    proposal = propose(world.replica, make_batch(b"a"))
     world.replica.when_committed(proposal.end_offset, told.append)
     await turns()
     assert [str(error) for error in world.failures] == [
         "flush failed: [Errno 5] Input/output error"
     ]
     world.log.failure = None
-    propose(world.replica, batch(b"b"))
+    propose(world.replica, make_batch(b"b"))
     await turns()
     assert (world.replica.high_watermark, told, world.log.runs) == (0, [], 1)
     world.stop()
@@ -240,8 +240,8 @@ async def test_a_failed_flush_commits_nothing_and_is_not_tried_again() -> None:
 
 async def test_a_retry_is_answered_with_the_original_and_only_once_committed() -> None:
     world = await World.make()
-    first = propose(world.replica, batch(b"a", producer=4, sequence=0))
-    again = propose(world.replica, batch(b"a", producer=4, sequence=0))
+    first = propose(world.replica, make_batch(b"a", producer=4, sequence=0))
+    again = propose(world.replica, make_batch(b"a", producer=4, sequence=0))
     assert again == first
     told: list[ErrorCode] = []
     world.replica.when_committed(again.end_offset, told.append)
@@ -254,37 +254,37 @@ async def test_a_retry_is_answered_with_the_original_and_only_once_committed() -
 
 async def test_a_refused_batch_leaves_no_trace() -> None:
     world = await World.make()
-    propose(world.replica, batch(b"a", producer=4, sequence=0))
+    propose(world.replica, make_batch(b"a", producer=4, sequence=0))
     with pytest.raises(RefusedError):
-        propose(world.replica, batch(b"c", producer=4, sequence=2))
-    assert propose(world.replica, batch(b"b", producer=4, sequence=1)).base_offset == 1
+        propose(world.replica, make_batch(b"c", producer=4, sequence=2))
+    assert propose(world.replica, make_batch(b"b", producer=4, sequence=1)).base_offset == 1
     assert values(world.replica) == [b"a", b"b"]
     world.stop()
 
 
 async def test_sequences_survive_a_restart_from_snapshot_and_headers() -> None:
     world = await World.make(FlushPolicy.NEVER)
-    propose(world.replica, batch(b"a", producer=4, sequence=0))
+    propose(world.replica, make_batch(b"a", producer=4, sequence=0))
     world.log.save_snapshot(world.log.end_offset, world.replica.producers.encode())
-    propose(world.replica, batch(b"b", producer=4, sequence=1))
+    propose(world.replica, make_batch(b"b", producer=4, sequence=1))
     again = await world.restart()
-    assert propose(again, batch(b"a", producer=4, sequence=0)).base_offset == 0
-    assert propose(again, batch(b"b", producer=4, sequence=1)).base_offset == 1
-    assert propose(again, batch(b"c", producer=4, sequence=2)).base_offset == 2
+    assert propose(again, make_batch(b"a", producer=4, sequence=0)).base_offset == 0
+    assert propose(again, make_batch(b"b", producer=4, sequence=1)).base_offset == 1
+    assert propose(again, make_batch(b"c", producer=4, sequence=2)).base_offset == 2
     world.stop()
 
 
 async def test_a_damaged_snapshot_is_replaced_by_the_headers() -> None:
     world = await World.make(FlushPolicy.NEVER)
-    propose(world.replica, batch(b"a", producer=4, sequence=0))
+    propose(world.replica, make_batch(b"a", producer=4, sequence=0))
     world.log.save_snapshot(world.log.end_offset, b"damaged")
-    assert propose(await world.restart(), batch(b"a", producer=4, sequence=0)).base_offset == 0
+    assert propose(await world.restart(), make_batch(b"a", producer=4, sequence=0)).base_offset == 0
     world.stop()
 
 
 async def test_log_append_time_is_the_brokers_and_the_checksum_stays_right() -> None:
     world = await World.make(FlushPolicy.NEVER)
-    data = batch(b"a", b"b") + batch(b"c")
+    data = make_batch(b"a", b"b") + make_batch(b"c")
     proposal = propose(world.replica, data, append_time=True)
     assert proposal == (0, 3, 1_700_000_000_000)
     stored = [
@@ -299,7 +299,7 @@ async def test_log_append_time_is_the_brokers_and_the_checksum_stays_right() -> 
 async def test_whoever_waits_is_told_when_the_replica_goes() -> None:
     world = await World.make()
     told: list[ErrorCode] = []
-    proposal = propose(world.replica, batch(b"a"))
+    proposal = propose(world.replica, make_batch(b"a"))
     world.replica.when_committed(proposal.end_offset, told.append)
     world.replica.drop()
     assert told == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
@@ -309,7 +309,7 @@ async def test_whoever_waits_is_told_when_the_replica_goes() -> None:
 async def test_a_laxer_policy_commits_at_once_what_waited_for_a_flush() -> None:
     world = await World.make()
     told: list[ErrorCode] = []
-    proposal = propose(world.replica, batch(b"a"))
+    proposal = propose(world.replica, make_batch(b"a"))
     world.replica.when_committed(proposal.end_offset, told.append)
     world.log.failure = OSError(5, "Input/output error")
     world.replica.reconfigure(LogConfig(flush=FlushPolicy.NEVER))
@@ -320,12 +320,12 @@ async def test_a_laxer_policy_commits_at_once_what_waited_for_a_flush() -> None:
 
 async def test_a_stricter_policy_takes_nothing_back_and_waits_from_then_on() -> None:
     world = await World.make(FlushPolicy.NEVER)
-    propose(world.replica, batch(b"a"))
+    propose(world.replica, make_batch(b"a"))
     await until(lambda: world.replica.high_watermark == 1)
     world.replica.reconfigure(LogConfig(flush=FlushPolicy.ALWAYS))
     assert world.replica.high_watermark == 1
     told: list[ErrorCode] = []
-    proposal = propose(world.replica, batch(b"b"))
+    proposal = propose(world.replica, make_batch(b"b"))
     world.replica.when_committed(proposal.end_offset, told.append)
     assert (world.replica.high_watermark, told) == (1, [])
     await turns()
@@ -335,7 +335,7 @@ async def test_a_stricter_policy_takes_nothing_back_and_waits_from_then_on() -> 
 
 async def test_what_was_appended_without_a_flush_makes_the_next_one_large() -> None:
     world = await World.make(FlushPolicy.NEVER)
-    propose(world.replica, batch(bytes(100_000)))
+    propose(world.replica, make_batch(bytes(100_000)))
     assert world.replica.group.flush_handle.unflushed_bytes > 100_000
     world.stop()
 
@@ -375,8 +375,267 @@ async def test_without_room_for_a_snapshot_the_log_is_closed_all_the_same() -> N
 
 async def test_a_retry_to_a_topic_with_append_time_is_told_the_time_of_the_original() -> None:
     world = await World.make()
-    first = propose(world.replica, batch(b"a", producer=4, sequence=0), append_time=True)
-    again = propose(world.replica, batch(b"a", producer=4, sequence=0), append_time=True)
+    first = propose(world.replica, make_batch(b"a", producer=4, sequence=0), append_time=True)
+    again = propose(world.replica, make_batch(b"a", producer=4, sequence=0), append_time=True)
     assert first.append_time > 0
     assert again == first
     world.stop()
+
+
+# ---- what a group of one voter keeps to
+
+
+class SlowVotes(MemoryVotes):
+    """Writes votes when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+
+    def record(self, votes: Mapping[str, tuple[Epoch, BrokerId]]) -> None:
+        assert self.gate.wait(10)
+        super().record(votes)
+
+
+async def test_an_election_is_won_only_after_the_vote_is_durable() -> None:
+    flusher, votes, log = make_flusher(), SlowVotes(), MemoryLog()
+    driver = make_driver(flusher, votes=votes)
+    replica = open_replica(log, flusher, driver)
+    await turns()
+    assert (replica.is_leader, log.end_index) == (False, 0)
+    with pytest.raises(RefusedError) as refused:
+        propose(replica, make_batch(b"a"))
+    assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    votes.gate.set()
+    await wait_ready(replica)
+    assert votes.get(replica.group.name) == (0, ME)
+    assert [entry.epoch for entry in log.controls()] == [0]
+    driver.stop()
+    flusher.stop()
+
+
+@pytest.mark.parametrize(("voted", "stored", "epoch"), [(7, 3, 8), (1, 5, 6), (4, 4, 5)])
+async def test_a_new_epoch_is_above_all_that_votes_and_log_have_seen(
+    voted: int, stored: int, epoch: int
+) -> None:
+    flusher, votes, log = make_flusher(), MemoryVotes(), MemoryLog()
+    append(log, epoch=stored)
+    name = GroupKey(TopicId(bytes(16)), PartitionIndex(0)).name
+    votes.record({name: (Epoch(voted), ME)})
+    driver = make_driver(flusher, votes=votes)
+    replica = await lead_replica(log, flusher, driver=driver)
+    assert replica.epoch == epoch
+    assert replica.high_watermark == 1
+    driver.stop()
+    flusher.stop()
+
+
+async def test_what_an_earlier_epoch_stored_is_committed_only_with_the_own_no_op() -> None:
+    world = World(FlushPolicy.ALWAYS)
+    gate = world.log.gate = threading.Event()
+    append(world.log, epoch=0)
+    replica = open_replica(world.log, world.flusher, world.driver, clock=world.clock)
+    await turns()
+    assert (replica.is_leader, replica.is_ready, replica.high_watermark) == (True, False, 0)
+    gate.set()
+    await wait_ready(replica)
+    assert replica.high_watermark == 1
+    world.stop()
+
+
+async def test_the_high_watermark_never_goes_back() -> None:
+    world = await World.make(FlushPolicy.NEVER)
+    propose(world.replica, make_batch(b"a", b"b"))
+    await until(lambda: world.replica.high_watermark == 2)
+    world.replica.on_commit(world.replica.group, Offset(1))
+    assert world.replica.high_watermark == 2
+    world.stop()
+
+
+# ---- what a leader elsewhere says
+
+
+class Follower:
+    """Broker 1 of a group, and broker 2's messages as the test writes them."""
+
+    def __init__(self, first: Members) -> None:
+        self.log = HeldLog(LogConfig())
+        self.failures: list[StorageError] = []
+        self.clock = SetClock(wall_ms=1_700_000_000_000)
+        self.flusher = make_flusher(self.clock, self.failures.append)
+        self.driver = make_driver(self.flusher, clock=self.clock)
+        self.listener = NotingListener()
+        self.driver.add_peer(OTHER, ("127.0.0.1", 9))
+        self.replica = open_replica(
+            self.log,
+            self.flusher,
+            self.driver,
+            clock=self.clock,
+            members=first,
+            listener=self.listener,
+        )
+
+    def receive(self, *parts: bytes, commit: int) -> None:
+        """An Append of epoch 3 that continues the log."""
+        core = self.replica.group.core
+        head = encode_append(
+            self.replica.group.wire,
+            Epoch(3),
+            self.log.end_index,
+            core.last_epoch,
+            RaftIndex(commit),
+            sum(map(len, parts)),
+        )
+        self.driver.on_raft(OTHER, memoryview(head + b"".join(parts)))
+
+    def stop(self) -> None:
+        self.driver.remove_peer(OTHER)
+        self.driver.stop()
+        self.flusher.stop()
+
+
+OTHER = BrokerId(2)
+
+
+def control(kind: ControlKind, payload: bytes = b"") -> bytes:
+    return encode_control(kind, Epoch(3), payload)
+
+
+def entries(base: int, *values: bytes, producer: int = -1, sequence: int = -1) -> bytes:
+    data = make_batch(*values, producer=producer, sequence=sequence)
+    stamp(data, 0, Offset(base), Epoch(3))
+    return encode_batches_head(len(data)) + bytes(data)
+
+
+async def test_a_membership_gives_the_vote_back_when_it_is_committed_and_not_before() -> None:
+    follower = Follower(Members((OTHER,), (ME,)))
+    core = follower.replica.group.core
+    assert not core.may_vote
+    follower.receive(control(ControlKind.NOOP), commit=1)
+    both = encode_members(Members((ME, OTHER)))
+    follower.receive(control(ControlKind.MEMBERSHIP, both), entries(0, b"a"), commit=1)
+    # A voter by its log, and an earlier entry is committed just now; the membership is not.
+    follower.receive(entries(1, b"b"), commit=1)
+    assert (core.is_voter, core.commit, core.may_vote) == (True, 1, False)
+    follower.receive(commit=2)
+    assert (core.commit, core.may_vote) == (2, True)
+    follower.stop()
+
+
+async def test_a_learner_has_no_vote_however_much_is_committed() -> None:
+    follower = Follower(Members((OTHER,), (ME,)))
+    follower.receive(control(ControlKind.NOOP), entries(0, b"a"), commit=2)
+    await turns()
+    assert follower.replica.high_watermark == 1
+    assert not follower.replica.group.core.may_vote
+    follower.stop()
+
+
+async def test_a_follower_knows_producers_from_what_it_stores_committed_or_not() -> None:
+    follower = Follower(Members((ME, OTHER)))
+    follower.receive(
+        control(ControlKind.NOOP),
+        entries(0, b"a", b"b", producer=4, sequence=0),
+        entries(2, b"c"),
+        commit=1,
+    )
+    state = follower.replica.producers.get(ProducerId(4))
+    assert state is not None
+    assert [(one.base_sequence, one.base_offset, one.last_offset) for one in state.batches] == [
+        (0, 0, 1)
+    ]
+    assert (len(follower.replica.producers), state.seen_at) == (1, follower.clock.wall)
+    assert follower.replica.high_watermark == 0
+    follower.stop()
+
+
+async def test_a_trim_is_done_when_it_is_committed_and_on_this_disk() -> None:
+    follower = Follower(Members((ME, OTHER)))
+    gate = follower.log.gate = threading.Event()
+    trim = control(ControlKind.TRIM, (2).to_bytes(8, "big"))
+    follower.receive(control(ControlKind.NOOP), *(entries(n, b"v") for n in range(3)), commit=4)
+    follower.receive(trim, entries(3, b"v"), commit=5)
+    await turns()
+    assert (follower.replica.high_watermark, follower.log.start_offset) == (3, 0)
+    gate.set()
+    await until(lambda: follower.log.start_offset == 2)
+    follower.stop()
+
+
+@pytest.mark.parametrize("error", [StorageError("the disk is gone"), DiskFullError("no room")])
+async def test_a_trim_on_a_full_disk_waits_for_room_and_a_failed_disk_is_reported(
+    error: StorageError,
+) -> None:
+    world = await World.make()
+    defects: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(
+        lambda _, context: defects.append(context.get("exception"))
+    )
+    propose(world.replica, make_batch(b"a"))
+    await until(lambda: world.replica.high_watermark == 1)
+    delete_before = world.log.delete_before
+
+    def fail(offset: Offset) -> None:
+        raise error
+
+    world.log.delete_before = fail
+    told: list[ErrorCode] = []
+    world.replica.trim(Offset(1), told.append)
+    if isinstance(error, DiskFullError):
+        await turns()
+        assert (world.failures, told) == ([], [ErrorCode.KAFKA_STORAGE_ERROR])
+        assert (defects, world.log.start_offset) == ([], 0)
+        # It is agreed on, so it comes when there is room.
+        world.log.delete_before = delete_before
+        world.replica.retain(TimestampMs(0))
+        assert (world.log.start_offset, len(told)) == (1, 1)
+    else:
+        await until(lambda: bool(world.failures))
+        assert (world.failures, world.log.start_offset) == ([error], 0)
+    world.stop()
+
+
+async def test_a_producer_snapshot_is_taken_after_much_data_and_not_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("moldau.replica.replica._SNAPSHOT_BYTES", 1000)
+    world = await World.make(FlushPolicy.NEVER)
+    propose(world.replica, make_batch(b"a", producer=4, sequence=0))
+    world.replica.snapshot_if_due()
+    assert world.log.load_snapshot() is None
+    propose(world.replica, make_batch(bytes(1000), producer=4, sequence=1))
+    world.replica.snapshot_if_due()
+    assert world.log.load_snapshot() == (2, world.replica.producers.encode())
+    propose(world.replica, make_batch(b"b", producer=4, sequence=2))
+    world.replica.snapshot_if_due()
+    known = world.replica.producers.below(Offset(2))
+    assert world.log.load_snapshot() == (2, known.encode())
+    world.stop()
+
+
+async def test_a_failed_group_answers_all_and_tells_its_keeper() -> None:
+    world = await World.make()
+    told: list[ErrorCode] = []
+    proposal = propose(world.replica, make_batch(b"a"))
+    world.replica.when_committed(proposal.end_offset, told.append)
+    error = CorruptionError("damaged")
+    world.replica.on_failed(world.replica.group, error)
+    assert (told, world.listener.failures) == ([ErrorCode.KAFKA_STORAGE_ERROR], [error])
+    assert (world.replica.is_leader, world.replica.is_ready) == (False, False)
+    world.stop()
+
+
+async def test_retention_deletes_nothing_that_is_not_committed_and_on_this_disk() -> None:
+    follower = Follower(Members((ME, OTHER)))
+    follower.log.reconfigure(LogConfig(retention_ms=1))
+    gate = follower.log.gate = threading.Event()
+    later = TimestampMs(1 << 50)
+    follower.receive(control(ControlKind.NOOP), *(entries(n, b"v") for n in range(3)), commit=3)
+    await turns()
+    assert (follower.replica.high_watermark, follower.log.flushed_offset) == (2, 0)
+    assert follower.replica.retain(later) is False
+    gate.set()
+    await until(lambda: follower.log.flushed_offset == 3)
+    assert follower.replica.retain(later) is True
+    assert follower.log.start_offset == 2
+    follower.stop()

@@ -132,6 +132,7 @@ class Replica:
         self.high_watermark = log.start_offset
         self._waiters: deque[tuple[Offset, Callable[[ErrorCode], None]]] = deque()
         self._trims: list[tuple[Offset, Callable[[ErrorCode], None]]] = []
+        self._trim_to = log.start_offset
         self.watchers: dict[Watcher, None] = {}
         self.is_open = False
         self._is_leading = False
@@ -246,13 +247,23 @@ class Replica:
     def on_control(self, group: Group, kind: ControlKind, payload: bytes, index: RaftIndex) -> None:
         if kind is ControlKind.TRIM:
             offset = Offset(int.from_bytes(payload, "big"))
-            if offset > self.log.start_offset:
+            self._trim_to = max(self._trim_to, min(offset, self.high_watermark))
+            self._delete_trimmed()
+
+    def _delete_trimmed(self) -> None:
+        """Begin where the group has agreed to. On a full disk that waits for the next retention."""
+        code = ErrorCode.NONE
+        if self._trim_to > self.log.start_offset:
+            try:
                 with self._flusher.fencing():
-                    self.log.delete_before(min(offset, self.high_watermark))
-            done = [callback for until, callback in self._trims if until <= self.log.start_offset]
-            self._trims = [trim for trim in self._trims if trim[0] > self.log.start_offset]
-            for callback in done:
-                callback(ErrorCode.NONE)
+                    self.log.delete_before(self._trim_to)
+            except DiskFullError:
+                code = ErrorCode.KAFKA_STORAGE_ERROR
+        end = max(self._trim_to, self.log.start_offset)
+        done = [callback for until, callback in self._trims if until <= end]
+        self._trims = [trim for trim in self._trims if trim[0] > end]
+        for callback in done:
+            callback(code)
 
     def snapshot(self, group: Group, offset: Offset) -> bytes:
         return self.producers.below(offset).encode()
@@ -411,6 +422,7 @@ class Replica:
         self._trims.append((offset, callback))
 
     def retain(self, now: TimestampMs) -> bool:
+        self._delete_trimmed()
         # What is not on this disk yet may be asked for by nobody else but this replica itself.
         end = min(self.high_watermark, self.log.flushed_offset)
         with self._flusher.fencing():
