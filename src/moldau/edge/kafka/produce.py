@@ -199,6 +199,7 @@ def _with_leaders(call: Call, response: ProduceResponse) -> ProduceResponse:
                 continue
             leader = current_leader(call.broker, _name_of(call, topic), partition.index)
             if leader is None:
+                partition.error_message = "Nobody is known to lead it now"
                 continue
             partition.error_message = f"Broker {leader.id} leads it, in epoch {leader.epoch}"
             if call.version < _LEADERS_FROM:
