@@ -34,6 +34,7 @@ from moldau.cli.supervise_view import (
     gone,
     live,
     member_rows,
+    one_line,
     status_rows,
     supervised_state,
     topology_of,
@@ -190,13 +191,17 @@ def _show_started(data_dir: Path, state: ClusterState, detached: bool) -> int:
         say(f"Stop it: moldau cluster stop{dir_flag(data_dir)}\n")
     else:
         say(f"Look at it: moldau cluster status{dir_flag(data_dir)} · Ctrl-C stops it\n")
-    click.echo(f"export MOLDAU_BROKERS={state.bootstrap}")
-    if state.brokers[0].ports.http != 8080:
-        click.echo(f"export MOLDAU_HTTP={state.brokers[0].http}")
+    _export(state)
     down = [member for member in state.brokers if member.state != "ready"]
     for member in down:
-        say(f"broker {member.id} is not up ({member.state}): {member.reason}")
+        say(f"broker {member.id} is not up ({member.state}): {one_line(member.reason)}")
     return ExitCode.FAILED if down else ExitCode.OK
+
+
+def _export(state: ClusterState) -> None:
+    """Lines for the shell: where clients connect, and where the commands ask over HTTP."""
+    click.echo(f"export MOLDAU_BROKERS={state.bootstrap}")
+    click.echo(f"export MOLDAU_HTTP={','.join(member.http for member in state.brokers)}")
 
 
 # ---- look
@@ -243,7 +248,7 @@ def status(data_dir: Path, output: str) -> int:
         for number in gone(state, topology):
             say(
                 f"note: broker {number} has left the cluster; "
-                f"end its process: moldau cluster remove {number}{dir_flag(data_dir)}"
+                f"end and forget it: moldau cluster remove {number}{dir_flag(data_dir)}"
             )
     return ExitCode.FAILED if found else ExitCode.OK
 
@@ -270,7 +275,7 @@ def _await_member(
             return member
         if member.state == "failed":
             raise CommandError(
-                f"broker {number} did not start: {member.reason}",
+                f"broker {number} did not start: {one_line(member.reason)}",
                 hint=f"its log: {data_dir}/broker-{number}.log",
             )
         if time.monotonic() >= deadline:
@@ -429,7 +434,7 @@ def add(
         f"\nbroker {number} has joined: new topics use it; "
         f"existing ones stay: moldau partition move TOPIC --to …,{number}\n"
     )
-    click.echo(f"export MOLDAU_BROKERS={state.bootstrap}")
+    _export(state)
 
 
 @cluster.command(
@@ -461,4 +466,4 @@ def remove(number: int, yes: bool, data_dir: Path, timeout: float) -> None:
         drain(client, topology, number, yes=yes, wait=True, seconds_max=timeout)
     state = _ask(data_dir, "forget", id=number)
     say(f"broker {number} has left the cluster; its data is still in {data_dir}/{member.directory}")
-    click.echo(f"export MOLDAU_BROKERS={state.bootstrap}")
+    _export(state)

@@ -18,6 +18,11 @@ def dir_flag(data_dir: Path) -> str:
     return "" if data_dir == Path(DEFAULT_DIR) else f" --data-dir {data_dir}"
 
 
+def one_line(reason: str) -> str:
+    """A reason of several lines in a sentence."""
+    return "; ".join(line.removeprefix("error: ") for line in reason.splitlines())
+
+
 def live(data_dir: Path) -> tuple[ClusterState, bool]:
     """The cluster as it is now, and whether it is supervised."""
     state = need_state(data_dir)
@@ -127,15 +132,18 @@ def trouble(
     found = []
     if not supervised:
         found.append(f"nobody supervises the brokers; moldau cluster stop{flag}, then start it")
+    left = gone(state, topology)
     for member in state.brokers:
+        if member.id in left:
+            continue
         if member.state in ("killed", "stopped"):
-            why = f" ({member.reason})" if member.reason else ""
+            why = f" ({one_line(member.reason)})" if member.reason else ""
             found.append(
                 f"broker {member.id} is {member.state}{why}; "
                 f"start it: moldau cluster restart {member.id}{flag}"
             )
         elif member.state not in ("ready", "unsupervised"):
-            why = f": {member.reason}" if member.reason else ""
+            why = f": {one_line(member.reason)}" if member.reason else ""
             found.append(f"broker {member.id} is {member.state}{why}")
     if topology is not None:
         found += problems(topology)

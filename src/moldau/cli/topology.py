@@ -237,7 +237,7 @@ def drain(
     # It is not told any more that it is gone: the others know.
     others = _addresses(topology, without=number)
     watch = Watch(ClusterClient(others) if others else client, seconds_max)
-    total = broker.replicas
+    total = max(broker.replicas, 1)
     with progress_bar(f"draining broker {number}", total) as advance:
         while not watch.is_over:
             now = watch.look()
