@@ -148,6 +148,19 @@ async def test_of_two_who_create_the_same_topic_at_once_one_is_refused() -> None
     world.crash()
 
 
+async def test_who_gives_up_waiting_leaves_no_half_decision_behind() -> None:
+    world = await set_up(MemoryLog(LogConfig()))
+    impatient = asyncio.create_task(world.store.submit(topic("t", 1)))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    impatient.cancel()
+    # Decided on an image without the first, it would be made a second time.
+    with pytest.raises(RefusedError) as refusal:
+        await world.store.submit(topic("t", 2))
+    assert refusal.value.code is ErrorCode.TOPIC_ALREADY_EXISTS
+    world.crash()
+
+
 async def test_a_change_is_seen_only_once_it_is_committed() -> None:
     world = await set_up()
     store, images = world.store, world.images

@@ -152,6 +152,7 @@ class MetadataStore:
         self._on_change = on_change
         self._on_committed = on_committed
         self._lock = asyncio.Lock()
+        self._deciding: set[asyncio.Task[tuple[list[MetadataRecord], Offset]]] = set()
         self.image = EMPTY_IMAGE
         self._applied = Offset(0)
         self._settled = Offset(0)
@@ -396,6 +397,13 @@ class MetadataStore:
         return msgspec.msgpack.encode((offset, [encode_record(record) for record in records]))
 
     async def _decide(self, command: Command) -> tuple[list[MetadataRecord], Offset]:
+        """To the end, also if nobody waits any more: the next decision rests on this one."""
+        task = asyncio.create_task(self._commit(command))
+        self._deciding.add(task)
+        task.add_done_callback(self._deciding.discard)
+        return await asyncio.shield(task)
+
+    async def _commit(self, command: Command) -> tuple[list[MetadataRecord], Offset]:
         async with self._lock:
             if not self._replica.is_ready:
                 raise RefusedError(ErrorCode.NOT_CONTROLLER, "leadership was lost")
