@@ -76,44 +76,54 @@ async def test_a_long_log_is_loaded_in_pieces_between_which_others_have_their_tu
         assert world.committed(group_of(0, number=number)) == {"t": number}
 
 
-async def test_of_several_that_load_one_has_its_turn_at_a_time() -> None:
+async def test_of_several_that_load_one_has_its_turn_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     world = World()
-    replicas = [world.host(index) for index in (0, 1)]
-    for index, replica in enumerate(replicas):
-        world.lead(index)
+    turn = 0
+    reads: list[tuple[int, int]] = []
+    for index in (0, 1):
+        replica = world.lead(index)
         await world.loaded()
         assert await world.commit(group_of(index), 7) is ErrorCode.NONE
         world.depose(index)
         repeat_log(replica, 5 * LOAD_RECORDS_PER_TURN)
         replica.win()
-    replayed: list[tuple[int, int]] = []
-    turn = 0
-    make = world.groups._new_coordinator
-    numbers = iter((0, 1))
+    read_records_of = coordinators_module.read_records
 
-    def make_noting() -> Any:
-        coordinator, number = make(), next(numbers)
-        replay = coordinator.replay
+    def noting(batch: bytes) -> Any:
+        reads.append((turn, int(group_of(1).encode() in bytes(batch))))
+        return read_records_of(batch)
 
-        def noting(key: bytes, value: bytes | None) -> None:
-            replayed.append((turn, number))
-            replay(key, value)
-
-        coordinator.replay = noting  # type: ignore[method-assign]
-        return coordinator
-
-    world.groups._new_coordinator = make_noting
+    monkeypatch.setattr(coordinators_module, "read_records", noting)
     world.lead(0)
     world.lead(1)
-    while len(replayed) < 10 * LOAD_RECORDS_PER_TURN:
+    while world.groups.list_groups((), ())[0] is not ErrorCode.NONE:
         turn += 1
         assert turn < 1000
         await asyncio.sleep(0)
+    assert len(reads) == 2 * (5 * LOAD_RECORDS_PER_TURN + 1)
     for one in range(turn):
-        in_turn = [number for at, number in replayed if at == one]
-        assert len(in_turn) <= LOAD_RECORDS_PER_TURN
+        assert sum(at == one for at, _ in reads) <= LOAD_RECORDS_PER_TURN
     # And neither waits until the other is done.
-    assert {number for _, number in replayed[: 3 * LOAD_RECORDS_PER_TURN]} == {0, 1}
+    assert {number for _, number in reads[: 3 * LOAD_RECORDS_PER_TURN]} == {0, 1}
+
+
+async def test_what_was_deleted_in_the_log_is_not_there_when_it_is_loaded() -> None:
+    world = World()
+    replica = world.lead()
+    await world.loaded()
+    names = [group_of(0, number=number) for number in range(3)]
+    for name in names:
+        assert await world.commit(name, 1) is ErrorCode.NONE
+    assert set((await world.groups.delete_groups(names)).values()) == {ErrorCode.NONE}
+    assert await world.commit(names[1], 2) is ErrorCode.NONE
+    world.depose()
+    replica.win()
+    world.lead()
+    await world.loaded()
+    assert [world.committed(name) for name in names] == [{}, {"t": 2}, {}]
+    assert [group.group_id for group in world.groups.list_groups((), ())[1]] == [names[1]]
 
 
 async def test_requests_that_come_while_it_loads_are_told_to_wait() -> None:

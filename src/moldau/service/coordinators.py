@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Final, Protocol, assert_never
+from typing import Final, Protocol, TypeVar, assert_never
 
 from moldau.groups.coordinator import Coordinator
 from moldau.groups.events import Event, Persisted, PersistFailed, Tick
@@ -27,9 +27,11 @@ from moldau.replica.replica import Proposal
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 _NEVER = float("inf")
 LOAD_RECORDS_PER_TURN: Final = 200
-"""Replayed in one turn of the loop, some milliseconds: heartbeats must not wait for a long log."""
+"""Read in one turn of the loop, some milliseconds: heartbeats must not wait for a long log."""
 _LOAD_BYTES_PER_READ = 256 * 1024
 
 
@@ -56,7 +58,7 @@ class OffsetsReplica(Protocol):
 class PartitionCoordinator:
     """The groups that are stored in one partition, as long as this broker leads it in one epoch.
 
-    `turns` is shared by all coordinators of the broker: one of them replays in a turn of the loop.
+    `turns` is shared by all coordinators of the broker: one of them loads in a turn of the loop.
     `on_lost` is called when the coordinator ended by itself; everybody who waited is answered then.
     """
 
@@ -104,23 +106,37 @@ class PartitionCoordinator:
         # All that earlier leaders left is committed. A coordinator of this epoch before this one
         # may have left more: either all of it comes to be committed, or the epoch ends.
         await self._committed(end)
-        records = self._stored_records(stored.start_offset, end)
+        # Of each key only the last record counts, and most are older: those are never looked into.
+        latest: dict[bytes, bytes] = {}
+
+        def collect(record: Record) -> None:
+            if record.key is None:
+                return
+            if record.value is None:
+                latest.pop(record.key, None)
+            else:
+                latest[record.key] = record.value
+
+        read = await self._in_turns(self._stored_records(stored.start_offset, end), collect)
+        used = await self._in_turns(iter(latest.items()), lambda item: self.state.replay(*item))
+        self._run(self.state.finish_loading(self._now()))
+        self._schedule()
+        log.debug("groups of %s loaded: %d of %d records", self.replica.partition, used, read)
+
+    async def _in_turns(self, items: Iterator[T], use: Callable[[T], None]) -> int:
+        """Use all of them, a few in a turn of the loop; returns how many there were."""
         count = 0
         while True:
             async with self._turns:
                 if not self.is_current:
                     raise RefusedError(ErrorCode.NOT_COORDINATOR)
-                some = list(islice(records, LOAD_RECORDS_PER_TURN))
-                for record in some:
-                    if record.key is not None:
-                        self.state.replay(record.key, record.value)
+                some = list(islice(items, LOAD_RECORDS_PER_TURN))
+                for item in some:
+                    use(item)
                 count += len(some)
                 if len(some) < LOAD_RECORDS_PER_TURN:
-                    break
+                    return count
                 await asyncio.sleep(0)
-        self._run(self.state.finish_loading(self._now()))
-        self._schedule()
-        log.debug("groups of %s loaded: %d records", self.replica.partition, count)
 
     async def _committed(self, offset: Offset) -> None:
         """Returns when everything below `offset` is committed. Raises RefusedError."""
