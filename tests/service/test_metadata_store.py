@@ -26,6 +26,7 @@ from moldau.metadata.snapshot import encode_image
 from moldau.model.errors import CorruptionError, ErrorCode, RefusedError
 from moldau.model.ids import BrokerId, PartitionIndex, TopicId, TopicPartition
 from moldau.raft.membership import Members
+from moldau.replica.replica import Replica
 from moldau.service import metadata_store
 from moldau.service.metadata_store import Caller, Gone, MetadataReplica, MetadataStore
 from moldau.testing.replicas import (
@@ -148,16 +149,26 @@ async def test_of_two_who_create_the_same_topic_at_once_one_is_refused() -> None
     world.crash()
 
 
-async def test_who_gives_up_waiting_leaves_no_half_decision_behind() -> None:
-    world = await set_up(MemoryLog(LogConfig()))
-    end = world.log.end_offset
+async def test_who_gives_up_waiting_leaves_no_half_decision_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = await set_up()
+    commit, reached, gate = metadata_store.commit_batch, asyncio.Event(), asyncio.Event()
+
+    async def commit_late(replica: Replica, batch: bytes) -> ErrorCode:
+        reached.set()
+        await gate.wait()
+        return await commit(replica, batch)
+
+    monkeypatch.setattr(metadata_store, "commit_batch", commit_late)
     impatient = asyncio.create_task(world.store.submit(topic("t", 1)))
-    while world.log.end_offset == end:
-        await asyncio.sleep(0)
+    await reached.wait()
     impatient.cancel()
-    # Decided on an image without the first, it would be made a second time.
+    second = asyncio.create_task(world.store.submit(topic("t", 2)))
+    await asyncio.sleep(0)
+    gate.set()
     with pytest.raises(RefusedError) as refusal:
-        await world.store.submit(topic("t", 2))
+        await second
     assert refusal.value.code is ErrorCode.TOPIC_ALREADY_EXISTS
     world.crash()
 
