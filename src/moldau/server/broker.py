@@ -21,7 +21,7 @@ from moldau.groups.config import GroupConfig as CoordinatorConfig
 from moldau.groups.coordinator import Coordinator
 from moldau.log.interface import LogConfig
 from moldau.metadata.broker_rules import peer_refusal
-from moldau.metadata.image import CONSUMER_OFFSETS_TOPIC, Image
+from moldau.metadata.image import CONSUMER_OFFSETS_TOPIC, EMPTY_IMAGE, Image
 from moldau.model.clock import Clock
 from moldau.model.errors import MoldauError, StorageError
 from moldau.model.flush import FlushPolicy
@@ -140,7 +140,6 @@ class BrokerServer:
             is_log_empty=metadata_log is None or metadata_log.end_index == 0,
         )
         self._broker_id = entry.broker_id
-        self._told_image = entry.image
         transport, driver = self._transport, self._driver = self._open_peers(entry, raft)
         defaults = topic_defaults(config)
         self._partitions = Partitions(
@@ -168,6 +167,8 @@ class BrokerServer:
             self._on_image,
             on_committed=driver.beat_now,
         )
+        # What the log holds beyond its committed part is as good a guess as any, for the moment.
+        self._told_image = entry.image if entry.image.cluster_id else self._metadata.forecast()
         self._registration = registration = Registration(
             config,
             entry,
@@ -196,6 +197,7 @@ class BrokerServer:
         self._keep(self._announcements.run())
         self._keep(self._steward.run())
         await registration.make()
+        self._told_image = EMPTY_IMAGE
         self._follow_peers()
         self._keep(registration.keep())
         upkeep = self._make_upkeep()
@@ -264,14 +266,11 @@ class BrokerServer:
 
         Its own lags behind when it was away: the leader, of all brokers, may not be in it yet.
         """
-        image = self._metadata.image
-        if not image.cluster_id and not self._told_image.cluster_id:
-            return self._metadata.forecast()
-        return max(image, self._told_image, key=lambda known: known.version)
+        return max(self._metadata.image, self._told_image, key=lambda known: known.version)
 
     def _on_told(self, image: Image) -> None:
         """A member was asked over HTTP."""
-        self._told_image = max(image, self._told_image, key=lambda known: known.version)
+        self._told_image = image
         self._follow_peers()
 
     def _is_cut_off(self) -> bool:

@@ -12,7 +12,7 @@ from typing import Final
 from moldau.log.datadir import Identity
 from moldau.metadata.image import EMPTY_IMAGE, Image
 from moldau.metadata.snapshot import decode_image
-from moldau.model.errors import ConfigError
+from moldau.model.errors import ConfigError, CorruptionError
 from moldau.model.ids import BrokerId
 from moldau.model.topology import Endpoint, JoinRequest
 from moldau.raft.membership import Members
@@ -131,6 +131,12 @@ async def _join(
         ),
         seconds_max=_JOIN_SECONDS_MAX,
     )
+    try:
+        image = decode_image(reply.image)
+    except CorruptionError as error:
+        raise ConfigError(
+            f"what {join_addr} (join_addr) says of its cluster cannot be read: {error}"
+        ) from None
     identity = Identity(
         broker_id=BrokerId(reply.broker_id),
         cluster_id=reply.cluster_id,
@@ -138,7 +144,7 @@ async def _join(
         metadata_voters=tuple(BrokerId(voter) for voter in reply.voters),
     )
     storage.become(identity)
-    return _entry(identity, process, endpoints, decode_image(reply.image), reply.epoch)
+    return _entry(identity, process, endpoints, image, reply.epoch)
 
 
 def _entry(

@@ -87,8 +87,12 @@ class ClusterService:
 
     @property
     def alive(self) -> frozenset[BrokerId]:
-        """This broker, and those it heard of lately."""
-        return frozenset((self._me, *self._driver.alive(ALIVE_MS)))
+        """This broker, and those it heard of lately and can reach."""
+        links = self._transport.links
+        heard = self._driver.alive(ALIVE_MS)
+        return frozenset(
+            (self._me, *(peer for peer in heard if peer in links and links[peer].is_connected))
+        )
 
     @property
     def controller_id(self) -> int:

@@ -1,0 +1,350 @@
+"""A registration is made at each start, over HTTP if it must be, and looked after to the end."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from http_cluster import FakeCluster, Served, served, topology
+from moldau.metadata.commands import Command, CreateCluster, RegisterBroker
+from moldau.metadata.image import EMPTY_IMAGE, Broker, Image
+from moldau.metadata.records import BrokerRegistered, MetadataRecord
+from moldau.metadata.snapshot import encode_image
+from moldau.model.errors import ConfigError, ErrorCode, RefusedError
+from moldau.model.ids import BrokerId
+from moldau.model.topology import Endpoint, JoinRequest, TopologyBroker
+from moldau.raft.membership import Members
+from moldau.server import registration
+from moldau.server.config.schema import Address, ServerConfig
+from moldau.server.entry import Endpoints, Entry
+from moldau.server.registration import Registration, SupersededError
+
+ONE, TWO = BrokerId(1), BrokerId(2)
+ENTRY = Entry(
+    broker_id=TWO,
+    cluster_id="c",
+    directory_id="d",
+    process="now",
+    endpoints=Endpoints(
+        kafka=Endpoint("h", 1), raft=Endpoint("h", 2), http=Endpoint("127.0.0.1", 3)
+    ),
+    metadata_members=Members((ONE,), (TWO,)),
+    is_founder=False,
+    image=EMPTY_IMAGE,
+    epoch=0,
+)
+
+
+def image_of(process: str, epoch: int, *, http: Endpoint | None = None, version: int = 9) -> Image:
+    """A cluster of two, this broker registered by that process."""
+    return Image(
+        cluster_id="c",
+        version=version,
+        brokers={
+            ONE: Broker(id=ONE, host="h", port=1, http=http),
+            TWO: Broker(
+                id=TWO,
+                host="h",
+                port=1,
+                incarnation="d",
+                process=process,
+                epoch=epoch,
+                http=Endpoint("127.0.0.1", 3),
+            ),
+        },
+    )
+
+
+class FakeStore:
+    """Answers each submit with the next of `outcomes`; after the last, always with that."""
+
+    def __init__(self, image: Image, *outcomes: RefusedError | Image) -> None:
+        self.image = image
+        self.known = image
+        self.outcomes = list(outcomes)
+        self.submitted: list[Command] = []
+
+    def forecast(self) -> Image:
+        return self.known
+
+    async def submit(
+        self,
+        command: Command,
+        *,
+        seconds_max: float = 0,
+        on_decided: Callable[[list[MetadataRecord]], None] = lambda _: None,
+    ) -> list[MetadataRecord]:
+        await asyncio.sleep(0)
+        self.submitted.append(command)
+        outcome = self.outcomes[0]
+        if len(self.outcomes) > 1:
+            del self.outcomes[0]
+        if isinstance(outcome, RefusedError):
+            raise outcome
+        self.image = outcome
+        if isinstance(command, RegisterBroker):
+            me = outcome.brokers[TWO]
+            on_decided(
+                [
+                    BrokerRegistered(
+                        id=TWO, host="h", port=1, incarnation="d", process="now", epoch=me.epoch
+                    )
+                ]
+            )
+        return []
+
+
+class World:
+    """A registration, and what it told."""
+
+    def __init__(self, store: FakeStore, *, join: int | None = None, entry: Entry = ENTRY) -> None:
+        self.store = store
+        self.told: list[Image] = []
+        self.epochs: list[int] = []
+        self.removed = 0
+        self.cut_off = False
+        metadata: Any = store
+        self.registration = Registration(
+            ServerConfig(join_addr=None if join is None else Address("127.0.0.1", join)),
+            entry,
+            metadata,
+            on_told=self.told.append,
+            on_epoch=self.epochs.append,
+            is_cut_off=lambda: self.cut_off,
+            on_removed=self._on_removed,
+        )
+
+    def _on_removed(self) -> None:
+        self.removed += 1
+
+    def make(self) -> None:
+        async def run() -> None:
+            async with asyncio.timeout(30):
+                await self.registration.make()
+
+        asyncio.run(run())
+
+    def keep_until(self, holds: Callable[[], bool]) -> None:
+        """Look after it; fails if it does not come to that. Raises what it ends with."""
+
+        async def run() -> None:
+            keeping = asyncio.create_task(self.registration.keep())
+            async with asyncio.timeout(30):
+                while not holds() and not keeping.done():
+                    await asyncio.sleep(0.01)
+            keeping.cancel()
+            (result,) = await asyncio.gather(keeping, return_exceptions=True)
+            if not isinstance(result, asyncio.CancelledError):
+                assert isinstance(result, BaseException)
+                raise result
+
+        asyncio.run(run())
+
+
+@pytest.fixture
+def cluster() -> FakeCluster:
+    """Knows this broker by its current process, in epoch 4."""
+    found = FakeCluster()
+    found.image = encode_image(image_of("now", 4))
+    return found
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registration, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(registration, "_LOST_SECONDS", 0.03)
+
+
+TIMED_OUT = RefusedError(ErrorCode.REQUEST_TIMED_OUT, "nobody leads")
+
+
+def test_a_start_registers_over_the_peers() -> None:
+    world = World(FakeStore(image_of("before", 3), image_of("now", 4)))
+    world.make()
+    (command,) = world.store.submitted
+    assert isinstance(command, RegisterBroker)
+    assert (command.id, command.incarnation, command.process) == (2, "d", "now")
+    assert (command.raft, command.http) == (ENTRY.endpoints.raft, ENTRY.endpoints.http)
+    assert world.epochs == [4]
+    assert world.registration.epoch == 4
+
+
+def test_a_founder_names_the_cluster_first_and_only_once() -> None:
+    founder = replace(ENTRY, is_founder=True)
+    world = World(FakeStore(EMPTY_IMAGE, image_of("now", 1)), entry=founder)
+    world.make()
+    assert [type(command) for command in world.store.submitted] == [CreateCluster, RegisterBroker]
+    again = World(FakeStore(image_of("before", 1), image_of("now", 2)), entry=founder)
+    again.make()
+    assert [type(command) for command in again.store.submitted] == [RegisterBroker]
+
+
+def test_a_refusal_ends_the_start_in_the_words_of_the_cluster() -> None:
+    refusal = RefusedError(ErrorCode.DUPLICATE_BROKER_REGISTRATION, "Broker 2 was removed")
+    with pytest.raises(ConfigError, match=r"does not take this broker: .*Broker 2 was removed"):
+        World(FakeStore(EMPTY_IMAGE, refusal)).make()
+
+
+def test_one_that_reaches_no_leader_asks_a_member_over_http(cluster: FakeCluster) -> None:
+    store = FakeStore(EMPTY_IMAGE, TIMED_OUT, image_of("now", 4))
+    with served(cluster) as member:
+        world = World(store, join=member.port)
+        world.make()
+    (asked,) = cluster.asked
+    assert isinstance(asked, JoinRequest)
+    assert (asked.broker_id, asked.cluster_id) == (2, "c")
+    assert (asked.incarnation, asked.process) == ("d", "now")
+    # Its own log knew neither where the others are by now, nor its last registration.
+    assert world.told == [image_of("now", 4)]
+    assert world.epochs[0] == 4
+
+
+def test_members_are_found_in_the_log_if_nobody_names_one(cluster: FakeCluster) -> None:
+    with served(cluster) as member:
+        store = FakeStore(EMPTY_IMAGE, TIMED_OUT, image_of("now", 4))
+        store.known = image_of("before", 3, http=Endpoint("127.0.0.1", member.port))
+        world = World(store)
+        world.make()
+    assert len(cluster.asked) == 1
+    assert len(world.told) == 1
+
+
+def test_a_removed_broker_does_not_wait_for_a_cluster_that_is_not_its_own_any_more(
+    cluster: FakeCluster,
+) -> None:
+    cluster.failure = RefusedError(
+        ErrorCode.DUPLICATE_BROKER_REGISTRATION, "Broker 2 was removed from this cluster"
+    )
+    with served(cluster) as member, pytest.raises(ConfigError, match="was removed from this"):
+        World(FakeStore(EMPTY_IMAGE, TIMED_OUT), join=member.port).make()
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        RefusedError(ErrorCode.REQUEST_TIMED_OUT, "no majority"),
+        RefusedError(ErrorCode.BROKER_NOT_AVAILABLE, "starting"),
+        # Somebody else has that address by now.
+        RefusedError(ErrorCode.INCONSISTENT_CLUSTER_ID, "this is cluster x"),
+        RefusedError(ErrorCode.UNKNOWN_SERVER_ERROR, "a defect"),
+    ],
+    ids=lambda failure: failure.code.name,
+)
+def test_what_a_member_cannot_do_just_now_is_tried_again(
+    cluster: FakeCluster, failure: RefusedError
+) -> None:
+    cluster.failure = failure
+    with served(cluster) as member:
+        store = FakeStore(EMPTY_IMAGE, TIMED_OUT, TIMED_OUT, TIMED_OUT, image_of("now", 4))
+        World(store, join=member.port).make()
+    assert len(cluster.asked) == 3
+
+
+def test_an_earlier_start_is_not_another_process() -> None:
+    world = World(FakeStore(EMPTY_IMAGE))
+    world.registration.check(image_of("before", 7))
+    assert world.registration.epoch == 0
+
+
+def test_whoever_registers_later_as_this_broker_supersedes_it() -> None:
+    world = World(FakeStore(EMPTY_IMAGE))
+    world.registration.check(image_of("now", 4))
+    # An old image changes nothing.
+    world.registration.check(image_of("before", 3))
+    world.registration.check(image_of("now", 4))
+    with pytest.raises(SupersededError, match="copy of this data directory"):
+        world.registration.check(image_of("later", 5))
+
+
+def shown(member: Served, epoch: int, *, version: int = 9) -> None:
+    """What the member's topology says of this broker."""
+    me = TopologyBroker(
+        id=2, kafka=Endpoint("h", 1), alive=True, epoch=epoch, leaders=0, replicas=0
+    )
+    found = topology()
+    member.cluster.shown = type(found)(
+        cluster_id="c",
+        version=version,
+        controller=1,
+        answered_by=1,
+        brokers=(*found.brokers, me),
+        topics=(),
+    )
+
+
+def running(member: Served) -> World:
+    world = World(FakeStore(image_of("now", 4)), join=member.port)
+    world.registration.check(image_of("now", 4))
+    return world
+
+
+def test_nobody_is_asked_while_the_cluster_is_heard(cluster: FakeCluster) -> None:
+    looks = 0
+
+    with served(cluster) as member:
+        world = running(member)
+
+        def is_cut_off() -> bool:
+            nonlocal looks
+            looks += 1
+            # Now and then, as an election takes it: never for long.
+            return looks % 3 == 0
+
+        world.registration._is_cut_off = is_cut_off
+        world.keep_until(lambda: looks > 20)
+    assert cluster.asked == []
+
+
+def test_one_that_is_cut_off_asks_how_it_stands_and_believes_it(cluster: FakeCluster) -> None:
+    with served(cluster) as member:
+        shown(member, 4)
+        world = running(member)
+        world.cut_off = True
+        world.keep_until(lambda: len(world.told) > 1)
+    assert world.told[0] == image_of("now", 4)
+    assert set(world.epochs) == {4}
+    assert world.removed == 0
+
+
+def test_one_that_was_removed_while_it_ran_hears_of_it(cluster: FakeCluster) -> None:
+    cluster.failure = None
+    with served(cluster) as member:
+        world = running(member)
+        world.cut_off = True
+
+        async def refuse(request: JoinRequest) -> None:
+            raise RefusedError(ErrorCode.DUPLICATE_BROKER_REGISTRATION, "Broker 2 was removed")
+
+        cluster.join = refuse  # type: ignore[method-assign,assignment]
+        world.keep_until(lambda: world.removed > 0)
+
+
+def test_one_that_was_superseded_while_it_was_cut_off_does_not_register_again(
+    cluster: FakeCluster,
+) -> None:
+    with served(cluster) as member:
+        shown(member, 5)
+        world = running(member)
+        world.cut_off = True
+        with pytest.raises(SupersededError):
+            world.keep_until(lambda: False)
+    assert cluster.asked == []
+
+
+def test_nobody_who_answers_is_no_reason_to_end(cluster: FakeCluster) -> None:
+    with served(cluster) as member:
+        world = running(member)
+    world.cut_off = True
+    rounds = 0
+    members = world.registration._members
+
+    def counted() -> Any:
+        nonlocal rounds
+        rounds += 1
+        return members()
+
+    world.registration._members = counted  # type: ignore[method-assign]
+    world.keep_until(lambda: rounds > 3)
+    assert (world.removed, world.told) == (0, [])
