@@ -185,6 +185,15 @@ async def test_a_loading_that_takes_long_is_not_waited_for_to_the_end(
     assert world.committed(group_of(0)) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
+async def test_a_leader_that_was_just_elected_here_is_named_once_it_is_ready() -> None:
+    world = World()
+    world.host(0)
+    world.leaders[0] = Leader(ME, Epoch(1))
+    asyncio.get_running_loop().call_later(0.05, world.lead, 0)
+    assert await world.groups.find_coordinator(group_of(0)) == ME
+    assert world.committed(group_of(0)) == {}
+
+
 @pytest.mark.parametrize("is_here", [True, False])
 async def test_a_broker_that_is_said_to_lead_and_does_not_is_not_named(
     monkeypatch: pytest.MonkeyPatch, is_here: bool
