@@ -511,14 +511,14 @@ async def test_a_membership_gives_the_vote_back_when_it_is_committed_and_not_bef
     follower = Follower(Members((OTHER,), (ME,)))
     core = follower.replica.group.core
     assert not core.may_vote
-    follower.receive(control(ControlKind.NOOP), commit=1)
+    follower.receive(control(ControlKind.NOOP), entries(0, b"a"), commit=0)
     both = encode_members(Members((ME, OTHER)))
-    follower.receive(control(ControlKind.MEMBERSHIP, both), entries(0, b"a"), commit=1)
-    # A voter by its log, and an earlier entry is committed just now; the membership is not.
-    follower.receive(entries(1, b"b"), commit=1)
-    assert (core.is_voter, core.commit, core.may_vote) == (True, 1, False)
-    follower.receive(commit=2)
-    assert (core.commit, core.may_vote) == (2, True)
+    follower.receive(control(ControlKind.MEMBERSHIP, both), entries(1, b"b"), commit=2)
+    # A voter by its log, and entries before are committed just now; the membership is not.
+    assert (core.is_voter, core.commit, core.may_vote) == (True, 2, False)
+    assert follower.replica.high_watermark == 1
+    follower.receive(commit=3)
+    assert (core.commit, core.may_vote) == (3, True)
     follower.stop()
 
 
@@ -559,6 +559,10 @@ async def test_a_trim_is_done_when_it_is_committed_and_on_this_disk() -> None:
     assert (follower.replica.high_watermark, follower.log.start_offset) == (3, 0)
     gate.set()
     await until(lambda: follower.log.start_offset == 2)
+    # Not beyond what is committed here, whatever it says.
+    follower.receive(control(ControlKind.TRIM, (99).to_bytes(8, "big")), commit=7)
+    await until(lambda: follower.log.start_offset == 4)
+    assert follower.listener.failures == []
     follower.stop()
 
 

@@ -95,6 +95,9 @@ class TopicService:
             except RefusedError as error:
                 if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
                     raise
+                if self.image.topic(name) is None:
+                    # Somebody was faster, on a broker whose commit is not known here yet.
+                    await self._metadata.fresh()
             topic = self.image.topic(name)
         if topic is None:
             raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{name} was deleted again")
@@ -137,5 +140,5 @@ class TopicService:
         if offset > replica.log.start_offset:
             error = await trim_replica(replica, offset)
             if error is not ErrorCode.NONE:
-                raise RefusedError(error, f"{topic}-{partition} lost its leader meanwhile")
+                raise RefusedError(error, f"{topic}-{partition} could not be cut now")
         return replica.log.start_offset
