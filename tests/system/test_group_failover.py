@@ -1,0 +1,78 @@
+"""A group outlives the broker that coordinates it: no rebalance, no commit lost, none backwards."""
+
+import time
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from moldau.service.groups import java_hash
+from moldau.testing.cluster import Cluster, ClusterBroker
+
+pytestmark = pytest.mark.system
+
+SECONDS_MAX = 60.0
+COUNT = 60
+
+
+def coordinator(cluster: Cluster, group: str) -> ClusterBroker:
+    topics = {topic["name"]: topic for topic in cluster.topology()["topics"]}
+    partitions = len(topics["__consumer_offsets"]["partitions"])
+    return cluster.leader("__consumer_offsets", java_hash(group) % partitions)
+
+
+@pytest.mark.parametrize("end", ["killed", "stopped"])
+def test_members_go_on_where_they_were_when_their_coordinator_ends(
+    moldau_cluster: Cluster, end: str
+) -> None:
+    cluster, group, topic = moldau_cluster, f"outlives-{end}", f"outlives-{end}"
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    admin.create_topics([NewTopic(topic, 1, 3)])[topic].result(SECONDS_MAX)
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True})
+    for number in range(COUNT):
+        producer.produce(topic, b"%d" % number)
+    assert producer.flush(SECONDS_MAX) == 0
+    consumer = Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "log_level": 0,
+        }
+    )
+    assigned: list[int] = []
+    consumer.subscribe([topic], on_assign=lambda _, parts: assigned.append(len(parts)))
+    seen: list[int] = []
+    ended: ClusterBroker | None = None
+    while len(seen) < COUNT:
+        message = consumer.poll(SECONDS_MAX)
+        assert message is not None
+        assert message.error() is None
+        seen.append(int(message.value() or b""))
+        if len(seen) == COUNT // 3:
+            ended = coordinator(cluster, group)
+            ended.kill() if end == "killed" else ended.stop()
+        commit(consumer, len(seen), topic)
+    assert seen == list(range(COUNT))
+    assert assigned == [1]
+    assert ended is not None
+    assert coordinator(cluster, group) is not ended
+    ended.start()
+    cluster.wait_ready()
+    (stored,) = consumer.committed([TopicPartition(topic, 0)], SECONDS_MAX)
+    assert stored.offset == COUNT
+    consumer.close()
+
+
+def commit(consumer: Consumer, offset: int, topic: str) -> None:
+    """As an application does: again while the coordinator is being looked for."""
+    deadline = time.monotonic() + SECONDS_MAX
+    while True:
+        try:
+            consumer.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
+            return
+        except KafkaException as failed:
+            error = failed.args[0]
+            assert error.retriable() or error.name() in {"_WAIT_COORD", "_TIMED_OUT"}, error
+            assert time.monotonic() < deadline, error
