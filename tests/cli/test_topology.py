@@ -135,6 +135,17 @@ def test_a_broker_that_is_behind_fails_its_status(cli, stand_in):
     assert cli("broker", "status", 2, "--http", stand_in.address).code == 0
 
 
+def test_a_cluster_that_is_not_well_fails_its_status(cli, stand_in):
+    stand_in.answers = [topology([broker(1), broker(2)], [part(0, [1, 2])])]
+    assert cli("broker", "status", "--http", stand_in.address).code == 0
+    stand_in.answers = [topology([broker(1), broker(2), broker(3, alive=False)])]
+    outcome = cli("broker", "status", "--http", stand_in.address)
+    assert outcome.code == ExitCode.FAILED
+    assert outcome.err == "problem: broker 3 is not alive\n"
+    document = json.loads(cli("broker", "status", "-o", "json", "--http", stand_in.address).out)
+    assert document["problems"] == ["broker 3 is not alive"]
+
+
 def test_a_broker_that_does_not_exist_is_not_found(cli, stand_in):
     stand_in.answers = [topology([broker(1), broker(2)])]
     for verb in (["status"], ["remove", "-y"], ["remove", "--cancel"]):

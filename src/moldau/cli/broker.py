@@ -23,9 +23,12 @@ from moldau.cli.topology import (
     find_broker,
     headline,
     http_option,
+    partition_count,
+    problems,
 )
 
 if TYPE_CHECKING:
+    from moldau.model.topology import Topology
     from moldau.server.config import ResolvedConfig
     from moldau.server.run import BrokerInfo
 
@@ -164,17 +167,42 @@ def list_brokers(output: str, http: str) -> None:
     "status",
     cls=Command,
     examples=(
-        "moldau broker status 2",
-        "moldau broker status 2 -o json",
-        "moldau broker status 2 && echo well   # exit code 1 if it is down or behind",
+        "moldau broker status              # is the cluster well? exit code 1 if not",
+        "moldau broker status 2            # one broker and its partitions",
+        "moldau broker status -o json --http host1.example:8080",
     ),
 )
-@click.argument("number", metavar="N", type=int, shell_complete=complete_brokers)
+@click.argument("number", metavar="[N]", type=int, required=False, shell_complete=complete_brokers)
 @output_option
 @http_option
-def status(number: int, output: str, http: str) -> int:
-    """Show one broker and its partitions; exit code 1 if it is down or behind."""
+def status(number: int | None, output: str, http: str) -> int:
+    """Show how the brokers are, or one with its partitions; exit code 1 if something is wrong."""
     _, topology = connect(http)
+    if number is None:
+        return _show_all(topology, output)
+    return _show_one(topology, number, output)
+
+
+def _show_all(topology: "Topology", output: str) -> int:
+    found = problems(topology)
+    document = {
+        "cluster_id": topology.cluster_id,
+        "controller": topology.controller,
+        "partitions": partition_count(topology),
+        "under_replicated": topology.under_replicated,
+        "leaderless": topology.leaderless,
+        "brokers": broker_rows(topology),
+        "problems": found,
+    }
+    if not emit_document(document, output, name="cluster_id"):
+        click.echo(headline(topology) + "\n")
+        emit_table(broker_rows(topology))
+        for line in found:
+            say(f"problem: {line}")
+    return ExitCode.FAILED if found else ExitCode.OK
+
+
+def _show_one(topology: "Topology", number: int, output: str) -> int:
     find_broker(topology, number)
     (row,) = [row for row in broker_rows(topology) if row["id"] == number]
     late = set(behind(topology, number))
