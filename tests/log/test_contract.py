@@ -391,6 +391,20 @@ def test_a_reset_log_begins_anew_where_it_is_told(make: Make) -> None:
     assert read_bytes(log, 100) == batch
 
 
+@pytest.mark.parametrize("offset", [2, 4, 100])
+def test_a_reset_log_has_the_snapshot_that_came_along_and_no_other(make: Make, offset: int) -> None:
+    log = make()
+    for _ in range(5):
+        append(log)
+    log.save_snapshot(Offset(3), b"old")
+    log.save_snapshot(Offset(5), b"old")
+    log.reset(LogStart(Offset(offset), 7, Epoch(4), b"v"), b"new")
+    assert log.load_snapshot() == (offset, b"new")
+    for _ in range(5):
+        append(log, epoch=4)
+    assert log.load_snapshot() == (offset, b"new")
+
+
 def test_the_newest_snapshot_within_the_log_is_loaded(make: Make) -> None:
     log = make()
     for i in range(5):

@@ -455,6 +455,37 @@ def test_a_reset_survives_a_crash_at_every_step() -> None:
     assert open_log(disk).start == start
 
 
+@pytest.mark.parametrize("offset", [3, 50])
+def test_a_reset_log_is_never_without_its_snapshot_whenever_a_crash_comes(offset: int) -> None:
+    start = LogStart(Offset(offset), 3, Epoch(7), b"voters")
+    step = 0
+    while True:
+        disk = SimDisk()
+        log = open_log(disk, LogConfig(segment_bytes_max=200))
+        for _ in range(8):
+            append(log)
+        flush(log)
+        log.save_snapshot(Offset(2), b"old 2")
+        log.delete_before(Offset(2))
+        log.save_snapshot(Offset(8), b"old 8")
+        disk.crash_at(step)
+        with suppress(SimCrash):
+            log.reset(start, b"new")
+            break
+        log = open_log(disk.crash(random.Random(step)))
+        if log.start.epoch == 7:
+            assert log.load_snapshot() == (offset, b"new")
+            for _ in range(8):
+                append(log, epoch=8)
+            assert log.load_snapshot() == (offset, b"new")
+        else:
+            assert (log.end_offset, log.load_snapshot()) == (8, (8, b"old 8"))
+        step += 1
+    assert step > 5
+    log = open_log(disk)
+    assert (log.start, log.load_snapshot()) == (start, (offset, b"new"))
+
+
 def test_a_slice_stays_readable_when_its_segment_is_deleted(tmp_path: Path) -> None:
     log = open_disk_log(OsFiles(tmp_path), "log", LogConfig(segment_bytes_max=200))
     batches = [append(log) for _ in range(12)]

@@ -13,7 +13,7 @@ from moldau.log.journal import REWRITE_DEAD_MIN, ControlJournal
 from moldau.log.mark import HEADER_BYTES
 from moldau.log.retention import expired_count, is_roll_due
 from moldau.log.segment import Segment
-from moldau.log.snapshots import drop_snapshots
+from moldau.log.snapshots import drop_snapshots, write_snapshot
 from moldau.log.writing import WritingLog
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import Epoch, Offset, RaftIndex, TimestampMs
@@ -116,16 +116,24 @@ class CuttingLog(WritingLog):
         target.position, target.end_offset = end, end_offset
         target.flush()
 
-    def reset(self, start: LogStart) -> None:
+    def reset(self, start: LogStart, snapshot: bytes = b"") -> None:
         self._check_usable()
+        if snapshot:
+            # Without it the new beginning would be worth nothing, so it is there before.
+            try:
+                write_snapshot(self._files, self._directory, start.offset, snapshot)
+            except OSError as error:
+                raise self._failed(error) from error
         self._truncations += 1
         self._cancel_fill()
         self._forget_places()
         try:
-            # Snapshots are shortcuts into the old log: gone before the new one begins.
-            drop_snapshots(self._files, self._directory, Offset(-1))
+            if not snapshot:
+                # Shortcuts into the old log: gone before the new one begins.
+                drop_snapshots(self._files, self._directory, Offset(-1))
             self._generation += 1
             save_start(self._files, self._directory, self._generation, start)
+            drop_snapshots(self._files, self._directory, Offset(-1), but=start.offset)
             # The old files are leftovers now, of whatever is left after a crash.
             old_segments, old_journal, old_epochs = (
                 self._segments,

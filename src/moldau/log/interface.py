@@ -223,8 +223,11 @@ class PartitionLog(Protocol):
         """
         ...
 
-    def reset(self, start: LogStart) -> None:
-        """Durably drop every entry and begin anew at `start` (a snapshot of a leader was taken)."""
+    def reset(self, start: LogStart, snapshot: bytes = b"") -> None:
+        """Durably drop every entry and begin anew at `start` (a snapshot of a leader was taken).
+
+        `snapshot`, if any, is kept as by save_snapshot: a crash finds it, or the old log.
+        """
         ...
 
     def verify(self, offset: Offset, bytes_max: int) -> Offset:

@@ -254,7 +254,7 @@ class MemoryLog:
         self._epochs.truncate(RaftIndex(offset + count), self._start.epoch)
         self._snapshots = [snapshot for snapshot in self._snapshots if snapshot[0] <= self._end]
 
-    def reset(self, start: LogStart) -> None:
+    def reset(self, start: LogStart, snapshot: bytes = b"") -> None:
         self._truncations += 1
         self._headers, self._bases, self._batches = [], [], []
         self._start = start
@@ -264,7 +264,7 @@ class MemoryLog:
         index = RaftIndex(start.offset + start.control_count)
         self._epochs.begin(start.epoch, index, start.offset)
         self._size = 0
-        self._snapshots = []
+        self._snapshots = [(start.offset, snapshot)] if snapshot else []
 
     def delete_before(self, offset: Offset) -> None:
         if offset <= self._start.offset:

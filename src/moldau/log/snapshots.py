@@ -29,9 +29,14 @@ def _path(directory: str, offset: Offset) -> str:
     return f"{directory}/{offset:020d}.snapshot"
 
 
+def write_snapshot(files: Files, directory: str, offset: Offset, payload: bytes) -> None:
+    """Durable when it returns; the others stay."""
+    files.replace(_path(directory, offset), seal(_MAGIC, _HEAD.pack(offset) + payload))
+
+
 def save_snapshot(files: Files, directory: str, offset: Offset, payload: bytes) -> None:
     """Durable when it returns; older ones but the newest two are removed."""
-    files.replace(_path(directory, offset), seal(_MAGIC, _HEAD.pack(offset) + payload))
+    write_snapshot(files, directory, offset, payload)
     for old in _listed(files, directory)[:-SNAPSHOTS_KEPT]:
         files.remove(_path(directory, old))
 
@@ -51,9 +56,12 @@ def load_snapshot(files: Files, directory: str, end_offset: Offset) -> tuple[Off
     return None
 
 
-def drop_snapshots(files: Files, directory: str, end_offset: Offset) -> None:
-    """Remove snapshots beyond `end_offset`; durable when it returns."""
-    beyond = [offset for offset in _listed(files, directory) if offset > end_offset]
+def drop_snapshots(
+    files: Files, directory: str, end_offset: Offset, *, but: Offset | None = None
+) -> None:
+    """Remove snapshots beyond `end_offset`, all `but` one; durable when it returns."""
+    listed = _listed(files, directory)
+    beyond = [offset for offset in listed if offset > end_offset and offset != but]
     for offset in beyond:
         files.remove(_path(directory, offset))
     if beyond:
