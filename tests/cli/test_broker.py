@@ -6,6 +6,7 @@ import socket
 
 import pytest
 
+from moldau.cli.broker import _beside
 from moldau.cli.errors import ExitCode
 from moldau.testing.broker import Broker
 
@@ -37,6 +38,28 @@ def test_dev_is_ready_says_what_to_type_and_stops_cleanly(cli, spawn, tmp_path, 
     _, err = process.communicate(timeout=30)
     assert process.returncode == 0, err
     assert "Traceback" not in err
+
+
+def test_two_run_side_by_side_when_one_has_a_port_of_its_own(spawn, tmp_path):
+    processes = [spawn("dev", "--port", "0", "--data-dir", tmp_path / name) for name in "ab"]
+    assert len({ready(process)[1] for process in processes}) == 2
+
+
+@pytest.mark.parametrize(
+    ("port", "others"),
+    [
+        ("9092", [19092, 8080, 8000]),
+        ("9192", [19192, 8180, 8100]),
+        ("0", [0, 0, 0]),
+        ("60000", [0, 58988, 58908]),
+        ("99999999", [0, 0, 0]),
+    ],
+)
+def test_the_other_ports_move_along(port, others):
+    keys = ("raft.addr", "http.addr", "grpc.addr")
+    expected = {key: f"127.0.0.1:{number}" for key, number in zip(keys, others, strict=True)}
+    assert _beside(port) == expected
+    assert _beside(None) == _beside("x") == {}
 
 
 def test_what_a_broker_was_sent_is_there_after_a_restart(cli, spawn, tmp_path):

@@ -264,7 +264,12 @@ def remove(number: int, cancel: bool, wait: bool, timeout: float, yes: bool, htt
         "moldau dev --set topic.partitions=3 --set log.flush=never",
     ),
 )
-@click.option("-p", "--port", metavar="PORT", help="Port of the Kafka listener; 0: any free one.")
+@click.option(
+    "-p",
+    "--port",
+    metavar="PORT",
+    help="Port of the Kafka listener, and the others as far from theirs; 0: any free ones.",
+)
 @click.option("--data-dir", metavar="DIR", help="Where everything is kept.  [default: ./.moldau]")
 @_CONFIG
 @_SET
@@ -276,8 +281,20 @@ def dev(
 ) -> int:
     """Start one broker for development, on defaults that need no configuration."""
     flags = {"port": port, "data_dir": data_dir}
-    resolved = load(flags, settings, config_file, preset=_DEV_PRESET)
+    resolved = load(flags, settings, config_file, preset={**_DEV_PRESET, **_beside(port)})
     return _serve(resolved, lambda info: click.echo(f"{ready_line(info)}\n\n{next_steps(info)}"))
+
+
+def _beside(port: str | None) -> dict[str, object]:
+    """The other ports of a broker on a port of its own, so that two of them can run."""
+    if port is None or not (port.isascii() and port.isdigit()):
+        return {}
+    number = int(port)
+    moved = {}
+    for key, usual in (("raft.addr", 19092), ("http.addr", 8080), ("grpc.addr", 8000)):
+        beside = usual + number - 9092 if number else 0
+        moved[key] = f"127.0.0.1:{beside if 0 < beside <= 65535 else 0}"
+    return dict(moved)
 
 
 def ready_line(info: "BrokerInfo") -> str:

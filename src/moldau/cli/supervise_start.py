@@ -43,7 +43,6 @@ _OF_ONE_BROKER = frozenset(
         "kafka.advertised",
         "raft.addr",
         "http.addr",
-        "grpc.addr",
     }
 )
 _POLL_SECONDS = 0.1
