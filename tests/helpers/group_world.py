@@ -45,6 +45,8 @@ class OffsetsReplica:
         self.is_ready = True
         self.high_watermark = Offset(0)
         self.holds = False
+        self.is_deposed = False
+        """Others have elected another leader, and this one does not know."""
         self.refusal: MoldauError | None = None
         self.epochs_written: list[int] = []
         self._waiters: list[tuple[Offset, Callable[[ErrorCode], None]]] = []
@@ -68,6 +70,12 @@ class OffsetsReplica:
             callback(ErrorCode.NONE)
         else:
             self._waiters.append((offset, callback))
+
+    async def confirm_leading(self) -> None:
+        """A majority says what the test says."""
+        await asyncio.sleep(0)
+        if self.is_deposed:
+            raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def commit(self) -> None:
         """Everything that was appended."""
@@ -281,7 +289,7 @@ class World:
         return error
 
     def committed(self, group: str) -> ErrorCode | dict[str, int]:
-        found = self.groups.fetch_offsets(group)
+        found = self.groups.known_offsets(group)
         if found.error is not ErrorCode.NONE:
             return found.error
         return {partition.topic: one.offset for partition, one in found.offsets.items()}

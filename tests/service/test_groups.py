@@ -211,6 +211,36 @@ async def test_where_no_topic_of_offsets_is_known_nobody_is_told_that_nothing_is
     assert world.committed(group_of(0)) is ErrorCode.NOT_COORDINATOR
 
 
+async def test_a_leader_that_was_deposed_unawares_tells_no_old_offsets() -> None:
+    world = World()
+    replica = world.lead()
+    await world.loaded()
+    assert await world.commit(group_of(0), 1) is ErrorCode.NONE
+    found = await world.groups.fetch_offsets(group_of(0))
+    assert [one.offset for one in found.offsets.values()] == [1]
+    replica.is_deposed = True
+    refused = await world.groups.fetch_offsets(group_of(0))
+    assert (refused.error, refused.offsets) == (ErrorCode.NOT_COORDINATOR, {})
+
+
+async def test_leadership_lost_while_it_is_confirmed_is_noticed() -> None:
+    world = World()
+    world.lead()
+    await world.loaded()
+    assert await world.commit(group_of(0), 1) is ErrorCode.NONE
+    fetching = asyncio.ensure_future(world.groups.fetch_offsets(group_of(0)))
+    await asyncio.sleep(0)
+    world.depose()
+    assert (await fetching).error is ErrorCode.NOT_COORDINATOR
+
+
+async def test_offsets_that_are_still_loading_are_refused_without_asking_others() -> None:
+    world = World()
+    world.lead().is_deposed = True
+    found = await world.groups.fetch_offsets(group_of(0))
+    assert found.error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+
 async def test_groups_that_are_led_elsewhere_are_refused() -> None:
     world = World()
     world.lead(0)

@@ -32,6 +32,7 @@ from moldau.model.ids import (
     TopicId,
     TopicPartition,
 )
+from moldau.raft.errors import RaftRefusal
 from moldau.raft.events import Role
 from moldau.raft.membership import Members
 from moldau.records.batch import BatchHeader, stamp, stamp_append_time
@@ -202,6 +203,14 @@ class Replica:
                 else f"{self.partition.topic}-{self.partition.partition} has no leader now",
             )
 
+    async def confirm_leading(self) -> None:
+        """Ask a majority whether this one still leads: nobody has committed more elsewhere before
+        this was called. Raises RefusedError. Without it, one that stood still may not know yet."""
+        try:
+            await self._driver.read_index(self.group)
+        except RaftRefusal as error:
+            raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER, str(error)) from None
+
     # ---- what the driver tells
 
     def on_role(self, group: Group, role: Role, epoch: Epoch, leader: BrokerId) -> None:
@@ -276,7 +285,7 @@ class Replica:
             self._listener.on_failed(self, error)
             return
         self.high_watermark = offset
-        self._save_snapshot()
+        self._bytes_since_snapshot = 0
 
     def on_failed(self, group: Group, error: MoldauError) -> None:
         self._is_leading = self.is_ready = False

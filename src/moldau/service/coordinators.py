@@ -54,6 +54,8 @@ class OffsetsReplica(Protocol):
 
     def when_committed(self, offset: Offset, callback: Callable[[ErrorCode], None]) -> None: ...
 
+    async def confirm_leading(self) -> None: ...
+
 
 class PartitionCoordinator:
     """The groups that are stored in one partition, as long as this broker leads it in one epoch.

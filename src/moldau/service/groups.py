@@ -282,10 +282,27 @@ class GroupService:
             )
         return result
 
-    def fetch_offsets(
+    async def fetch_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition] | None = None
     ) -> FetchOffsetsResult:
         """Committed offsets of these partitions, or of all.
+
+        A majority is asked first whether this broker still leads: one that stood still for a while
+        would tell what was committed before, and the consumer would go back.
+        """
+        known = self.known_offsets(group_id, partitions)
+        if known.error is not ErrorCode.NONE:
+            return known
+        try:
+            await self._coordinator_of(group_id).replica.confirm_leading()
+        except RefusedError:
+            return FetchOffsetsResult(error=ErrorCode.NOT_COORDINATOR, offsets={})
+        return self.known_offsets(group_id, partitions)
+
+    def known_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> FetchOffsetsResult:
+        """Committed offsets as this broker knows them.
 
         Refused while what the group stored cannot be read: "no offset" would send its consumers
         back to the start, or past records that they never saw. That holds also where this broker

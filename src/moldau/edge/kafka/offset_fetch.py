@@ -1,5 +1,6 @@
 """OffsetFetch (9): read the stored positions of one group, or of several from version 8 on."""
 
+import asyncio
 from collections.abc import Mapping
 
 from moldau.edge.kafka.api import Api, Call
@@ -24,11 +25,13 @@ _GROUPS_FROM = 8
 _TOPIC_IDS_FROM = 10
 
 
-def handle(call: Call, request: OffsetFetchRequest) -> OffsetFetchResponse:
+async def handle(call: Call, request: OffsetFetchRequest) -> OffsetFetchResponse:
     if call.version >= _GROUPS_FROM:
-        return OffsetFetchResponse(groups=[_answer(call, group) for group in request.groups])
+        # At once: each asks other brokers, and one question does for all.
+        answers = await asyncio.gather(*(_answer(call, group) for group in request.groups))
+        return OffsetFetchResponse(groups=answers)
     group = _in_new_form(request)
-    answer = _answer(call, group)
+    answer = await _answer(call, group)
     if answer.error_code and call.version < _ERROR_FROM:
         # There is no place for an error of the group, so each partition carries it.
         code = ErrorCode(answer.error_code)
@@ -38,11 +41,11 @@ def handle(call: Call, request: OffsetFetchRequest) -> OffsetFetchResponse:
     )
 
 
-def _answer(call: Call, group: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup:
+async def _answer(call: Call, group: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup:
     by_id = call.version >= _TOPIC_IDS_FROM
     fetch = call.broker.groups.fetch_offsets
     if group.topics is None:
-        result = fetch(group.group_id, None)
+        result = await fetch(group.group_id, None)
         topics = _all_topics(call, result, by_id)
     else:
         names = [_name_of(call, topic) if by_id else topic.name for topic in group.topics]
@@ -52,7 +55,7 @@ def _answer(call: Call, group: OffsetFetchRequestGroup) -> OffsetFetchResponseGr
             if name is not None
             for index in topic.partition_indexes
         ]
-        result = fetch(group.group_id, wanted)
+        result = await fetch(group.group_id, wanted)
         topics = [
             _failed(topic, ErrorCode.UNKNOWN_TOPIC_ID)
             if name is None
