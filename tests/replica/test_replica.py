@@ -30,6 +30,7 @@ from moldau.model.ids import (
 from moldau.raft.membership import Members, encode_members
 from moldau.records.batch import stamp
 from moldau.records.record import read_records
+from moldau.replica.flusher import FlushHandle
 from moldau.replica.peer_codec import (
     GroupKey,
     encode_append,
@@ -311,9 +312,12 @@ async def test_a_laxer_policy_commits_at_once_what_waited_for_a_flush() -> None:
     told: list[ErrorCode] = []
     proposal = propose(world.replica, make_batch(b"a"))
     world.replica.when_committed(proposal.end_offset, told.append)
-    world.log.failure = OSError(5, "Input/output error")
+    # It waits for no flush, not even for one that is asked for now.
+    asked: list[FlushHandle] = []
+    world.flusher.request = lambda handle, size: asked.append(handle)
     world.replica.reconfigure(LogConfig(flush=FlushPolicy.NEVER))
     await until(lambda: told == [ErrorCode.NONE])
+    assert asked == [world.replica.group.flush_handle]
     assert world.replica.high_watermark == 1
     world.stop()
 
@@ -356,6 +360,24 @@ async def test_a_disk_that_fails_in_any_work_is_reported(work: str) -> None:
     with pytest.raises(StorageError):
         calls[work]()
     assert [str(error) for error in world.failures] == ["the disk is gone"]
+    world.stop()
+
+
+@pytest.mark.parametrize("error", [StorageError("the disk is gone"), DiskFullError("no room")])
+async def test_a_batch_that_the_disk_does_not_take_leaves_no_trace(error: StorageError) -> None:
+    world = await World.make()
+    append_whole = world.log.append
+
+    def fail(*arguments: object) -> None:
+        raise error
+
+    world.log.append = fail
+    with pytest.raises(StorageError):
+        propose(world.replica, make_batch(b"a", producer=4, sequence=0))
+    assert world.failures == ([] if isinstance(error, DiskFullError) else [error])
+    world.log.append = append_whole
+    assert propose(world.replica, make_batch(b"a", producer=4, sequence=0)).base_offset == 0
+    assert values(world.replica) == [b"a"]
     world.stop()
 
 
@@ -519,6 +541,15 @@ async def test_a_membership_gives_the_vote_back_when_it_is_committed_and_not_bef
     assert follower.replica.high_watermark == 1
     follower.receive(commit=3)
     assert (core.commit, core.may_vote) == (3, True)
+    follower.stop()
+
+
+async def test_nothing_is_read_beyond_what_is_committed() -> None:
+    follower = Follower(Members((ME, OTHER)))
+    sent = [entries(n, b"v") for n in range(3)]
+    follower.receive(control(ControlKind.NOOP), *sent, commit=3)
+    read = follower.replica.read(Offset(0), 1 << 20)
+    assert (follower.log.end_offset, read.next_offset) == (3, 2)
     follower.stop()
 
 

@@ -203,6 +203,7 @@ async def test_a_snapshot_says_nothing_of_what_comes_after_its_offset() -> None:
         payload = leader.replica.snapshot(leader.group(), Offset(2))
         leader.replica.on_reset(leader.group(), Offset(2), payload)
         assert remembered(leader.replica) == [(0, 0), (1, 1)]
+        assert leader.replica.high_watermark == 2
 
 
 async def test_a_snapshot_that_cannot_be_read_ends_the_replica_and_not_the_broker() -> None:

@@ -40,16 +40,26 @@ from moldau.model.errors import (
     StorageError,
 )
 from moldau.model.flush import FlushPolicy
-from moldau.model.ids import BrokerId, Offset, PartitionIndex, TopicId, TopicPartition
+from moldau.model.ids import (
+    BrokerId,
+    Epoch,
+    Offset,
+    PartitionIndex,
+    RaftIndex,
+    TopicId,
+    TopicPartition,
+)
 from moldau.raft.config import RaftConfig
 from moldau.raft.membership import Members
+from moldau.replica.peer_codec import encode_append
 from moldau.replica.replica import Replica
 from moldau.service.disk import DiskGuard
 from moldau.service.fetch import FetchRequest, FetchResult, FetchService
 from moldau.service.metadata_store import Gone, MetadataReplica, MetadataStore
 from moldau.service.offsets import LATEST, OffsetService
-from moldau.service.partitions import Partitions, first_members
+from moldau.service.partitions import Hosted, Partitions, first_members
 from moldau.service.produce import ACKS_ALL, ACKS_LEADER, ProduceService
+from moldau.testing.logs import append
 from moldau.testing.replicas import ME, MemoryVotes, NotingListener, make_driver, make_flusher
 
 TOPIC_ID = TopicId(b"0123456789abcdef")
@@ -102,7 +112,7 @@ def creation(
 class World:
     """Broker 1 of as many as the test wants; nobody hears it but itself."""
 
-    def __init__(self, brokers: int = 1) -> None:
+    def __init__(self, brokers: int = 1, config: RaftConfig | None = None) -> None:
         self.failures: list[StorageError] = []
         self.votes = MemoryVotes()
         self.logs: dict[int, TroubledLog] = {}
@@ -117,7 +127,7 @@ class World:
             self.flusher,
             clock=RealClock(),
             votes=self.votes,
-            config=RaftConfig(election_ms_min=50, election_ms_max=100),
+            config=config or RaftConfig(election_ms_min=50, election_ms_max=100),
         )
         self.partitions = Partitions(
             open_log=self._open_log,
@@ -153,10 +163,13 @@ class World:
         self.submit(creation(partitions))
         await self.partitions.wait_led()
 
-    def replica(self, index: int = 0) -> Replica:
+    def hosted(self, index: int) -> Hosted:
         hosted = self.partitions.get("t", index)
         assert hosted is not None
-        return hosted.replica
+        return hosted
+
+    def replica(self, index: int = 0) -> Replica:
+        return self.hosted(index).replica
 
     @property
     def ready(self) -> list[bool]:
@@ -571,8 +584,33 @@ async def test_the_first_replica_of_a_fresh_group_leads_it_at_once() -> None:
         )
         cluster.follow(image)
         await until(lambda: cluster.leaders(len(firsts)) == firsts, "the leaders")
-        for broker in cluster.brokers.values():
-            assert {group.epoch for group in broker.driver.groups.values()} == {0}
+
+
+async def test_only_the_first_replica_of_a_fresh_group_that_nobody_leads_stands_for_it() -> None:
+    config = RaftConfig(election_ms_min=60_000, election_ms_max=90_000)
+    world = World(2, config)
+    world.driver.add_peer(OTHER, ("127.0.0.1", 9))
+    asked: list[int] = []
+    world.driver.campaign = lambda group: asked.append(group.key.partition)  # type: ignore[method-assign]
+    world.submit(creation(assignments={0: (ME, OTHER), 1: (OTHER, ME), 2: (ME, OTHER)}))
+    group = world.replica(2).group
+    empty = encode_append(group.wire, Epoch(3), RaftIndex(0), Epoch(-1), RaftIndex(0), 0)
+    world.driver.on_raft(OTHER, memoryview(empty))
+    assert world.replica(2).leader == OTHER
+    await asyncio.sleep(0.6)
+    # The others may hear of the group a moment later, so it asks a few times.
+    assert asked == [0, 0, 0, 0]
+    # One that is not fresh leaves it to the timers.
+    asked.clear()
+    log = world.logs[0]
+    append(log)
+    world.partitions._open_log = lambda *_: log
+    world.partitions.take_offline(world.hosted(0), DiskFullError("no room"))
+    world.partitions.retry_offline()
+    await asyncio.sleep(0.1)
+    assert (asked, world.replica(0).is_open) == ([], True)
+    world.driver.remove_peer(OTHER)
+    world.stop()
 
 
 # ---- with the metadata, on disk
