@@ -20,7 +20,6 @@ from faults.clients import COMMON, History, Stop
 
 _ANSWER_SECONDS_MAX = 5.0
 _ASK_SECONDS_MAX = 60.0
-_PAUSE_SECONDS = 0.02
 _PARTITIONS = 2
 
 
@@ -120,6 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--topic", required=True)
     parser.add_argument("--name", required=True)
     parser.add_argument("--replication", type=int, default=1)
+    parser.add_argument("--pause", type=float, default=0.02, help="seconds between turns")
     parser.add_argument("--history", type=Path, required=True)
     options = parser.parse_args(arguments)
     stop = Stop()
@@ -128,7 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     while not stop.asked:
         churn.turn(number)
         number += 1
-        time.sleep(_PAUSE_SECONDS)
+        time.sleep(options.pause)
     with options.history.open("a") as file:
         History(file).add(
             "x-state",

@@ -139,7 +139,7 @@ class Cluster:
         return max(told, key=told.count, default=NO_LEADER)
 
     def is_whole(self) -> bool:
-        """Whether all that run see each other, and each replica of theirs is in sync."""
+        """Whether all that run see each other, and their replicas of the topic are in sync."""
         running = {node.number for node in self._awake()}
         told = self.topologies()
         if set(told) != running or not running:
@@ -148,11 +148,10 @@ class Cluster:
             alive = {entry["id"] for entry in topology["brokers"] if entry["alive"]}
             if topology["controller"] == NO_LEADER or not running <= alive:
                 return False
-            for topic in topology["topics"]:
-                for lead in _leads(topology, topic["name"]).values():
-                    held = running & set(lead.replicas)
-                    if lead.leader == NO_LEADER or held - set(lead.in_sync):
-                        return False
+            for lead in _leads(topology, self._topic).values():
+                held = running & set(lead.replicas)
+                if lead.leader == NO_LEADER or held - set(lead.in_sync):
+                    return False
         return True
 
     def replicas(self) -> dict[int, list[Path]]:

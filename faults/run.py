@@ -23,7 +23,7 @@ from faults.storage.volumes import Volume
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 TOPIC: Final = "faults"
-_CLIENT_SECONDS_MAX: Final = 150.0
+_CLIENT_SECONDS_MAX: Final = 120.0
 _PROGRESS_SECONDS_MAX: Final = 60.0
 _SAME_SECONDS_MAX: Final = 30.0
 
@@ -265,12 +265,13 @@ class Run:
         client = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL)
         self._clients.append((role, client))
 
-    def start_churn(self) -> None:
+    def start_churn(self, *, pause_seconds: float = 0.02) -> None:
         """A client that makes and deletes topics and commits offsets; judged by stop_churn."""
         history = self.home / "x1.jsonl"
         self._histories.append(history)
         command = [*self.network.command(), sys.executable, "-m", "faults.churn"]
         command += ["--bootstrap", self.bootstrap, "--replication", str(self.load.replication)]
+        command += ["--pause", str(pause_seconds)]
         command += ["--topic", TOPIC, "--name", "x1", "--history", str(history)]
         client = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL)
         self._clients.append(("churn", client))
@@ -294,7 +295,11 @@ class Run:
         for client in chosen:
             client.terminate()
         for client in chosen:
-            if client.wait(_CLIENT_SECONDS_MAX) != 0:
+            try:
+                code = client.wait(_CLIENT_SECONDS_MAX)
+            except subprocess.TimeoutExpired:
+                raise ScenarioError(f"a client does not stop: {client.args!r}") from None
+            if code != 0:
                 raise ScenarioError("a client failed; its error is above")
         self._clients = [(kind, c) for kind, c in self._clients if c not in chosen]
 
@@ -390,9 +395,16 @@ class Run:
         while not holds():
             if time.monotonic() - started > seconds_max:
                 self.problem(f"{otherwise} within {seconds_max:.0f} s")
+                self._keep_topologies()
                 break
             time.sleep(0.05)
         return time.monotonic() - started
+
+    def _keep_topologies(self) -> None:
+        """What each broker says now, for whoever looks for the cause."""
+        with (self.home / "stuck.jsonl").open("a") as file:
+            for number, topology in self.cluster.topologies().items():
+                file.write(json.dumps({"asked": number, **topology}) + "\n")
 
     def await_whole(self, seconds_max: float = _PROGRESS_SECONDS_MAX) -> float:
         """Wait until every running broker holds all of its replicas in sync. Says so if not."""

@@ -155,7 +155,7 @@ def kill_controller(run: Run) -> None:
     """The leader of the metadata dies while topics come and go, and a group commits."""
     run.start_brokers(BROKERS)
     run.start_load()
-    run.start_churn()
+    run.start_churn(pause_seconds=0.3)
     times = 2 if run.quick else 10
     for _ in range(times):
         run.await_whole()
