@@ -37,7 +37,8 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
 
 
 def spoil(broker: Broker) -> None:
-    """Flip a bit of what group 0 has stored, behind everybody's back."""
+    """Change what group 0 has stored, behind everybody's back."""
+    broker.group(0).view.forget_read()
     if broker.directory is None:
         log = broker.logs[0]
         assert isinstance(log, MemoryLog)

@@ -7,10 +7,10 @@ import pytest
 
 from moldau.log.disk import open_disk_log, read_slice
 from moldau.log.files import OsFiles
-from moldau.log.interface import ControlKind, LogConfig, PartitionLog
+from moldau.log.interface import ControlKind, LogConfig, LogStart, PartitionLog
 from moldau.log.memory import MemoryLog
 from moldau.model.errors import CorruptionError
-from moldau.model.ids import BrokerId, Epoch, Offset, RaftIndex
+from moldau.model.ids import NO_EPOCH, BrokerId, Epoch, Offset, RaftIndex
 from moldau.model.slices import FileSlice
 from moldau.raft.membership import Members, encode_members
 from moldau.raft.messages import Append
@@ -97,6 +97,33 @@ def test_only_entries_from_the_wanted_one_on_are_stored(log: PartitionLog) -> No
         copy.store(whole.parts, entry.start)
         assert list(copy.log.batches(Offset(0))) == list(log.batches(Offset(0)))
         assert copy.log.controls() == log.controls()
+
+
+def test_a_small_read_is_done_once_for_all_followers_until_the_log_changes(
+    log: PartitionLog,
+) -> None:
+    view = GroupLog(log, MEMBERS)
+    append(log, value=b"first")
+    append(log, value=b"other")
+    reading = view.read(FIRST, 1 << 20)
+    assert view.read(FIRST, 1 << 20) is reading
+    assert view.read(FIRST, 1 << 19) is not reading
+    view.truncate(RaftIndex(1))
+    append(log, value=b"again")
+    # As long as before, and as many entries: but others.
+    data = b"".join(bytes(chunk) for chunk in view.read(FIRST, 1 << 20).chunks)
+    assert b"again" in data
+    assert b"other" not in data
+    append(log, value=b"more")
+    assert b"more" in b"".join(bytes(chunk) for chunk in view.read(FIRST, 1 << 20).chunks)
+    view.reset(LogStart(Offset(0), 0, NO_EPOCH, b""), b"")
+    assert view.read(FIRST, 1 << 20).chunks == []
+
+
+def test_a_large_read_is_not_kept(log: PartitionLog) -> None:
+    view = GroupLog(log, MEMBERS)
+    append(log, value=bytes(100_000))
+    assert view.read(FIRST, 1 << 20) is not view.read(FIRST, 1 << 20)
 
 
 def test_batches_that_do_not_continue_the_log_are_taken_for_corruption() -> None:

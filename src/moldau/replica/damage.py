@@ -58,6 +58,8 @@ def check_own(group: Group, told: DamageTold, now: int, bytes_max: int) -> None:
 
 def _find_damage(group: Group, start: RaftIndex, bytes_max: int) -> str:
     """Take the entries in as a follower would."""
+    # From the disk, and not what was read before it was damaged.
+    group.view.forget_read()
     try:
         reading = group.view.read(start, bytes_max)
         entries = b"".join(

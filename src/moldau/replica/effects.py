@@ -107,7 +107,7 @@ class Effects:
 
     def _truncate(self, group: Group, end: RaftIndex) -> None:
         self._unsend_files()
-        group.log.truncate(end)
+        group.view.truncate(end)
         group.news.append(partial(group.owner.on_truncated, group, group.log.end_offset))
 
     def _reset(self, group: Group) -> None:
@@ -115,7 +115,7 @@ class Effects:
         if parcel is None or parcel.start is None:
             raise RaftError("a log is to be reset without a snapshot")
         self._unsend_files()
-        group.log.reset(parcel.start)
+        group.view.reset(parcel.start, parcel.payload)
         group.news.append(partial(group.owner.on_reset, group, parcel.start.offset, parcel.payload))
 
     def _unsend_files(self) -> None:

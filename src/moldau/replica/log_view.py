@@ -26,6 +26,10 @@ from moldau.replica.peer_codec import (
 _OWN_KINDS: Final = (ControlKind.NOOP, ControlKind.MEMBERSHIP)
 
 
+_KEPT_BYTES_MAX: Final = SENDFILE_BYTES_MIN
+"""Of the last read: so little is in memory, and holds no file open."""
+
+
 class Reading(NamedTuple):
     """Encoded entries, ready to be sent."""
 
@@ -43,6 +47,7 @@ class GroupLog:
         self._initial = initial
         self._start: LogStart | None = None
         self._start_index = RaftIndex(0)
+        self._last_read: tuple[RaftIndex, int, RaftIndex, Reading] | None = None
 
     # ---- for the core
 
@@ -137,6 +142,21 @@ class GroupLog:
 
     def read(self, start: RaftIndex, bytes_max: int) -> Reading:
         """Entries from `start` on, about bytes_max of them, but at least one if there is one."""
+        last = self._last_read
+        end = self.log.end_index
+        if last is not None and last[0] == start and last[1] == bytes_max and last[2] == end:
+            return last[3]
+        reading = self._read(start, bytes_max)
+        # Followers that keep up are sent the same, one after another.
+        is_small = reading.size <= _KEPT_BYTES_MAX
+        self._last_read = (start, bytes_max, end, reading) if is_small else None
+        return reading
+
+    def forget_read(self) -> None:
+        """Read anew, even what was read just before."""
+        self._last_read = None
+
+    def _read(self, start: RaftIndex, bytes_max: int) -> Reading:
         log = self.log
         chunks: list[Chunk] = []
         size = 0
@@ -168,6 +188,16 @@ class GroupLog:
         return Reading(chunks, size, index)
 
     # ---- entries in
+
+    def truncate(self, end: RaftIndex) -> None:
+        """Cut every entry at or above `end`: others may come to stand in their place."""
+        self._last_read = None
+        self.log.truncate(end)
+
+    def reset(self, start: LogStart, snapshot: bytes = b"") -> None:
+        """Drop every entry and begin at `start`, with what the leader says of the state there."""
+        self._last_read = None
+        self.log.reset(start, snapshot)
 
     def store(self, parts: Sequence[Part], start: RaftIndex) -> tuple[int, list[BatchHeader]]:
         """Append the entries from `start` on; returns bytes and headers of the batches.
