@@ -55,7 +55,7 @@ class GroupOwner(Protocol):
         ...
 
     def on_reset(self, group: "Group", offset: Offset, payload: bytes) -> None:
-        """The log begins anew at `offset`, with the leader's snapshot for there."""
+        """The log begins anew at `offset`, and keeps the leader's snapshot for there."""
         ...
 
     def on_failed(self, group: "Group", error: MoldauError) -> None:

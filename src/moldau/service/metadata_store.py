@@ -102,8 +102,6 @@ class MetadataReplica(Replica):
         except CorruptionError as error:
             self._listener.on_failed(self, error)
             return
-        with self._flusher.fencing():
-            self.log.save_snapshot(offset, payload)
         self.high_watermark = offset
         self.on_image(offset, image)
 
