@@ -11,12 +11,11 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 
 from moldau.metadata.commands import ReportReplicas
-from moldau.metadata.image import Partition, Topic
 from moldau.metadata.leader_balance import balance_leaders
 from moldau.metadata.upkeep import due_commands
 from moldau.metadata.voters import next_members, wished_members
 from moldau.model.errors import RefusedError
-from moldau.model.ids import BrokerId
+from moldau.model.ids import BrokerId, PartitionIndex, TopicId
 from moldau.raft.errors import RaftRefusal
 from moldau.raft.membership import Members
 from moldau.replica.driver import Driver
@@ -105,10 +104,15 @@ class Steward:
         for topic in self._metadata.image.topics.values():
             for partition in topic.partitions:
                 if partition.moving:
-                    await self._step_partition(topic, partition)
+                    await self._step_partition(topic.topic_id, partition.index)
 
-    async def _step_partition(self, topic: Topic, partition: Partition) -> None:
-        hosted = self._partitions.get(topic.name, partition.index)
+    async def _step_partition(self, topic_id: TopicId, index: PartitionIndex) -> None:
+        # Looked up anew: the wish may have changed while another partition was waited for.
+        topic = self._metadata.image.topic_by_id(topic_id)
+        if topic is None or not topic.partitions[index].moving:
+            return
+        partition = topic.partitions[index]
+        hosted = self._partitions.get(topic.name, index)
         if hosted is None or not hosted.replica.is_ready:
             return
         replica = hosted.replica
