@@ -24,7 +24,7 @@ from moldau.metadata.commands import (
 from moldau.metadata.image import EMPTY_IMAGE, Image
 from moldau.metadata.snapshot import encode_image
 from moldau.model.errors import CorruptionError, ErrorCode, RefusedError
-from moldau.model.ids import BrokerId, PartitionIndex, TopicId, TopicPartition
+from moldau.model.ids import BrokerId, Offset, PartitionIndex, TopicId, TopicPartition
 from moldau.raft.membership import Members
 from moldau.replica.replica import Replica
 from moldau.service import metadata_store
@@ -201,6 +201,21 @@ async def test_a_command_is_answered_when_the_broker_is_as_it_says() -> None:
     world.crash()
 
 
+async def test_a_fresh_image_is_one_that_the_broker_has_followed() -> None:
+    world = await set_up()
+    world.gate.clear()
+    submitting = asyncio.create_task(world.store.submit(topic("t", 1)))
+    await until(lambda: world.store.image.topic("t") is not None, "the image")
+    asking = asyncio.create_task(world.store.fresh())
+    await asyncio.sleep(0.02)
+    assert not asking.done()
+    world.gate.set()
+    assert (await asking).topic("t") is not None
+    assert world.images[-1].topic("t") is not None
+    await submitting
+    world.crash()
+
+
 async def test_who_waits_too_long_for_the_broker_is_told_that_the_change_is_made() -> None:
     world = await set_up()
     world.gate.clear()
@@ -267,6 +282,22 @@ async def test_what_is_not_known_to_be_committed_is_a_forecast_and_no_image() ->
     assert again.store.image == EMPTY_IMAGE
     assert again.store.forecast() == world.store.image
     assert (again.store.leader, again.store.is_leading) == (-1, False)
+    again.crash()
+
+
+async def test_a_follower_applies_what_is_committed_and_not_what_comes_after_it() -> None:
+    world = await set_up()
+    world.crash()
+    again = World(world.log)
+    again.prepare(members((1, 2, 3)))
+    again.store.start()
+    again.replica.on_commit(again.replica.group, Offset(1))
+    assert (again.store.image.cluster_id, len(again.store.image.brokers)) == ("c", 0)
+    again.replica.on_commit(again.replica.group, Offset(2))
+    assert len(again.store.image.brokers) == 1
+    await until(lambda: len(again.images) > 0 and len(again.images[-1].brokers) == 1, "the image")
+    # Only a leader has somebody to tell.
+    assert again.on_committed == 0
     again.crash()
 
 
@@ -654,5 +685,4 @@ async def test_a_deposed_leader_goes_on_to_follow() -> None:
             await asyncio.sleep(0.05)
         await until(lambda: target.store.is_leading, "the new leader")
         await target.store.submit(topic("t", 1))
-        await until(lambda: leader.store.image.topic("t") is not None, "the image")
-        assert leader.images[-1].topic("t") is not None
+        await until(lambda: leader.images[-1].topic("t") is not None, "the image")
