@@ -14,7 +14,14 @@ import click
 
 from moldau.cli.errors import CommandError, ExitCode
 from moldau.cli.lazy import Command, LazyGroup
-from moldau.cli.options import Duration, KeyValue, Properties, output_option, yes_option
+from moldau.cli.options import (
+    Duration,
+    KeyValue,
+    Properties,
+    complete_topics,
+    output_option,
+    yes_option,
+)
 from moldau.cli.output import counted, emit_document, emit_table, say
 from moldau.cli.supervise_control import ask, state_of
 from moldau.cli.supervise_process import send_signal, wait_gone
@@ -345,15 +352,26 @@ def _stop_strays(data_dir: Path, state: ClusterState) -> None:
     cls=Command,
     examples=(
         "moldau cluster kill 2",
-        "moldau cluster kill 1 --data-dir /var/lib/moldau",
+        "moldau cluster kill --leader-of orders",
         "moldau cluster kill 2 && moldau cluster status",
     ),
 )
-@click.argument("number", metavar="N", type=int, shell_complete=_complete_members)
+@click.argument("number", metavar="[N]", type=int, required=False, shell_complete=_complete_members)
+@click.option("--leader-of", "topic", metavar="TOPIC", shell_complete=complete_topics,
+              help="The one that leads the topic's first partition.")  # fmt: skip
 @_dir_option
-def kill(number: int, data_dir: Path) -> None:
+def kill(number: int | None, topic: str | None, data_dir: Path) -> None:
     """Kill a broker, as a crash would (SIGKILL). It stays down until it is restarted."""
-    pid = supervised_state(data_dir).member(number).pid
+    state = supervised_state(data_dir)
+    if (number is None) == (topic is None):
+        raise CommandError(
+            "say which broker to kill, by number or by --leader-of",
+            hint=f"its brokers: {', '.join(str(member.id) for member in state.brokers)}",
+            code=ExitCode.USAGE,
+        )
+    if number is None:
+        number = _leader_of(state, str(topic))
+    pid = state.member(number).pid
     _ask(data_dir, "kill", id=number)
     _await_member(data_dir, number, lambda member: member.pid is None, _KILL_SECONDS_MAX)
     say(
@@ -362,33 +380,50 @@ def kill(number: int, data_dir: Path) -> None:
     )
 
 
+def _leader_of(state: ClusterState, topic: str) -> int:
+    found = client_of(state).topology([topic]).topics
+    if not found:
+        raise CommandError(
+            f"there is no topic {topic}", hint="moldau topic list", code=ExitCode.NOT_FOUND
+        )
+    leader = found[0].partitions[0].leader
+    if leader < 0:
+        raise CommandError(f"nobody leads {topic} just now", hint="try again in a moment")
+    return leader
+
+
 @cluster.command(
     "restart",
     cls=Command,
     examples=(
         "moldau cluster restart 2",
         "moldau cluster restart --all   # one after the other, each in sync before the next",
-        "moldau cluster restart 2 --no-wait",
+        "moldau cluster restart --down  # what was killed or has died",
     ),
 )
 @click.argument("numbers", metavar="[N]...", type=int, nargs=-1, shell_complete=_complete_members)
 @click.option("--all", "every", is_flag=True, help="All of them, one after the other.")
+@click.option("--down", is_flag=True, help="Those that do not run.")
 @click.option("--wait/--no-wait", default=True, help="Until it is in sync.  [default: wait]")
 @_dir_option
 @_timeout_option("3m")
 def restart(
-    numbers: tuple[int, ...], every: bool, wait: bool, data_dir: Path, timeout: float
+    numbers: tuple[int, ...], every: bool, down: bool, wait: bool, data_dir: Path, timeout: float
 ) -> None:
     """Start a broker that is down, or stop one cleanly and start it again."""
     state = supervised_state(data_dir)
-    if every == bool(numbers):
+    if every + down + bool(numbers) != 1:
         raise CommandError(
-            "say which broker to restart, or --all",
+            "say which broker to restart, or --all, or --down",
             hint=f"its brokers: {', '.join(str(member.id) for member in state.brokers)}",
             code=ExitCode.USAGE,
         )
     if every:
         numbers = tuple(member.id for member in state.brokers)
+    elif down:
+        numbers = tuple(member.id for member in state.brokers if member.pid is None)
+        if not numbers:
+            say("every broker runs")
     for number in numbers:
         before = state.member(number).pid
         state = _ask(data_dir, "restart", id=number)
