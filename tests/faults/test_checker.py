@@ -286,6 +286,53 @@ def test_a_record_that_expired_unread_is_counted() -> None:
     assert verdict.expired == 1
 
 
+GROUP: list[Event] = [
+    *({"op": "send", "p": "p", "n": n, "tp": "t/0"} for n in range(3)),
+    *({"op": "ack", "p": "p", "n": n, "o": n} for n in range(3)),
+    {"op": "poll", "c": "m1", "g": "g", "tp": "t/0", "r": [[0, "p:0"], [1, "p:1"]]},
+    {"op": "commit", "g": "g", "tp": "t/0", "o": 1},
+    {"op": "poll", "c": "m2", "g": "g", "tp": "t/0", "r": [[1, "p:1"], [2, "p:2"]]},
+    {"op": "commit", "g": "g", "tp": "t/0", "o": 3},
+    {"op": "group", "g": "g", "tp": "t/0", "o": 3},
+]
+
+
+def test_a_group_may_get_records_twice() -> None:
+    assert check(GROUP).clean
+
+
+def test_what_a_group_has_committed_and_never_got_is_found() -> None:
+    missed = [{**event, "r": [[1, "p:1"]]} if event.get("c") == "m2" else event for event in GROUP]
+    assert check(missed).count(Anomaly.SKIPPED) == 1
+    # Another group got it.
+    other = {**GROUP[8], "g": "other"}
+    assert check([*missed, other]).count(Anomaly.SKIPPED) == 1
+
+
+def test_a_commit_that_was_acked_and_is_gone_is_found() -> None:
+    assert check([*GROUP[:-1], {**GROUP[-1], "o": 1}]).count(Anomaly.COMMIT) == 1
+
+
+def test_what_was_read_must_not_lie_past_an_end_that_is_asked_for_later() -> None:
+    events = [
+        *GROUP[:6],
+        {"op": "poll", "c": "c", "tp": "t/0", "r": [[0, "p:0"], [1, "p:1"]], "at": 5},
+        {"op": "bounds", "tp": "t/0", "start": 0, "end": 2, "asked": 6, "at": 9},
+        {"op": "poll", "c": "c", "tp": "t/0", "r": [[2, "p:2"]], "at": 8},
+        {"op": "bounds", "tp": "t/0", "start": 0, "end": 3, "asked": 10, "at": 11},
+    ]
+    # The third record was read while the first bounds were asked for: it may be newer.
+    assert check(events).clean
+    events[-1] = {**events[-1], "end": 2}
+    assert check(events).count(Anomaly.UNCOMMITTED) == 1
+
+
+def test_a_line_that_is_half_written_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    path.write_text(json.dumps(GROUP[0]) + "\n" + json.dumps(GROUP[1])[:20])
+    assert list(checker.read_history([path])) == [GROUP[0]]
+
+
 def test_a_rebalance_may_take_a_consumer_back() -> None:
     events = [
         {"op": "send", "p": "p", "n": 0, "tp": "t/0"},

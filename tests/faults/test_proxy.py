@@ -1,6 +1,9 @@
 """A link does what it is told to the bytes that pass, and counts it."""
 
+import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -8,7 +11,7 @@ from contextlib import suppress
 
 import pytest
 
-from faults.proxy import Link, Proxies
+from faults.proxy import Link, Proxies, socket_owner
 
 
 @pytest.fixture
@@ -148,3 +151,49 @@ def test_stalls_happen_as_often_as_they_are_asked_for(link: Link) -> None:
             connection.sendall(b"x")
             assert receive(connection, 1) == b"x"
     assert link.counters.stalls == 6
+
+
+CALLER = """
+import socket, sys
+connection = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+connection.sendall(b"x")
+print(connection.recv(1), flush=True)
+connection.sendall(b"y")
+print(connection.recv(1), flush=True)
+"""
+
+
+def test_the_owner_of_a_connection_is_found(echo: tuple[str, int]) -> None:
+    with socket.create_connection(echo) as connection:
+        port = connection.getsockname()[1]
+        assert socket_owner(port, {3: os.getppid(), 7: os.getpid()}) == 7
+        assert socket_owner(port, {3: os.getppid()}) == -1
+    assert socket_owner(1, {7: os.getpid()}) == -1
+
+
+def test_a_gate_cuts_one_caller_and_not_another(echo: tuple[str, int]) -> None:
+    proxies = Proxies(seed=1)
+    pids = {1: os.getpid()}
+    gate = proxies.gate(echo, [1, 2], lambda: pids)
+    command = [sys.executable, "-c", CALLER, str(gate.port)]
+    # It has no link until its pid is known.
+    stranger = subprocess.run(command, capture_output=True, timeout=30)
+    assert stranger.returncode != 0
+    assert gate.strangers == 1
+    try:
+        gate.links[2].cut()
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as other:
+            pids[2] = other.pid
+            with socket.create_connection((gate.host, gate.port), timeout=10) as mine:
+                mine.sendall(b"m")
+                assert receive(mine, 1) == b"m"
+            deadline = time.monotonic() + 10
+            while gate.links[2].counters.refused == 0 and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert gate.links[2].counters.refused == 1
+            assert gate.links[1].counters.refused == 0
+            gate.links[2].heal()
+            assert other.stdout is not None
+            assert other.stdout.read() == b"b'x'\nb'y'\n"
+    finally:
+        proxies.close()

@@ -1,0 +1,19 @@
+"""A clock that is made to jump is off by that much, and clocks that count up are not."""
+
+import time
+from pathlib import Path
+
+from faults.clock import Skew
+
+
+def test_the_wall_clock_follows_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "clock"
+    skew = Skew(str(path))
+    assert abs(skew.time() - time.time()) < 60
+    for seconds in (3600, -86_400, 0):
+        path.write_text(str(seconds))
+        deadline = time.monotonic() + 10
+        while abs(skew.time() - time.time() - seconds) > 60 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert abs(skew.time() - time.time() - seconds) < 60
+        assert abs(skew.time_ns() / 1e9 - skew.time()) < 60
