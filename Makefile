@@ -74,10 +74,10 @@ bench: $(VENV)/bench ## measure against the targets and the peers (about 12 minu
 bench-quick: $(VENV)/bench ## the same with small counts (about 2 minutes)
 	@$(BIN)/python -m benchmarks --quick
 
-faults: $(VENV)/test ## kill, cut, fill and damage real brokers, and check what clients saw (about 10 minutes)
-	@$(BIN)/python -m faults
+faults: $(VENV)/test ## kill, cut, fill and damage one and three brokers, and check what clients saw (about 45 minutes)
+	@$(BIN)/python -m faults --write-docs
 
-faults-quick: $(VENV)/test ## the same with few repetitions (about 3 minutes)
+faults-quick: $(VENV)/test ## the same with few repetitions, and without the page (about 12 minutes)
 	@$(BIN)/python -m faults --quick
 
 SEED  ?= 1
@@ -87,8 +87,10 @@ sim: $(VENV)/test ## simulate one seed of a Raft group: SEED=… STEPS=… KIND=
 	@$(BIN)/python -m moldau.testing.simulation --seed $(SEED) --steps $(STEPS) --kind $(KIND) $(if $(TRACE),--trace)
 
 SECONDS_MAX ?= 600
-sim-long: $(VENV)/test ## simulate seed after seed for SECONDS_MAX=600, from SEED on
-	@$(BIN)/python -m moldau.testing.simulation --seconds $(SECONDS_MAX) --seed $(SEED) --steps $(STEPS)
+sim-long: $(VENV)/test ## simulate seed after seed for SECONDS_MAX=600, from SEED on, then hunt the planted mutants
+	@mkdir -p .faults
+	@bash -o pipefail -c '$(BIN)/python -m moldau.testing.simulation --seconds $(SECONDS_MAX) --seed $(SEED) --steps $(STEPS) | tee .faults/sim-long.txt'
+	@bash -o pipefail -c '$(BIN)/python -m pytest -v --color=no tests/sim/test_mutants.py | tee .faults/mutants.txt'
 
 clean:           ## remove the virtual environment and caches; data in .moldau stays
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
