@@ -8,19 +8,31 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks.harness import Sample, median, run_client
-from benchmarks.servers import Running
+from benchmarks.harness import Measured, Sample, median, run_client
 
 PARTITIONS = 6
 TOPIC_SECONDS_MAX = 15.0
 DISTURBED_SHARE = 0.15
 USED_UP = ("amqp-consume",)
 """Loads that take away what they read: they cannot be run again."""
+
+
+class Target(Protocol):
+    """Where a load goes: a server, or a cluster."""
+
+    @property
+    def server(self) -> Measured: ...
+
+    @property
+    def port(self) -> int: ...
+
+    @property
+    def bootstrap(self) -> str: ...
 
 
 @dataclass(kw_only=True)
@@ -49,7 +61,7 @@ class Bench:
         if text not in self.notes:
             self.notes.append(text)
 
-    def load(self, metric: str, kind: str, running: Running, **spec: Any) -> Sample:
+    def load(self, metric: str, kind: str, running: Target, **spec: Any) -> Sample:
         """Run a load against a server and keep its figures under `metric`.
 
         In a full run, when other programs took much of the machine meanwhile, it is run once
@@ -102,13 +114,26 @@ class Bench:
 
 
 @contextmanager
-def topic(running: Running, partitions: int = PARTITIONS) -> Iterator[str]:
-    """A topic of its own for one load: an old log would make the next load's cache colder."""
+def topic(
+    running: Target,
+    partitions: int = PARTITIONS,
+    *,
+    replicas: int = 1,
+    led_by: list[int] | None = None,
+) -> Iterator[str]:
+    """A topic of its own for one load: an old log would make the next load's cache colder.
+
+    `led_by`: the replicas of every partition, the preferred leader first.
+    """
     from confluent_kafka.admin import AdminClient, NewTopic
 
     name = f"bench-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": running.bootstrap, "log_level": 0})
-    created = admin.create_topics([NewTopic(name, partitions, 1)], operation_timeout=10)
+    if led_by is None:
+        wanted = NewTopic(name, partitions, replicas)
+    else:
+        wanted = NewTopic(name, partitions, replica_assignment=[led_by] * partitions)
+    created = admin.create_topics([wanted], operation_timeout=10)
     created[name].result(TOPIC_SECONDS_MAX)
     try:
         yield name

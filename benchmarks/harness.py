@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 ROOT = Path(__file__).resolve().parent.parent
 CLIENT_READY = b"ready\n"
@@ -200,6 +200,16 @@ class Server:
         self.stop()
 
 
+class Measured(Protocol):
+    """What is measured while a load runs: one server, or several that are one to their clients."""
+
+    name: str
+
+    def cpu_seconds(self) -> float: ...
+
+    def rss_bytes(self) -> int: ...
+
+
 def port_answers(port: int) -> bool:
     with socket.socket() as probe:
         probe.settimeout(0.5)
@@ -257,7 +267,9 @@ def _read_line(process: subprocess.Popen[bytes], seconds_max: float) -> bytes:
     return bytes(line)
 
 
-def run_client(kind: str, spec: dict[str, Any], server: Server, *, settle_s: float = 0.0) -> Sample:
+def run_client(
+    kind: str, spec: dict[str, Any], server: Measured, *, settle_s: float = 0.0
+) -> Sample:
     """Run one load in a process of its own.
 
     The client connects, prepares its frames and warms up, says that it is ready, and is let go;
@@ -289,7 +301,7 @@ def run_client(kind: str, spec: dict[str, Any], server: Server, *, settle_s: flo
                     pipe.close()
 
 
-def _measure(process: subprocess.Popen[bytes], server: Server, settle_s: float) -> Sample:
+def _measure(process: subprocess.Popen[bytes], server: Measured, settle_s: float) -> Sample:
     if process.stdin is None:
         raise BenchmarkError("no pipe to the client")
     if _read_line(process, CLIENT_SETUP_S_MAX) != CLIENT_READY:

@@ -24,7 +24,7 @@ class Target:
 
     @property
     def text(self) -> str:
-        return f"{'≥' if self.at_least else '≤'} {self.limit:g} {self.unit}"
+        return f"{'≥' if self.at_least else '≤'} {self.limit:,g} {self.unit}"
 
 
 TARGETS = (
@@ -148,6 +148,108 @@ TARGETS = (
         name="restart with 1 GB of log after kill -9",
         metric="restart.killed_s",
         limit=5,
+        unit="s",
+    ),
+    Target(
+        suite="cluster",
+        name="three brokers, acks=all, 1 KiB, 1 MB batches: MB/s against one broker with acks=1",
+        metric="cluster.confluent.ratio",
+        limit=0.5,
+        at_least=True,
+        unit="×",
+        spike=0.61,
+    ),
+    Target(
+        suite="cluster",
+        name="the same: CPU of the three brokers together",
+        metric="cluster.never.confluent.cpu_ms_mb",
+        limit=4.5,
+        unit="ms/MB",
+        spike=2.9,
+    ),
+    Target(
+        suite="cluster",
+        name="the same with flush=always against never: MB/s",
+        metric="cluster.confluent.flush_ratio",
+        limit=0.7,
+        at_least=True,
+        unit="×",
+        spike=0.87,
+    ),
+    Target(
+        suite="cluster",
+        name="three brokers, acks=all, one at a time, flush=never: p50",
+        metric="cluster.lone.never.p50_ms",
+        limit=0.6,
+        unit="ms",
+        spike=0.23,
+    ),
+    Target(
+        suite="cluster",
+        name="three brokers, acks=all, one at a time, flush=always: p50",
+        metric="cluster.lone.always.p50_ms",
+        limit=1.5,
+        unit="ms",
+        spike=0.6,
+    ),
+    Target(
+        suite="cluster",
+        name="three brokers, acks=all, 100 B requests, 8 × 5, flush=never: on one leader",
+        metric="cluster.small.never.msg_s",
+        limit=20_000,
+        at_least=True,
+        unit="requests/s",
+        spike=55_000,
+    ),
+    Target(
+        suite="cluster",
+        name="three brokers, acks=all, 100 B requests, 8 × 5, flush=always: on one leader",
+        metric="cluster.small.always.msg_s",
+        limit=10_000,
+        at_least=True,
+        unit="requests/s",
+        spike=25_000,
+    ),
+    Target(
+        suite="cluster-life",
+        name="1,000 partitions × 3 replicas, idle: CPU of the busiest broker",
+        metric="idle.many.cpu_percent_max",
+        limit=10,
+        unit="% of a core",
+    ),
+    Target(
+        suite="cluster-life",
+        name="the same: frames between brokers, against 10 partitions",
+        metric="idle.frames_ratio",
+        limit=1.2,
+        unit="×",
+    ),
+    Target(
+        suite="cluster-life",
+        name="restart with 1,000 partitions after a clean stop, until in sync with all",
+        metric="cluster.restart.clean_s",
+        limit=15,
+        unit="s",
+    ),
+    Target(
+        suite="cluster-life",
+        name="restart with 1,000 partitions after kill -9, until in sync with all",
+        metric="cluster.restart.killed_s",
+        limit=15,
+        unit="s",
+    ),
+    Target(
+        suite="cluster-life",
+        name="SIGKILL of a leader: its partitions writable again, p50",
+        metric="failover.p50_s",
+        limit=2,
+        unit="s",
+    ),
+    Target(
+        suite="cluster-life",
+        name="SIGKILL of a leader: its partitions writable again, p99",
+        metric="failover.p99_s",
+        limit=4,
         unit="s",
     ),
 )
