@@ -194,8 +194,12 @@ def load_rows(brokers: int, home: Path = RESULTS_PATH) -> dict[str, Row]:
 
 
 def keep(brokers: int, played: Played, home: Path = RESULTS_PATH) -> None:
-    """Put one result to the others of its size."""
-    rows = load_rows(brokers, home) | {played.scenario.name: row_of(played)}
+    """Put one result to the others of its size; few repetitions don't replace many."""
+    rows = load_rows(brokers, home)
+    kept = rows.get(played.scenario.name)
+    if played.quick and kept is not None and not kept.quick:
+        return
+    rows[played.scenario.name] = row_of(played)
     home.mkdir(exist_ok=True)
     text = json.dumps({name: asdict(row) for name, row in rows.items()}, indent=1)
     (home / f"results-{brokers}.json").write_text(text)

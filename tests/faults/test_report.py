@@ -95,6 +95,9 @@ def test_results_of_several_runs_come_together_and_the_later_one_counts(tmp_path
     rows = report.load_rows(1, tmp_path)
     assert {name: row.status for name, row in rows.items()} == {"3": "passed", "4": "passed"}
     assert report.load_rows(3, tmp_path) == {}
+    failed = Played(scenario=SCENARIO, result=Result(problems=["bad"]), quick=True)
+    report.keep(1, failed, tmp_path)
+    assert report.load_rows(1, tmp_path)["3"].status == "passed"
 
 
 def test_the_simulation_and_its_mutants_are_told(tmp_path: Path) -> None:
