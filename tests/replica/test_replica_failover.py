@@ -344,3 +344,90 @@ async def test_in_sync_are_those_that_were_heard_lately() -> None:
         others = [broker.id for broker in cluster.running]
         await until(lambda: set(leader.replica.in_sync(5_000)) >= set(others), "the others")
         assert BrokerId(leader.id) in leader.replica.in_sync(0)
+
+
+# ---- min.insync.replicas beyond a majority
+
+
+async def test_all_copies_are_waited_for_where_that_is_wished() -> None:
+    async with ReplicaCluster(3) as cluster:
+        cluster.add_group()
+        leader = await cluster.ready()
+        absent = next(broker for broker in cluster.all if broker is not leader)
+        absent.stop()
+        leader = await cluster.ready()
+        told: list[str] = []
+        for copies in (1, 2):
+            leader.replica.copies_min = copies
+            proposal = propose(leader.replica, make_batch(b"v"))
+            assert not leader.replica.is_acknowledged(proposal.end_offset)
+            leader.replica.when_acknowledged(
+                proposal.end_offset,
+                lambda code, n=copies: told.append(f"{n} {code.name}"),
+            )
+            await until(lambda: len(told) == copies, "the majority")  # noqa: B023
+            assert leader.replica.is_acknowledged(proposal.end_offset)
+        assert told == ["1 NONE", "2 NONE"]
+        leader.replica.copies_min = 3
+        ends = [propose(leader.replica, make_batch(b"v")).end_offset for _ in range(3)]
+        for end in (ends[1], ends[0], ends[2]):
+            leader.replica.when_acknowledged(
+                end, lambda code, end=end: told.append(f"{end} {code.name}")
+            )
+        await until(lambda: leader.replica.high_watermark == ends[2], "the commit")
+        # Once it is committed, too, and behind those that wait already.
+        leader.replica.when_acknowledged(ends[0], lambda code: told.append(f"again {code.name}"))
+        await asyncio.sleep(0.05)
+        assert len(told) == 2
+        assert not leader.replica.is_acknowledged(ends[0])
+        await cluster.restart(absent.id)
+        await until(lambda: len(told) == 6, "the third copy")
+        assert told[2:] == ["3 NONE", "again NONE", "4 NONE", "5 NONE"]
+        assert leader.replica.is_acknowledged(ends[2])
+
+
+async def test_who_waits_for_copies_is_told_when_the_leader_falls() -> None:
+    async with ReplicaCluster(3) as cluster:
+        cluster.add_group()
+        leader = await cluster.ready()
+        others = [broker for broker in cluster.all if broker is not leader]
+        others[0].stop()
+        leader = await cluster.ready()
+        leader.replica.copies_min = 3
+        told: list[ErrorCode] = []
+        end = propose(leader.replica, make_batch(b"v")).end_offset
+        leader.replica.when_acknowledged(end, told.append)
+        await until(lambda: leader.replica.high_watermark == end, "the commit")
+        for broker in cluster.running:
+            if broker is not leader:
+                broker.stop()
+        await until(lambda: bool(told), "the fall")
+        assert told == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+        leader.replica.when_acknowledged(end, told.append)
+        assert told == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 2
+
+
+async def test_more_copies_than_there_are_voters_are_never_reached_and_cost_one_timer() -> None:
+    async with ReplicaCluster(1) as cluster:
+        cluster.add_group()
+        leader = await cluster.ready()
+        leader.replica.copies_min = 2
+        told: list[ErrorCode] = []
+        looks = 0
+        look = leader.replica._copied_end
+
+        def count() -> int:
+            nonlocal looks
+            looks += 1
+            return look()
+
+        ends = [propose(leader.replica, make_batch(b"v")).end_offset for _ in range(200)]
+        for end in ends:
+            leader.replica.when_acknowledged(end, told.append)
+        await until(lambda: leader.replica.high_watermark == ends[-1], "the commit")
+        leader.replica._copied_end = count  # type: ignore[method-assign]
+        await asyncio.sleep(0.1)
+        assert (told, 0 < looks < 50) == ([], True)
+        leader.replica.copies_min = 1
+        await until(lambda: len(told) == 200, "the answers")
+        assert set(told) == {ErrorCode.NONE}

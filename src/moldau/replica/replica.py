@@ -85,6 +85,21 @@ def _stamp_all(
     return stamped, position, offset
 
 
+def _insert(
+    waiters: deque[tuple[Offset, Callable[[ErrorCode], None]]],
+    offset: Offset,
+    callback: Callable[[ErrorCode], None],
+) -> None:
+    """Keep the order by offset: a retry of an earlier batch may come after a later one."""
+    if not waiters or waiters[-1][0] <= offset:
+        waiters.append((offset, callback))
+        return
+    index = len(waiters)
+    while index and waiters[index - 1][0] > offset:
+        index -= 1
+    waiters.insert(index, (offset, callback))
+
+
 class Watcher(Protocol):
     """Somebody who waits for the high watermark to move."""
 
@@ -132,6 +147,8 @@ class Replica:
         self._listener = listener
         self.high_watermark = log.start_offset
         self._waiters: deque[tuple[Offset, Callable[[ErrorCode], None]]] = deque()
+        self._uncopied: deque[tuple[Offset, Callable[[ErrorCode], None]]] = deque()
+        """Committed, but on too few disks for acks=all."""
         self._trims: list[tuple[Offset, Callable[[ErrorCode], None]]] = []
         self._trim_to = log.start_offset
         self.watchers: dict[Watcher, None] = {}
@@ -350,15 +367,7 @@ class Replica:
         if offset <= self.high_watermark:
             callback(ErrorCode.NONE)
             return
-        waiters = self._waiters
-        if waiters and waiters[-1][0] > offset:
-            # A retry of an earlier batch that is not yet committed: keep the order by offset.
-            index = len(waiters)
-            while index and waiters[index - 1][0] > offset:
-                index -= 1
-            waiters.insert(index, (offset, callback))
-        else:
-            waiters.append((offset, callback))
+        _insert(self._waiters, offset, callback)
 
     def is_acknowledged(self, offset: Offset) -> bool:
         """Whether acks=all may be answered for all below `offset`."""
@@ -373,34 +382,50 @@ class Replica:
         if self.copies_min <= 1:
             self.when_committed(offset, callback)
         else:
-            self.when_committed(offset, partial(self._look_for_copies, offset, callback))
+            self.when_committed(offset, partial(self._wait_for_copies, offset, callback))
 
-    def _look_for_copies(
+    def _wait_for_copies(
         self, offset: Offset, callback: Callable[[ErrorCode], None], code: ErrorCode
     ) -> None:
-        if code is not ErrorCode.NONE:
+        if code is not ErrorCode.NONE or self._is_copied(offset):
             callback(code)
         elif not self.is_leader:
             callback(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        elif self._is_copied(offset):
-            callback(ErrorCode.NONE)
         else:
-            asyncio.get_running_loop().call_later(
-                _COPIES_SECONDS, self._look_for_copies, offset, callback, code
-            )
+            if not self._uncopied:
+                self._look_for_copies_later()
+            _insert(self._uncopied, offset, callback)
+
+    def _look_for_copies_later(self) -> None:
+        asyncio.get_running_loop().call_later(_COPIES_SECONDS, self._look_for_copies)
+
+    def _look_for_copies(self) -> None:
+        """One look for all: a follower that is away for long may have kept many waiting."""
+        waiting = self._uncopied
+        if not waiting:
+            return
+        copied = self._copied_end()
+        while waiting and self.log.index_of(waiting[0][0]) <= copied:
+            waiting.popleft()[1](ErrorCode.NONE)
+        if waiting:
+            self._look_for_copies_later()
 
     def _is_copied(self, offset: Offset) -> bool:
-        """Whether enough voters have everything below `offset` on their disks."""
-        voters = self.members
-        if self.copies_min <= voters.quorum:
+        """Whether enough voters have everything below `offset`, which is committed."""
+        if self.copies_min <= self.members.quorum:
             return True
-        index = self.log.index_of(offset)
-        copies = (self.log.flushed_index >= index) + sum(
-            progress.flushed >= index
-            for broker, progress in self._driver.followers(self.group).items()
-            if broker in voters.voters
-        )
-        return copies >= self.copies_min
+        return self.log.index_of(offset) <= self._copied_end()
+
+    def _copied_end(self) -> int:
+        """Below this, all entries are on as many disks as acks=all wants; -1: on too few."""
+        voters = self.members.voters
+        ends = [self.log.flushed_index] if self._driver.me in voters else []
+        for broker, progress in self._driver.followers(self.group).items():
+            if broker in voters:
+                ends.append(progress.flushed)
+        if len(ends) < self.copies_min:
+            return -1
+        return sorted(ends, reverse=True)[self.copies_min - 1]
 
     # ---- reading
 
@@ -450,8 +475,9 @@ class Replica:
     def _answer_all(self, code: ErrorCode) -> None:
         """Answer everybody who still waits."""
         waiters, self._waiters = self._waiters, deque()
+        uncopied, self._uncopied = self._uncopied, deque()
         trims, self._trims = self._trims, []
-        for _, callback in (*waiters, *trims):
+        for _, callback in (*waiters, *uncopied, *trims):
             callback(code)
         watchers, self.watchers = list(self.watchers), {}
         for watcher in watchers:
