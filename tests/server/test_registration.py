@@ -201,6 +201,19 @@ def test_one_that_reaches_no_leader_asks_a_member_over_http(cluster: FakeCluster
     assert world.epochs[0] == 4
 
 
+def test_one_that_is_elsewhere_now_says_so_before_it_asks_the_peers(cluster: FakeCluster) -> None:
+    # A peer answers where it knows the asker to be: there, nobody listens any more.
+    before = image_of("before", 3)
+    moved = replace(before.brokers[TWO], raft=Endpoint("elsewhere", 2))
+    with served(cluster) as member:
+        store = FakeStore(image_of("before", 3), image_of("now", 4))
+        store.known = replace(before, brokers={**before.brokers, TWO: moved})
+        world = World(store, join=member.port)
+        world.make()
+    assert len(cluster.asked) == 1
+    assert len(world.store.submitted) == 1
+
+
 def test_members_are_found_in_the_log_if_nobody_names_one(cluster: FakeCluster) -> None:
     with served(cluster) as member:
         store = FakeStore(EMPTY_IMAGE, TIMED_OUT, image_of("now", 4))

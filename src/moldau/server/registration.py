@@ -85,6 +85,8 @@ class Registration:
             raft=entry.endpoints.raft,
             http=entry.endpoints.http,
         )
+        if self._has_moved():
+            await self._introduce_anywhere()
         while True:
             try:
                 if entry.is_founder and not metadata.image.cluster_id:
@@ -97,13 +99,22 @@ class Registration:
                 if error.code is not ErrorCode.REQUEST_TIMED_OUT:
                     raise ConfigError(f"the cluster does not take this broker: {error}") from None
             log.info("waiting for the cluster: no majority of its brokers answers yet")
-            try:
-                for address in self._members():
-                    if await self._introduce(address):
-                        break
-            except RejectedError as error:
-                raise ConfigError(f"the cluster does not take this broker: {error}") from None
+            await self._introduce_anywhere()
         self.check(metadata.image)
+
+    def _has_moved(self) -> bool:
+        """Whether the leader would answer where this broker was before."""
+        known = self._metadata.forecast().brokers.get(self._entry.broker_id)
+        return known is not None and known.raft not in (None, self._entry.endpoints.raft)
+
+    async def _introduce_anywhere(self) -> None:
+        """Raises ConfigError."""
+        try:
+            for address in self._members():
+                if await self._introduce(address):
+                    break
+        except RejectedError as error:
+            raise ConfigError(f"the cluster does not take this broker: {error}") from None
 
     def _decided(self, records: list[MetadataRecord]) -> None:
         """From now on the peers refuse earlier registrations, and the image comes through them."""

@@ -11,6 +11,7 @@ from moldau.server.broker import BrokerInfo, BrokerServer
 from moldau.server.clock import SystemClock
 from moldau.server.config.schema import ServerConfig
 from moldau.server.logs import set_up_logging
+from moldau.server.registration import SupersededError
 from moldau.server.settings import doubtful_settings
 
 __all__ = ["EXIT_DEFECT", "EXIT_STORAGE", "BrokerInfo", "run_broker"]
@@ -56,7 +57,10 @@ async def _serve(config: ServerConfig, on_ready: Callable[[BrokerInfo], None]) -
         loop.add_signal_handler(number, end, 0)
 
     def give_up(error: BaseException) -> None:
-        log.critical("this broker stops because of a defect", exc_info=error)
+        if isinstance(error, SupersededError):
+            log.critical("%s; this one stops", error)
+        else:
+            log.critical("this broker stops because of a defect", exc_info=error)
         end(EXIT_DEFECT)
 
     def leave() -> None:

@@ -1,0 +1,198 @@
+"""A broker from start to stop, and what is left when it does not come that far."""
+
+import asyncio
+import json
+import socket
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from moldau.log.datadir import Identity
+from moldau.model.errors import ConfigError, CorruptionError, MoldauError
+from moldau.model.ids import BrokerId
+from moldau.server.broker import BrokerInfo, BrokerServer
+from moldau.server.clock import SystemClock
+from moldau.server.config.schema import (
+    Address,
+    HttpConfig,
+    KafkaConfig,
+    RaftConfig,
+    ServerConfig,
+)
+from moldau.server.storage import Storage
+
+LOOPBACK = "127.0.0.1"
+
+
+def config_of(directory: Path, **fields: Any) -> ServerConfig:
+    free = Address(LOOPBACK, 0)
+    return ServerConfig(
+        **{
+            "data_dir": str(directory),
+            "kafka": KafkaConfig(addr=free),
+            "raft": RaftConfig(addr=free),
+            "http": HttpConfig(addr=free),
+            **fields,
+        }
+    )
+
+
+def fail(error: BaseException) -> None:
+    raise AssertionError(f"the broker ended: {error!r}")
+
+
+async def start(config: ServerConfig) -> tuple[BrokerServer, BrokerInfo]:
+    server = BrokerServer(
+        config,
+        SystemClock(),
+        on_storage_failure=fail,
+        on_defect=fail,
+        on_removed=lambda: fail(ConfigError("removed")),
+    )
+    try:
+        async with asyncio.timeout(60):
+            return server, await server.start()
+    except BaseException:
+        await server.abandon()
+        raise
+
+
+async def ask(info: BrokerInfo, path: str) -> Any:
+    def call() -> Any:
+        with urllib.request.urlopen(f"http://{info.http_addr}{path}", timeout=30) as answer:
+            return json.load(answer)
+
+    return await asyncio.to_thread(call)
+
+
+def is_listening(address: Address) -> bool:
+    try:
+        socket.create_connection((address.host, address.port), 30).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+async def test_a_broker_on_free_ports_says_which_they_are_and_keeps_who_it_is(
+    tmp_path: Path,
+) -> None:
+    server, info = await start(config_of(tmp_path))
+    assert (info.broker_id, info.broker_count) == (1, 1)
+    assert len({info.kafka_addr.port, info.raft_addr.port, info.http_addr.port, 0}) == 4
+    assert (await ask(info, "/readyz"))["ready"]
+    (me,) = (await ask(info, "/api/v1/topology"))["brokers"]
+    assert me["kafka"] == [LOOPBACK, info.kafka_addr.port]
+    assert me["raft"] == [LOOPBACK, info.raft_addr.port]
+    await server.stop()
+    assert not any(map(is_listening, (info.kafka_addr, info.raft_addr, info.http_addr)))
+    server, again = await start(config_of(tmp_path))
+    assert (again.broker_id, again.cluster_id) == (1, info.cluster_id)
+    (me,) = (await ask(again, "/api/v1/topology"))["brokers"]
+    assert me["epoch"] == 2
+    await server.stop()
+
+
+async def test_two_brokers_run_side_by_side(tmp_path: Path) -> None:
+    first, one = await start(config_of(tmp_path / "1"))
+    second, two = await start(
+        config_of(tmp_path / "2", join_addr=one.http_addr, cluster_id=one.cluster_id)
+    )
+    assert (two.broker_id, two.cluster_id, two.broker_count) == (2, one.cluster_id, 2)
+    await second.stop()
+    await first.stop()
+
+
+@pytest.mark.parametrize("key", ["kafka", "raft", "http"])
+async def test_a_taken_port_leaves_a_directory_that_can_be_used(tmp_path: Path, key: str) -> None:
+    kinds: dict[str, Callable[..., Any]] = {
+        "kafka": KafkaConfig,
+        "raft": RaftConfig,
+        "http": HttpConfig,
+    }
+    with socket.create_server((LOOPBACK, 0)) as taken:
+        address = Address(LOOPBACK, taken.getsockname()[1])
+        with pytest.raises(ConfigError, match=rf"\({key}\.addr\)") as caught:
+            await start(config_of(tmp_path, **{key: kinds[key](addr=address)}))
+    assert caught.value.hint
+    # Nothing was promised to anybody: it may still become what it is told to be.
+    with pytest.raises(ConfigError, match="join"):
+        await start_to_join(tmp_path)
+
+
+async def start_to_join(directory: Path) -> None:
+    """A join that nobody answers, given up at once."""
+    with socket.socket() as nobody:
+        nobody.bind((LOOPBACK, 0))
+        config = config_of(directory, join_addr=Address(LOOPBACK, nobody.getsockname()[1]))
+        try:
+            async with asyncio.timeout(1):
+                await start(config)
+        except TimeoutError:
+            raise ConfigError("it tries to join") from None
+
+
+async def test_a_start_that_was_ended_while_it_joined_frees_the_directory_and_the_ports(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(ConfigError, match="tries to join"):
+        await start_to_join(tmp_path)
+    storage = Storage.open(config_of(tmp_path))
+    assert storage.identity is not None
+    assert storage.identity.broker_id is None
+    storage.close()
+
+
+async def killed_before_the_first_record(directory: Path) -> None:
+    storage = Storage.open(config_of(directory))
+    storage.become(
+        Identity(
+            broker_id=BrokerId(1),
+            cluster_id="c",
+            directory_id="d",
+            metadata_voters=(BrokerId(1),),
+        )
+    )
+    storage.close()
+
+
+async def killed_before_it_was_anybody(directory: Path) -> None:
+    Storage.open(config_of(directory)).close()
+
+
+async def killed_while_it_ran(directory: Path) -> None:
+    server, _ = await start(config_of(directory, cluster_id="c"))
+    await server.abandon()
+
+
+@pytest.mark.parametrize(
+    "crash",
+    [killed_before_it_was_anybody, killed_before_the_first_record, killed_while_it_ran],
+)
+async def test_a_founder_that_was_killed_on_the_way_founds_the_same_cluster(
+    tmp_path: Path, crash: Callable[[Path], Any]
+) -> None:
+    await crash(tmp_path)
+    server, info = await start(config_of(tmp_path, cluster_id="c"))
+    assert (info.broker_id, info.cluster_id, info.broker_count) == (1, "c", 1)
+    await server.stop()
+
+
+async def test_no_log_is_made_before_the_directory_has_an_identity(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(self: Storage, identity: Identity) -> None:
+        raise MoldauError("killed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Storage, "become", die)
+        with pytest.raises(MoldauError, match="killed"):
+            await start(config_of(tmp_path))
+    # With a log, it would belong to nobody and be refused.
+    try:
+        server, _ = await start(config_of(tmp_path))
+    except CorruptionError as error:
+        raise AssertionError from error
+    await server.stop()
