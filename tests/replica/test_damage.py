@@ -106,7 +106,7 @@ def test_entries_that_were_damaged_on_the_way_are_sent_again(
         async with Cluster(3, config=PATIENT) as cluster:
             one, two, _ = await led_by_one(cluster, 0)
             told = 0
-            receive = two.driver._receive
+            receive = two.driver._receiver._receive
 
             def once(peer: Any, group: Any, parcel: Parcel) -> None:
                 nonlocal told
@@ -116,7 +116,7 @@ def test_entries_that_were_damaged_on_the_way_are_sent_again(
                 else:
                     receive(peer, group, parcel)
 
-            monkeypatch.setattr(two.driver, "_receive", once)
+            monkeypatch.setattr(two.driver._receiver, "_receive", once)
             await cluster.produce(3)
             await cluster.agree()
             await until(lambda: "are intact here" in caplog.text, "the leader's look")

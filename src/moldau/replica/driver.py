@@ -18,24 +18,23 @@ from typing import Final
 
 from moldau.log.interface import ControlKind, PartitionLog
 from moldau.model.clock import Clock
-from moldau.model.errors import CorruptionError, ErrorCode, MoldauError, RefusedError, StorageError
+from moldau.model.errors import ErrorCode, MoldauError, RefusedError
 from moldau.model.ids import BrokerId, Offset, RaftIndex
 from moldau.raft import events as e
 from moldau.raft.config import RaftConfig
 from moldau.raft.core import RaftCore
 from moldau.raft.events import Event
 from moldau.raft.membership import NO_BROKER, Members
-from moldau.raft.messages import AppendAnswered, Pong, VoteAsked
 from moldau.records.batch import BatchHeader, stamp
 from moldau.replica.beats import Beats
-from moldau.replica.damage import check_own, tell_leader
 from moldau.replica.effects import Effects
 from moldau.replica.flusher import Flusher, FlushHandle
 from moldau.replica.group import FollowerProgress, Group, GroupOwner, give_up
 from moldau.replica.heartbeat import PeerBeat
 from moldau.replica.log_view import GroupLog
 from moldau.replica.peer import Peer
-from moldau.replica.peer_codec import DamageTold, GroupKey, Parcel, decode_frame
+from moldau.replica.peer_codec import GroupKey
+from moldau.replica.receiver import Receiver
 from moldau.replica.steps import Steps
 from moldau.replica.timers import GroupTimers
 from moldau.replica.transport import Transport
@@ -112,9 +111,17 @@ class Driver:
             flusher=flusher,
             peers=self._peers,
         )
+        self._receiver = Receiver(
+            now=now,
+            steps=self._steps,
+            effects=self._effects,
+            beats=self._beats,
+            flusher=flusher,
+            peers=self._peers,
+            groups=self._groups,
+            append_bytes_max=self._config.append_bytes_max,
+        )
         self._read_number = 0
-        self.unknown_total = 0
-        """Messages for groups that are not here."""
         transport.attach(self)
 
     def start(self) -> None:
@@ -329,7 +336,7 @@ class Driver:
     def in_sync(self, group: Group, lag_ms_max: int) -> list[BrokerId]:
         """Voters that held everything within that time; empty unless this broker leads."""
         if group.is_running:
-            self._refresh(group)
+            self._receiver.refresh(group)
         return group.core.in_sync(lag_ms_max)
 
     def followers(self, group: Group) -> dict[BrokerId, FollowerProgress]:
@@ -371,16 +378,8 @@ class Driver:
             )
         )
 
-    def _refresh(self, group: Group) -> None:
-        """Let the core know what the brokers' heartbeats said of its members."""
-        if group.is_grown:
-            self._steps.handle_grown(group)
-        for heard_at, sign in self._beats.signs(group):
-            for effect in group.core.step(heard_at, sign):
-                self._effects.execute(group, effect)
-
     def _on_due(self, group: Group, now: int) -> None:
-        self._refresh(group)
+        self._receiver.refresh(group)
         if group.core.deadline <= now:
             self._steps.handle(group, e.Tick())
         else:
@@ -394,40 +393,7 @@ class Driver:
 
     def on_raft(self, sender: BrokerId, body: memoryview) -> None:
         """Raises PeerProtocolError."""
-        peer = self._peers.get(sender)
-        if peer is None:
-            return
-        for parcel in decode_frame(body):
-            group = self._groups.get(parcel.group)
-            if group is None or group.failure is not None:
-                self.unknown_total += 1
-            elif parcel.damage:
-                tell_leader(peer, group, parcel)
-            else:
-                self._receive(peer, group, parcel)
-
-    def _receive(self, peer: Peer, group: Group, parcel: Parcel) -> None:
-        message = parcel.message
-        if isinstance(message, DamageTold):
-            self._check_own(group, message)
-            return
-        if isinstance(message, VoteAsked):
-            self._refresh(group)
-        group.at_hand = parcel
-        try:
-            self._steps.handle(group, e.Received(peer.id, message))
-        finally:
-            group.at_hand = None
-        if isinstance(message, (AppendAnswered, Pong)):
-            self._beats.confirm(peer, group, message.epoch)
-
-    def _check_own(self, group: Group, told: DamageTold) -> None:
-        try:
-            with self._flusher.fencing():
-                check_own(group, told, self.now, self._config.append_bytes_max)
-        except (CorruptionError, StorageError) as error:
-            self._steps.fail(group, error)
-            self._steps.tell(group)
+        self._receiver.take(sender, body)
 
     def on_link_up(self, broker: BrokerId) -> None:
         self._handle_led(broker, e.PeerFound(broker))
