@@ -1,5 +1,6 @@
 """The small client against a scripted broker: leaders, retries, errors."""
 
+import socket
 from typing import Any
 
 import pytest
@@ -38,6 +39,8 @@ class Script:
         self.topic_id = TOPIC_ID
         self.codes: list[int] = []
         """Error codes of the coming answers; none left means success."""
+        self.dead_leader: tuple[int, int] | None = None
+        """Port of a leader that is gone, and in how many answers it still is one."""
         broker.handlers |= {
             ApiKey.METADATA: self.metadata,
             ApiKey.PRODUCE: self.produce,
@@ -70,8 +73,15 @@ class Script:
                     partitions=partitions,
                 )
             )
-        me = MetadataBroker(node_id=1, host=self.broker.host, port=self.broker.port)
-        return MetadataResponse(brokers=[me], topics=topics, controller_id=1)
+        brokers = [MetadataBroker(node_id=1, host=self.broker.host, port=self.broker.port)]
+        if self.dead_leader is not None and self.dead_leader[1]:
+            port, times = self.dead_leader
+            self.dead_leader = port, times - 1
+            brokers.append(MetadataBroker(node_id=2, host="127.0.0.1", port=port))
+            for topic in topics:
+                for partition in topic.partitions:
+                    partition.leader_id = 2
+        return MetadataResponse(brokers=brokers, topics=topics, controller_id=1)
 
     def produce(self, request: Any, version: int) -> ProduceResponse | None:
         if request.acks == 0:
@@ -164,6 +174,16 @@ def test_a_moved_leader_is_looked_up_again(script: Script) -> None:
         assert client.produce("known", 1, b"batch") == 42
     assert len(script.asked(ApiKey.PRODUCE)) == 3
     assert len(script.asked(ApiKey.METADATA)) == 3
+
+
+def test_a_leader_that_died_is_looked_up_again_also_for_writes(script: Script) -> None:
+    with socket.socket() as bound:
+        # Bound and not listening: connections are refused, and nobody else takes the port.
+        bound.bind(("127.0.0.1", 0))
+        script.dead_leader = bound.getsockname()[1], 3
+        with KafkaClient(script.broker.bootstrap) as client:
+            assert client.produce("known", 1, b"batch") == 42
+    assert len(script.asked(ApiKey.PRODUCE)) == 1
 
 
 def test_another_error_is_raised_with_its_code(script: Script) -> None:

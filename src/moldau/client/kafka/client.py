@@ -324,7 +324,10 @@ class KafkaClient:
             raise NotFoundError(
                 f"{topic} has partitions 0 to {len(layout.leaders) - 1}, not {partition}"
             )
-        found = self._node(layout.leaders[partition])
+        try:
+            found = self._node(layout.leaders[partition])
+        except UnreachableError as error:
+            raise _LeaderGoneError(str(error), hint=error.hint) from None
         if found is None:
             raise RejectedError(
                 f"{topic}-{partition} has no leader", ErrorCode.LEADER_NOT_AVAILABLE
@@ -350,6 +353,10 @@ class KafkaClient:
             except RejectedError as error:
                 if error.code not in _MOVED or time.monotonic() >= deadline:
                     raise
+            except _LeaderGoneError:
+                # Nothing was sent; the others elect a successor.
+                if time.monotonic() >= deadline:
+                    raise
             except (UnreachableError, TimedOutError):
                 if not repeatable or time.monotonic() >= deadline:
                     raise
@@ -358,6 +365,10 @@ class KafkaClient:
             self._topics.pop(topic, None)
             self._controller_id = -1
             time.sleep(_RETRY_SECONDS)
+
+
+class _LeaderGoneError(UnreachableError):
+    """The leader of a partition takes no connections."""
 
 
 def _only(items: list[T], doing: str) -> T:
