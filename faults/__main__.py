@@ -27,6 +27,7 @@ def arguments() -> argparse.Namespace:
         metavar="NAME",
         help=f"play only this one (may be repeated): {', '.join(names)}",
     )
+    parser.add_argument("--seed", type=int, default=1, help="of the scenarios that draw faults")
     parser.add_argument("--quick", action="store_true", help="few repetitions")
     parser.add_argument(
         "--brokers", type=int, choices=[1, 3], help="of the cluster; otherwise one, then three"
@@ -42,12 +43,12 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def play(scenario: Scenario, home: Path, *, quick: bool) -> Played:
+def play(scenario: Scenario, home: Path, *, quick: bool, seed: int = 1) -> Played:
     """One scenario, from start to verdict."""
     if missing := scenario.missing(home.parent):
         return Played(scenario=scenario, missing=missing, quick=quick)
     started = time.monotonic()
-    run = Run(home, quick=quick, load=scenario.load)
+    run = Run(home, quick=quick, load=scenario.load, seed=seed)
     try:
         with run:
             scenario.play(run)
@@ -65,7 +66,7 @@ def play_all(options: argparse.Namespace, brokers: int, directory: Path) -> list
         if options.only and scenario.name not in options.only:
             continue
         home = directory / f"{brokers}-{scenario.name}"
-        played = play(scenario, home, quick=options.quick)
+        played = play(scenario, home, quick=options.quick, seed=options.seed)
         all_played.append(played)
         report.keep(brokers, played)
         print(report.line(played), flush=True)

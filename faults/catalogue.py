@@ -6,7 +6,7 @@ from pathlib import Path
 
 from faults.run import Load, Run
 from faults.scenarios import damage, disks, network, processes, upkeep
-from faults.scenarios.three import controls, members
+from faults.scenarios.three import controls, members, mixed
 from faults.scenarios.three import disks as three_disks
 from faults.scenarios.three import network as three_network
 from faults.scenarios.three import processes as three
@@ -366,6 +366,13 @@ THREE_BROKERS: list[Scenario] = [
         expected="no leader change",
         play=three.clock_jump,
         load=three.LOAD,
+    ),
+    Scenario(
+        name="mixed",
+        title="kills, pauses and cuts that overlap",
+        expected="acked lost 0; goes on soon after",
+        play=mixed.mixed,
+        load=mixed.LOAD,
     ),
     Scenario(
         name="recovery",

@@ -211,6 +211,10 @@ class Node:
     def alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    def ended_by_itself(self) -> int | None:
+        """The code of one that nobody ended; None if it runs, or was ended or waited for."""
+        return self._process.poll() if self._process is not None else None
+
     def _end(self, number: int) -> int:
         process = self._running()
         if process.poll() is None:

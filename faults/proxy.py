@@ -265,7 +265,8 @@ def _has_open(pid: int, wanted: str) -> bool:
 
 def _reset_on_close(writer: asyncio.StreamWriter) -> None:
     found = writer.get_extra_info("socket")
-    if found is not None:
+    # It may have been closed just now, from the other side.
+    if found is not None and found.fileno() >= 0:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 

@@ -76,9 +76,12 @@ class Load:
 class Run:
     """Use as a context: everything it started ends with it."""
 
-    def __init__(self, home: Path, *, quick: bool = False, load: Load | None = None) -> None:
+    def __init__(
+        self, home: Path, *, quick: bool = False, load: Load | None = None, seed: int = 1
+    ) -> None:
         self.home = home
         self.quick = quick
+        self.seed = seed
         self.load = load or Load()
         self.result = Result()
         self.nodes: list[Node] = []
@@ -191,6 +194,11 @@ class Run:
     def links(self) -> list[Link]:
         """From the clients to each broker, where there are proxies."""
         return list(self.network.clients.values()) if isinstance(self.network, ProxyNetwork) else []
+
+    @property
+    def peer_links(self) -> list[Link]:
+        """Between brokers, where there are proxies."""
+        return list(self.network.peers.values()) if isinstance(self.network, ProxyNetwork) else []
 
     @property
     def spaces(self) -> Namespaces | None:
@@ -503,6 +511,9 @@ class Run:
         self.stop_load()
         if len(self.nodes) > 1:
             self._compare_replicas()
+            for node in self.nodes:
+                ended = node.ended_by_itself()
+                self.expect(ended is None, f"broker {node.number} ended by itself: {ended}")
         return self.judge()
 
     def _compare_replicas(self) -> None:
