@@ -386,6 +386,28 @@ async def test_all_copies_are_waited_for_where_that_is_wished() -> None:
         assert leader.replica.is_acknowledged(ends[2])
 
 
+async def test_a_learners_copy_does_not_count() -> None:
+    async with ReplicaCluster(4) as cluster:
+        for number in (1, 2, 3):
+            cluster.at(number).add(0, members((1, 2, 3)))
+        leader = await cluster.ready()
+        cluster.at(4).add(0, members((1, 2, 3), (4,)))
+        await change_members(cluster, members((1, 2, 3), (4,)))
+        await cluster.alike()
+        absent = next(broker for broker in cluster.all[:3] if broker is not leader)
+        absent.stop()
+        leader = await cluster.ready()
+        leader.replica.copies_min = 3
+        told: list[ErrorCode] = []
+        end = propose(leader.replica, make_batch(b"v")).end_offset
+        leader.replica.when_acknowledged(end, told.append)
+        await until(lambda: cluster.at(4).replica.high_watermark == end, "the learner")
+        await asyncio.sleep(0.05)
+        assert told == []
+        await cluster.restart(absent.id)
+        await until(lambda: told == [ErrorCode.NONE], "the third voter")
+
+
 async def test_who_waits_for_copies_is_told_when_the_leader_falls() -> None:
     async with ReplicaCluster(3) as cluster:
         cluster.add_group()
