@@ -37,7 +37,17 @@ ENTRY = Entry(
 )
 
 
-def image_of(process: str, epoch: int, *, http: Endpoint | None = None, version: int = 9) -> Image:
+ELSEWHERE = Endpoint("elsewhere", 2)
+
+
+def image_of(
+    process: str,
+    epoch: int,
+    *,
+    http: Endpoint | None = None,
+    raft: Endpoint = ENTRY.endpoints.raft,
+    version: int = 9,
+) -> Image:
     """A cluster of two, this broker registered by that process."""
     return Image(
         cluster_id="c",
@@ -51,6 +61,7 @@ def image_of(process: str, epoch: int, *, http: Endpoint | None = None, version:
                 incarnation="d",
                 process=process,
                 epoch=epoch,
+                raft=raft,
                 http=Endpoint("127.0.0.1", 3),
             ),
         },
@@ -203,11 +214,8 @@ def test_one_that_reaches_no_leader_asks_a_member_over_http(cluster: FakeCluster
 
 def test_one_that_is_elsewhere_now_says_so_before_it_asks_the_peers(cluster: FakeCluster) -> None:
     # A peer answers where it knows the asker to be: there, nobody listens any more.
-    before = image_of("before", 3)
-    moved = replace(before.brokers[TWO], raft=Endpoint("elsewhere", 2))
     with served(cluster) as member:
-        store = FakeStore(image_of("before", 3), image_of("now", 4))
-        store.known = replace(before, brokers={**before.brokers, TWO: moved})
+        store = FakeStore(image_of("before", 3, raft=ELSEWHERE), image_of("now", 4))
         world = World(store, join=member.port)
         world.make()
     assert len(cluster.asked) == 1
@@ -267,14 +275,27 @@ def test_whoever_registers_later_as_this_broker_supersedes_it() -> None:
     # An old image changes nothing.
     world.registration.check(image_of("before", 3))
     world.registration.check(image_of("now", 4))
-    with pytest.raises(SupersededError, match="copy of this data directory"):
-        world.registration.check(image_of("later", 5))
+    with pytest.raises(SupersededError, match="elsewhere:2, from a copy of this data directory"):
+        world.registration.check(image_of("later", 5, raft=ELSEWHERE))
 
 
-def shown(member: Served, epoch: int, *, version: int = 9) -> None:
+def test_an_earlier_process_that_is_registered_late_is_overridden() -> None:
+    # What it asked for, before it was killed, waited for a leader; and nobody else is there now.
+    world = World(FakeStore(image_of("now", 4), image_of("now", 6)))
+    world.registration.check(image_of("now", 4))
+    world.registration.check(image_of("killed", 5))
+    world.keep_until(lambda: world.epochs == [6])
+    world.registration.check(world.store.image)
+    assert world.registration.epoch == 6
+    assert not world.registration._is_overridden
+
+
+def shown(
+    member: Served, epoch: int, *, raft: Endpoint = ENTRY.endpoints.raft, version: int = 9
+) -> None:
     """What the member's topology says of this broker."""
     me = TopologyBroker(
-        id=2, kafka=Endpoint("h", 1), alive=True, epoch=epoch, leaders=0, replicas=0
+        id=2, kafka=Endpoint("h", 1), raft=raft, alive=True, epoch=epoch, leaders=0, replicas=0
     )
     found = topology()
     member.cluster.shown = type(found)(
@@ -338,7 +359,7 @@ def test_one_that_was_superseded_while_it_was_cut_off_does_not_register_again(
     cluster: FakeCluster,
 ) -> None:
     with served(cluster) as member:
-        shown(member, 5)
+        shown(member, 5, raft=ELSEWHERE)
         world = running(member)
         world.cut_off = True
         with pytest.raises(SupersededError):

@@ -18,14 +18,15 @@ from moldau.metadata.image import Image
 from moldau.metadata.records import BrokerRegistered, MetadataRecord
 from moldau.metadata.snapshot import decode_image
 from moldau.model.errors import ConfigError, CorruptionError, ErrorCode, MoldauError, RefusedError
-from moldau.model.topology import JoinRequest, Topology
+from moldau.model.topology import Endpoint, JoinRequest, Topology
 from moldau.server.config.schema import Address, ServerConfig
 from moldau.server.entry import Entry
 from moldau.service.metadata_store import MetadataStore
 
 log = logging.getLogger(__name__)
 
-_SUBMIT_SECONDS: Final = 5.0
+_SUBMIT_SECONDS: Final = 3.0
+"""Longer than an election takes, as a rule."""
 _ASK_SECONDS: Final = 5.0
 _LOOK_SECONDS: Final = 1.0
 _LOST_SECONDS: Final = 3.0
@@ -69,36 +70,35 @@ class Registration:
         self._on_removed = on_removed
         self.epoch = 0
         """0 until it is made."""
+        self._is_overridden = False
+        self._command = RegisterBroker(
+            id=entry.broker_id,
+            host=entry.endpoints.kafka.host,
+            port=entry.endpoints.kafka.port,
+            rack=config.rack,
+            incarnation=entry.directory_id,
+            process=entry.process,
+            raft=entry.endpoints.raft,
+            http=entry.endpoints.http,
+        )
 
     # ---- at start
 
     async def make(self) -> None:
         """Returns when this broker's own image has it as it is now. Raises ConfigError."""
         entry, metadata = self._entry, self._metadata
-        command = RegisterBroker(
-            id=entry.broker_id,
-            host=entry.endpoints.kafka.host,
-            port=entry.endpoints.kafka.port,
-            rack=self._config.rack,
-            incarnation=entry.directory_id,
-            process=entry.process,
-            raft=entry.endpoints.raft,
-            http=entry.endpoints.http,
-        )
         if self._has_moved():
             await self._introduce_anywhere()
         while True:
             try:
                 if entry.is_founder and not metadata.image.cluster_id:
                     await metadata.submit(CreateCluster(cluster_id=entry.cluster_id))
-                await metadata.submit(
-                    command, seconds_max=_SUBMIT_SECONDS, on_decided=self._decided
-                )
+                await self._submit()
                 break
             except RefusedError as error:
                 if error.code is not ErrorCode.REQUEST_TIMED_OUT:
                     raise ConfigError(f"the cluster does not take this broker: {error}") from None
-            log.info("waiting for the cluster: no majority of its brokers answers yet")
+            log.info("waiting for the cluster: no leader of its metadata answers yet")
             await self._introduce_anywhere()
         self.check(metadata.image)
 
@@ -116,6 +116,11 @@ class Registration:
         except RejectedError as error:
             raise ConfigError(f"the cluster does not take this broker: {error}") from None
 
+    async def _submit(self) -> None:
+        await self._metadata.submit(
+            self._command, seconds_max=_SUBMIT_SECONDS, on_decided=self._decided
+        )
+
     def _decided(self, records: list[MetadataRecord]) -> None:
         """From now on the peers refuse earlier registrations, and the image comes through them."""
         for record in records:
@@ -129,14 +134,19 @@ class Registration:
             return
         if me.process == self._entry.process:
             self.epoch = max(self.epoch, me.epoch)
+            self._is_overridden = False
         elif self.epoch and me.epoch > self.epoch:
-            raise self._superseded()
+            self._note_other(me.raft)
 
-    def _superseded(self) -> SupersededError:
-        return SupersededError(
-            f"another process runs as broker {self._entry.broker_id}, from a copy of this data "
-            "directory: only the one that was started last may go on"
-        )
+    def _note_other(self, raft: Endpoint | None) -> None:
+        """Another process registered after this one. Raises SupersededError."""
+        if raft != self._entry.endpoints.raft:
+            raise SupersededError(
+                f"another process runs as broker {self._entry.broker_id} at {raft}, from a copy of "
+                "this data directory: only the one that was started last may go on"
+            )
+        # This process holds that address: a request of an earlier one was carried out late.
+        self._is_overridden = True
 
     # ---- while it runs
 
@@ -148,12 +158,21 @@ class Registration:
         lost_seconds = 0.0
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
+            if self._is_overridden:
+                await self._renew()
             lost_seconds = lost_seconds + _LOOK_SECONDS if self._is_cut_off() else 0.0
             if lost_seconds >= _LOST_SECONDS:
                 lost_seconds = 0.0
                 for address in self._members():
                     if await self._look_at(address):
                         break
+
+    async def _renew(self) -> None:
+        log.info("an earlier process of this broker was registered late: registering again")
+        try:
+            await self._submit()
+        except RefusedError as error:
+            log.debug("not now: %s", error)
 
     async def _look_at(self, address: Address) -> bool:
         """Whether a member could tell how this broker stands."""
@@ -166,7 +185,7 @@ class Registration:
         if self._is_newer(topology):
             for broker in topology.brokers:
                 if broker.id == self._entry.broker_id and broker.epoch > self.epoch:
-                    raise self._superseded()
+                    self._note_other(broker.raft)
         try:
             return await self._introduce(address)
         except RejectedError as error:
