@@ -1,15 +1,21 @@
 """What the documents say works as pasted: README's quick start, the first steps, the examples."""
 
+import contextlib
 import os
 import re
 import shutil
+import signal
+import socket
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from moldau.testing.broker import Broker
+from moldau.testing.ports import free_ports
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.py") if path.name[:5] != "test_")
@@ -48,6 +54,72 @@ def test_the_quick_start_works_as_pasted(moldau_broker: Broker) -> None:
     shell = shell.replace(". .venv/bin/activate\n", "")
     assert "hello from the Moldau" in run(["bash", "-ec", shell], moldau_broker).stdout
     assert "Vltava" in run([sys.executable, "-c", at(code, moldau_broker)], moldau_broker).stdout
+
+
+def processes_in(directory: Path) -> list[int]:
+    """Whatever was started there and still runs."""
+    found = []
+    for link in Path("/proc").glob("[0-9]*/cwd"):
+        try:
+            here = Path(os.readlink(link))
+        except OSError:
+            continue  # It has just ended, or is not ours to look at.
+        if here == directory:
+            found.append(int(link.parent.name))
+    return found
+
+
+@pytest.fixture
+def empty_directory(tmp_path: Path) -> Iterator[Path]:
+    """Where a cluster may be started; it is stopped however the test ends."""
+    yield tmp_path
+    for pid in processes_in(tmp_path):
+        os.kill(pid, signal.SIGKILL)
+
+
+def three_in_a_row() -> int:
+    """The first of three neighbouring ports that are free."""
+    while True:
+        first = free_ports(1)[0]
+        with contextlib.ExitStack() as bound:
+            try:
+                for port in range(first, first + 3):
+                    bound.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return first
+
+
+@pytest.mark.system
+def test_three_brokers_work_as_pasted(empty_directory: Path) -> None:
+    (shell,) = blocks("README.md", "bash", "Three brokers")
+    for usual in (9192, 19192, 8180):
+        first = three_in_a_row()
+        for number in range(3):
+            shell = re.sub(rf"\b{usual + number}\b", str(first + number), shell)
+    environment = {key: os.environ[key] for key in os.environ if not key.startswith("MOLDAU_")}
+    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    output = empty_directory / "output"
+    with output.open("w") as sink:
+        # A file, since a command that hangs would keep a pipe open beyond the shell's end.
+        done = subprocess.run(
+            ["bash", "-e", "-o", "pipefail", "-c", shell],
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+            timeout=90,
+            env=environment,
+            cwd=empty_directory,
+        )
+    said = output.read_text()
+    assert done.returncode == 0, said
+    assert "killed broker" in said
+    assert "is back and in sync" in said
+    assert "every message once, in order\n" in said
+    # The supervisor has let go of the cluster, and ends.
+    deadline = time.monotonic() + 10
+    while processes_in(empty_directory) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert processes_in(empty_directory) == []
 
 
 def test_the_first_steps_work_as_pasted(moldau_broker: Broker) -> None:

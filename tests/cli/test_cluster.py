@@ -12,8 +12,13 @@ import pytest
 from moldau.cli.errors import ExitCode
 from moldau.cli.supervise_process import process_key
 from moldau.cli.supervise_state import ClusterState, Member, Ports, load_state, locked, save_state
+from moldau.model.topology import Topology, TopologyPartition, TopologyTopic
 
 FREE = ("--kafka-port", "0", "--raft-port", "0", "--http-port", "0")
+
+
+def never(*arguments, **named):
+    raise AssertionError(f"the supervisor is asked for nothing: {arguments} {named}")
 
 
 @pytest.fixture
@@ -166,6 +171,113 @@ def test_restart_wants_to_know_which(cli, tmp_path, monkeypatch):
     assert outcome.code == ExitCode.USAGE
     assert "its brokers: 1" in outcome.err
     assert cli("cluster", "restart", "1", "--all", "--data-dir", tmp_path).code == ExitCode.USAGE
+
+
+@pytest.mark.parametrize("options", [["1", "--down"], ["--all", "--down"]])
+def test_restart_takes_one_way_to_say_which(cli, tmp_path, monkeypatch, options):
+    monkeypatch.setattr("moldau.cli.cluster.supervised_state", load_state)
+    monkeypatch.setattr("moldau.cli.cluster._ask", never)
+    write_state(tmp_path)
+    outcome = cli("cluster", "restart", *options, "--data-dir", tmp_path)
+    assert outcome.code == ExitCode.USAGE
+    assert "--all, or --down" in outcome.err
+
+
+def test_restart_down_leaves_alone_what_runs(cli, tmp_path, monkeypatch, sleeper):
+    monkeypatch.setattr("moldau.cli.cluster.supervised_state", load_state)
+    monkeypatch.setattr("moldau.cli.cluster._ask", never)
+    key = process_key(sleeper.pid)
+    write_state(tmp_path, pid=key.pid, started=key.started)
+    outcome = cli("cluster", "restart", "--down", "--data-dir", tmp_path)
+    assert (outcome.code, outcome.err) == (ExitCode.OK, "every broker runs\n")
+
+
+def test_restart_down_starts_what_does_not_run(cli, tmp_path, monkeypatch):
+    asked = []
+
+    def ask(directory, verb, **arguments):
+        asked.append((verb, arguments))
+        return load_state(directory)
+
+    monkeypatch.setattr("moldau.cli.cluster.supervised_state", load_state)
+    monkeypatch.setattr("moldau.cli.cluster._ask", ask)
+    write_state(tmp_path)
+    outcome = cli("cluster", "restart", "--down", "--no-wait", "--data-dir", tmp_path)
+    assert outcome.code == ExitCode.OK
+    assert asked == [("restart", {"id": 1})]
+
+
+@pytest.mark.parametrize("options", [[], ["1", "--leader-of", "orders"]])
+def test_kill_wants_to_know_whom_and_once(cli, tmp_path, monkeypatch, options):
+    monkeypatch.setattr("moldau.cli.cluster.supervised_state", load_state)
+    monkeypatch.setattr("moldau.cli.cluster._ask", never)
+    write_state(tmp_path)
+    outcome = cli("cluster", "kill", *options, "--data-dir", tmp_path)
+    assert outcome.code == ExitCode.USAGE
+    assert "by number or by --leader-of" in outcome.err
+    assert "its brokers: 1" in outcome.err
+
+
+def topology_with(*topics):
+    return Topology(
+        cluster_id="c", version=1, controller=1, answered_by=1, brokers=(), topics=topics
+    )
+
+
+def topic_led_by(name, *leaders):
+    partitions = tuple(
+        TopologyPartition(
+            partition=number, leader=leader, leader_epoch=1, replicas=(1,), in_sync=(1,)
+        )
+        for number, leader in enumerate(leaders)
+    )
+    return TopologyTopic(name=name, id="0" * 32, internal=False, partitions=partitions)
+
+
+class Asked:
+    """Answers for the brokers."""
+
+    def __init__(self, *topics):
+        self.topics = topics
+
+    def topology(self, names):
+        return topology_with(*(topic for topic in self.topics if topic.name in names))
+
+
+def test_kill_leader_of_kills_who_leads_the_first_partition(cli, tmp_path, monkeypatch):
+    asked = []
+
+    def ask(directory, verb, **arguments):
+        asked.append((verb, arguments))
+
+    monkeypatch.setattr("moldau.cli.cluster.supervised_state", load_state)
+    monkeypatch.setattr("moldau.cli.cluster._ask", ask)
+    client = Asked(topic_led_by("others", 3), topic_led_by("orders", 1, 2))
+    monkeypatch.setattr("moldau.cli.cluster.client_of", lambda state: client)
+    write_state(tmp_path)
+    outcome = cli("cluster", "kill", "--leader-of", "orders", "--data-dir", tmp_path)
+    assert outcome.code == ExitCode.OK
+    assert asked == [("kill", {"id": 1})]
+    assert outcome.err.startswith("killed broker 1 ")
+
+
+@pytest.mark.parametrize(
+    ("topics", "code", "text"),
+    [
+        ([], ExitCode.NOT_FOUND, "there is no topic orders"),
+        ([topic_led_by("orders", -1, 1)], ExitCode.FAILED, "nobody leads orders just now"),
+    ],
+)
+def test_kill_leader_of_kills_nobody_where_nobody_leads(
+    cli, tmp_path, monkeypatch, topics, code, text
+):
+    monkeypatch.setattr("moldau.cli.cluster.supervised_state", load_state)
+    monkeypatch.setattr("moldau.cli.cluster._ask", never)
+    monkeypatch.setattr("moldau.cli.cluster.client_of", lambda state: Asked(*topics))
+    write_state(tmp_path)
+    outcome = cli("cluster", "kill", "--leader-of", "orders", "--data-dir", tmp_path)
+    assert outcome.code == code
+    assert text in outcome.err
 
 
 def test_numbers_of_brokers_are_completed(tmp_path):
