@@ -87,3 +87,14 @@ def test_an_advertised_port_0_is_the_one_that_was_taken() -> None:
 def test_every_interface_is_told_as_this_machine() -> None:
     with Port("kafka.addr", Address("0.0.0.0", 0), None) as port:
         assert port.told == Endpoint(socket.gethostname(), port.port)
+
+
+def test_who_comes_second_to_listen_is_told_so() -> None:
+    with Port("kafka.addr", Address(LOOPBACK, 0), None) as port:
+        second = socket.socket()
+        second.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        second.bind((LOOPBACK, port.port))
+        with second, listen(LOOPBACK, port.port):
+            with pytest.raises(ConfigError, match=r"\(kafka\.addr\)") as caught:
+                port.listen(second.listen)
+            assert "moldau doctor" in caught.value.hint

@@ -7,6 +7,7 @@ taken its place: with SO_REUSEADDR, two sockets may hold an address as long as n
 
 import errno
 import socket
+from collections.abc import Callable
 from typing import Self
 
 from moldau.model.errors import ConfigError
@@ -34,6 +35,7 @@ class Port:
         except OSError as error:
             self._socket.close()
             raise _failure(key, address, error) from None
+        self.key = key
         self.host: str = address.host
         self.port: int = self._socket.getsockname()[1]
         told = advertised or Address(_reachable(address.host), self.port)
@@ -43,6 +45,13 @@ class Port:
     @property
     def address(self) -> Address:
         return Address(self.host, self.port)
+
+    def listen(self, begin: Callable[[], None]) -> None:
+        """Let the listener begin to. Raises ConfigError if somebody else was quicker."""
+        try:
+            begin()
+        except OSError as error:
+            raise _failure(self.key, self.address, error) from None
 
     def release(self) -> None:
         """The listener has it now."""
