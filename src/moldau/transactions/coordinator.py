@@ -1,0 +1,552 @@
+"""Owns the door to the transactions: loading, dispatch of events, and the reads.
+
+    for key, value in the partition: coordinator.replay(key, value)
+    effects = coordinator.finish_loading(now)
+    effects = coordinator.handle(now, event)      # for every event, from one thread
+    ... run the effects; call handle(now, Tick()) at next_deadline() ...
+
+`now` is monotonic seconds; `wall_ms` gives the time that is stored. A coordinator serves the
+transactional ids of one partition of `__transaction_state`, in one epoch of that partition.
+
+Per id one write is under way at a time, and no decision is made meanwhile: a request that comes
+then, or while a transaction is ending, waits a moment and is sent back if that was not enough. The
+end of a transaction is durable before any partition hears of it, and is asked for until every
+partition has it: by this coordinator, or by the one that loads what this one left.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import assert_never
+
+from moldau.model.errors import ErrorCode
+from moldau.model.ids import Epoch, TimestampMs, TopicPartition
+from moldau.transactions import decide
+from moldau.transactions.config import TransactionConfig
+from moldau.transactions.decide import Busy, Change, NeedsId, Refused, Settled, Verdict
+from moldau.transactions.entries import Entry, Write, client_error
+from moldau.transactions.events import (
+    AddPartitions,
+    EndTransaction,
+    Event,
+    InitProducer,
+    MarkersFailed,
+    MarkersWritten,
+    Persisted,
+    PersistFailed,
+    Request,
+    Tick,
+    VerifyPartitions,
+)
+from moldau.transactions.invariants import check_invariants
+from moldau.transactions.records import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    TEXT_BYTES_MAX,
+    StoredTransaction,
+    TransactionRecord,
+    TransactionState,
+    decode,
+    encode,
+)
+from moldau.transactions.results import (
+    DescribedTransaction,
+    Effect,
+    ListedTransaction,
+    NeedsProducerId,
+    PartitionsResult,
+    Persist,
+    ProducerResult,
+    Reply,
+    Result,
+    WriteMarkers,
+)
+from moldau.transactions.timers import TimerKey, TimerKind, Timers
+
+_EXPIRY = TimerKey(TimerKind.EXPIRY)
+
+
+class Coordinator:
+    """All transactional ids of one partition, while it is led in `epoch`."""
+
+    def __init__(
+        self,
+        config: TransactionConfig,
+        epoch: Epoch,
+        wall_ms: Callable[[], TimestampMs],
+        *,
+        first_token: int = 1,
+    ) -> None:
+        """`first_token` is above all tokens of coordinators of the same epoch before this one.
+
+        Who is asked for markers can then tell a question that was held up from the last one.
+        """
+        self._config = config
+        self._epoch = epoch
+        self._wall_ms = wall_ms
+        self._entries: dict[str, Entry] = {}
+        self._writes: dict[int, Write] = {}
+        self._asked: dict[int, Entry] = {}
+        """Who asked for the markers of a token."""
+        self._timers = Timers()
+        self._effects: list[Effect] = []
+        self._next_token = first_token
+        self._unavailable = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+    # ---- life
+
+    def replay(self, key: bytes, value: bytes | None) -> None:
+        """A committed record, in the order of the log. CorruptionError if it is malformed."""
+        record = decode(key, value)
+        if record is None:
+            return
+        entry = self._entries.setdefault(record.transactional_id, Entry(record.transactional_id))
+        entry.apply(record)
+        if entry.forgettable:
+            del self._entries[record.transactional_id]
+
+    def finish_loading(self, now: float) -> list[Effect]:
+        """All records are replayed: go on with what earlier coordinators began."""
+        self._unavailable = ErrorCode.NONE
+        self._schedule_expiry(now)
+        for entry in list(self._entries.values()):
+            self._follow(now, entry)
+        return self._take_effects()
+
+    def close(self, now: float, error: ErrorCode = ErrorCode.NOT_COORDINATOR) -> list[Effect]:
+        """Answers everything that waits; from now on every request is refused with `error`."""
+        self._unavailable = error
+        writes, self._writes = list(self._writes.values()), {}
+        for write in writes:
+            write.entry.writing = None
+            for request in (write.answered, write.then_again):
+                if request is not None:
+                    self._reply(request, refusal(request, error))
+        for entry in self._entries.values():
+            parked, entry.parked = entry.parked, {}
+            for request in parked.values():
+                self._reply(request, refusal(request, error))
+        return [effect for effect in self._take_effects() if isinstance(effect, Reply)]
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether records are on their way to the log."""
+        return bool(self._writes)
+
+    @property
+    def loaded(self) -> bool:
+        return self._unavailable is ErrorCode.NONE
+
+    # ---- events
+
+    def handle(self, now: float, event: Event) -> list[Effect]:
+        if self._unavailable is not ErrorCode.NONE:
+            if isinstance(event, Request):
+                self._reply(event, refusal(event, self._unavailable))
+            return self._take_effects()
+        match event:
+            case InitProducer() | AddPartitions() | VerifyPartitions() | EndTransaction():
+                self._request(now, event)
+            case MarkersWritten():
+                self._markers_written(now, event)
+            case MarkersFailed():
+                self._markers_failed(now, event)
+            case Persisted():
+                self._persisted(now, event.token)
+            case PersistFailed():
+                self._persist_failed(now, event.token, event.error)
+            case Tick():
+                self._run_timers(now)
+            case _:
+                assert_never(event)
+        return self._take_effects()
+
+    # ---- requests
+
+    def _request(self, now: float, event: Request) -> None:
+        error = self._request_error(event)
+        if error is not ErrorCode.NONE:
+            self._reply(event, refusal(event, error))
+            return
+        entry = self._entries.get(event.transactional_id)
+        if entry is None:
+            entry = Entry(event.transactional_id)
+            self._entries[event.transactional_id] = entry
+        if entry.writing is not None:
+            self._park(now, entry, event)
+        else:
+            self._carry_out(now, entry, event, self._decide(entry.stored, event))
+        self._forget_if_empty(entry)
+
+    def _request_error(self, event: Request) -> ErrorCode:
+        if not event.transactional_id or len(event.transactional_id.encode()) > TEXT_BYTES_MAX:
+            return ErrorCode.INVALID_REQUEST
+        if isinstance(event, InitProducer):
+            if not 0 < event.timeout_ms <= self._config.timeout_ms_max:
+                return ErrorCode.INVALID_TRANSACTION_TIMEOUT
+            if (event.producer_id == NO_PRODUCER_ID) != (event.producer_epoch == NO_PRODUCER_EPOCH):
+                return ErrorCode.INVALID_REQUEST
+        return ErrorCode.NONE
+
+    def _decide(self, stored: StoredTransaction | None, event: Request) -> Verdict:
+        match event:
+            case InitProducer():
+                return decide.decide_init(stored, event, self._wall_ms())
+            case AddPartitions():
+                return decide.decide_add(stored, event, self._wall_ms())
+            case VerifyPartitions():
+                return decide.decide_verify(stored, event)
+            case EndTransaction():
+                return decide.decide_end(stored, event, self._wall_ms())
+            case _:
+                assert_never(event)
+
+    def _carry_out(self, now: float, entry: Entry, event: Request, verdict: Verdict) -> None:
+        match verdict:
+            case Change(stored=stored, then_again=then_again):
+                if then_again:
+                    self._write(Write(entry, [stored], then_again=event))
+                else:
+                    self._write(Write(entry, [stored], answered=event))
+            case Busy():
+                self._park(now, entry, event)
+            case Refused() | Settled() | NeedsId():
+                self._reply(event, _answer(event, verdict, entry.stored))
+            case _:
+                assert_never(verdict)
+
+    def _park(self, now: float, entry: Entry, event: Request) -> None:
+        wait_ms = self._config.busy_wait_ms_max
+        if wait_ms == 0 or len(entry.parked) >= self._config.busy_waiting_max:
+            self._reply(event, refusal(event, ErrorCode.CONCURRENT_TRANSACTIONS))
+            return
+        entry.parked[event.request_id] = event
+        self._timers.set(_busy_key(entry, event), now + wait_ms / 1000)
+
+    def _unpark(self, now: float, entry: Entry) -> None:
+        """The id may be free now: whoever waits is looked at again, in order."""
+        for request_id, event in list(entry.parked.items()):
+            if entry.writing is not None:
+                return
+            verdict = self._decide(entry.stored, event)
+            if isinstance(verdict, Busy):
+                return
+            del entry.parked[request_id]
+            self._timers.cancel(_busy_key(entry, event))
+            self._carry_out(now, entry, event, verdict)
+
+    # ---- writes
+
+    def _write(self, write: Write) -> None:
+        token = write.entry.writing = self._next_token
+        self._next_token += 1
+        name = write.entry.transactional_id
+        self._writes[token] = write
+        self._effects.append(
+            Persist(
+                token=token,
+                transactional_id=name,
+                records=tuple(
+                    encode(TransactionRecord(transactional_id=name, value=state))
+                    for state in write.states
+                ),
+            )
+        )
+
+    def _persisted(self, now: float, token: int) -> None:
+        write = self._finish(token)
+        if write is None:
+            return
+        entry = write.entry
+        for state in write.states:
+            entry.apply(TransactionRecord(transactional_id=entry.transactional_id, value=state))
+        if write.answered is not None:
+            self._reply(write.answered, _answer(write.answered, Settled(), entry.stored))
+        if write.then_again is not None:
+            self._park(now, entry, write.then_again)
+        entry.retries = 0
+        self._follow(now, entry)
+        self._unpark(now, entry)
+        self._forget_if_empty(entry)
+
+    def _persist_failed(self, now: float, token: int, error: ErrorCode) -> None:
+        write = self._finish(token)
+        if write is None:
+            return
+        for request in (write.answered, write.then_again):
+            if request is not None:
+                self._reply(request, refusal(request, client_error(error)))
+        entry = write.entry
+        if len(write.states) > 1 or (write.answered is None and write.then_again is None):
+            # Nobody would come back for it.
+            self._retry_later(now, entry)
+        self._unpark(now, entry)
+        self._forget_if_empty(entry)
+
+    def _finish(self, token: int) -> Write | None:
+        # A token that is unknown was abandoned, or the shell told its outcome twice.
+        write = self._writes.pop(token, None)
+        if write is not None:
+            write.entry.writing = None
+        return write
+
+    def _forget_if_empty(self, entry: Entry) -> None:
+        if entry.forgettable and self._entries.get(entry.transactional_id) is entry:
+            del self._entries[entry.transactional_id]
+            self._timers.cancel(_retry_key(entry))
+
+    # ---- what follows from the state
+
+    def _follow(self, now: float, entry: Entry) -> None:
+        """Called when the stored state is new: what has to happen because of it?"""
+        stored = entry.stored
+        timeout = TimerKey(TimerKind.TIMEOUT, entry.transactional_id)
+        if stored is None or stored.state is not TransactionState.ONGOING:
+            entry.deadline = None
+            self._timers.cancel(timeout)
+        elif entry.deadline is None:
+            # By the wall clock, for it may have begun under another coordinator; but a clock that
+            # was set does not make it longer.
+            left_ms = stored.started_at + stored.timeout_ms - self._wall_ms()
+            entry.deadline = now + max(0, min(left_ms, stored.timeout_ms)) / 1000
+            self._timers.set(timeout, entry.deadline)
+        if stored is not None and stored.state.is_prepared:
+            entry.unmarked = set(stored.partitions)
+            self._end_or_ask(now, entry)
+
+    def _end_or_ask(self, now: float, entry: Entry) -> None:
+        """A transaction is prepared: ask for the markers that lack, or store that none does."""
+        stored = entry.stored
+        if stored is None or not stored.state.is_prepared or entry.writing is not None:
+            return
+        if not entry.unmarked:
+            self._complete(now, entry, stored)
+            return
+        missing = sorted(entry.unmarked.difference(*entry.asked.values()))
+        if not missing:
+            return
+        token = self._next_token
+        self._next_token += 1
+        entry.asked[token] = set(missing)
+        self._asked[token] = entry
+        self._effects.append(
+            WriteMarkers(
+                token=token,
+                transactional_id=entry.transactional_id,
+                producer_id=stored.producer_id,
+                producer_epoch=stored.producer_epoch,
+                is_commit=stored.state is TransactionState.PREPARE_COMMIT,
+                coordinator_epoch=self._epoch,
+                client_version=stored.client_version,
+                partitions=tuple(missing),
+            )
+        )
+
+    def _complete(self, now: float, entry: Entry, stored: StoredTransaction) -> None:
+        """Store the end; together with the beginning of the next, if somebody waits for that."""
+        self._timers.cancel(_retry_key(entry))
+        ended = decide.completed(stored, self._wall_ms())
+        write = Write(entry, [ended])
+        event = next(iter(entry.parked.values()), None)
+        if event is not None:
+            verdict = self._decide(ended, event)
+            if isinstance(verdict, Change) and not verdict.then_again:
+                del entry.parked[event.request_id]
+                self._timers.cancel(_busy_key(entry, event))
+                write = Write(entry, [ended, verdict.stored], answered=event)
+        self._write(write)
+
+    def _markers_written(self, now: float, event: MarkersWritten) -> None:
+        entry = self._asked.get(event.token)
+        if entry is None:
+            return
+        waiting = entry.asked[event.token]
+        entry.unmarked -= waiting & event.partitions
+        self._heard_of(entry, event.token, waiting - event.partitions)
+        if not entry.unmarked:
+            self._end_or_ask(now, entry)
+
+    def _markers_failed(self, now: float, event: MarkersFailed) -> None:
+        entry = self._asked.get(event.token)
+        if entry is None:
+            return
+        waiting = entry.asked[event.token]
+        if waiting & event.partitions:
+            self._heard_of(entry, event.token, waiting - event.partitions)
+            self._retry_later(now, entry)
+
+    def _heard_of(self, entry: Entry, token: int, still_waiting: set[TopicPartition]) -> None:
+        entry.asked[token] = still_waiting
+        if not still_waiting:
+            del entry.asked[token], self._asked[token]
+
+    # ---- time
+
+    def next_deadline(self) -> float | None:
+        """When the next Tick is due."""
+        return None if self._unavailable is not ErrorCode.NONE else self._timers.next_deadline()
+
+    def _run_timers(self, now: float) -> None:
+        while (key := self._timers.pop_due(now)) is not None:
+            if key.kind is TimerKind.EXPIRY:
+                self._expire()
+                self._schedule_expiry(now)
+                continue
+            entry = self._entries.get(key.transactional_id)
+            if entry is None:
+                continue
+            match key.kind:
+                case TimerKind.TIMEOUT:
+                    self._time_out(now, entry)
+                case TimerKind.RETRY:
+                    self._end_or_ask(now, entry)
+                case TimerKind.BUSY:
+                    event = entry.parked.pop(key.request_id, None)
+                    if event is not None:
+                        self._reply(event, refusal(event, ErrorCode.CONCURRENT_TRANSACTIONS))
+
+    def _time_out(self, now: float, entry: Entry) -> None:
+        """Abort a transaction that is too old. Until that is stored, it is tried again."""
+        stored = entry.stored
+        if stored is None or stored.state is not TransactionState.ONGOING:
+            return
+        again = self._config.retry_ms_max / 1000
+        self._timers.set(TimerKey(TimerKind.TIMEOUT, entry.transactional_id), now + again)
+        if entry.writing is None:
+            self._write(Write(entry, [decide.timed_out(stored, self._wall_ms())]))
+
+    def _retry_later(self, now: float, entry: Entry) -> None:
+        if self._timers.deadline(_retry_key(entry)) is None:
+            pause_ms = self._config.retry_ms_min << min(entry.retries, 16)
+            entry.retries += 1
+            pause_ms = min(pause_ms, self._config.retry_ms_max)
+            self._timers.set(_retry_key(entry), now + pause_ms / 1000)
+
+    def _expire(self) -> None:
+        now_ms = self._wall_ms()
+        for entry in list(self._entries.values()):
+            stored = entry.stored
+            if (
+                stored is not None
+                and entry.writing is None
+                and decide.is_expired(stored, now_ms, self._config.id_expiry_ms)
+            ):
+                self._write(Write(entry, [None]))
+
+    def _schedule_expiry(self, now: float) -> None:
+        self._timers.set(_EXPIRY, now + self._config.id_expiry_check_ms / 1000)
+
+    # ---- reads
+
+    def describe(self, transactional_id: str) -> DescribedTransaction:
+        error = self._unavailable
+        entry = self._entries.get(transactional_id)
+        stored = entry.stored if entry is not None else None
+        if error is ErrorCode.NONE and stored is None:
+            error = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+        if error is not ErrorCode.NONE or stored is None:
+            return DescribedTransaction(transactional_id=transactional_id, error=error)
+        return DescribedTransaction(
+            transactional_id=transactional_id,
+            error=ErrorCode.NONE,
+            state=stored.state.value,
+            producer_id=stored.producer_id,
+            producer_epoch=stored.producer_epoch,
+            timeout_ms=stored.timeout_ms,
+            started_at=stored.started_at,
+            partitions=stored.partitions,
+        )
+
+    def list_transactions(
+        self,
+        states: Iterable[str] = (),
+        producer_ids: Iterable[int] = (),
+        duration_ms_min: int = -1,
+    ) -> tuple[ErrorCode, list[ListedTransaction]]:
+        """Those in one of these states, of these producers, and open for so long."""
+        if self._unavailable is not ErrorCode.NONE:
+            return self._unavailable, []
+        wanted, producers = frozenset(states), frozenset(producer_ids)
+        before = self._wall_ms() - duration_ms_min
+        listed = []
+        for name, entry in self._entries.items():
+            stored = entry.stored
+            if (
+                stored is None
+                or (wanted and stored.state.value not in wanted)
+                or (producers and stored.producer_id not in producers)
+                or (duration_ms_min >= 0 and not 0 <= stored.started_at <= before)
+            ):
+                continue
+            listed.append(
+                ListedTransaction(
+                    transactional_id=name,
+                    producer_id=stored.producer_id,
+                    state=stored.state.value,
+                )
+            )
+        return ErrorCode.NONE, listed
+
+    # ---- tests and simulation
+
+    def check_invariants(self) -> None:
+        """Raises InvariantError if the state is not sound; for tests and the simulator."""
+        check_invariants(self._entries, self._writes, self._timers)
+
+    # ---- the way out
+
+    def _reply(self, request: Request, result: Result) -> None:
+        self._effects.append(Reply(request_id=request.request_id, result=result))
+
+    def _take_effects(self) -> list[Effect]:
+        effects, self._effects = self._effects, []
+        return effects
+
+
+def refusal(event: Request, error: ErrorCode) -> Result:
+    """The answer to a request that is not carried out."""
+    match event:
+        case InitProducer() | EndTransaction():
+            return ProducerResult(error=error)
+        case AddPartitions() | VerifyPartitions():
+            return PartitionsResult(errors=dict.fromkeys(sorted(event.partitions), error))
+        case _:
+            assert_never(event)
+
+
+def _answer(
+    event: Request, verdict: Refused | Settled | NeedsId, stored: StoredTransaction | None
+) -> Result:
+    """The answer to a request on which nothing more is to be written."""
+    if isinstance(verdict, NeedsId):
+        return NeedsProducerId()
+    if isinstance(verdict, Refused) or stored is None:
+        error = verdict.error if isinstance(verdict, Refused) else ErrorCode.UNKNOWN_SERVER_ERROR
+        return refusal(event, error)
+    match event:
+        case InitProducer() | EndTransaction():
+            producer_id, epoch = decide.told_producer(stored)
+            return ProducerResult(
+                error=ErrorCode.NONE, producer_id=producer_id, producer_epoch=epoch
+            )
+        case AddPartitions():
+            return PartitionsResult(errors=dict.fromkeys(sorted(event.partitions), ErrorCode.NONE))
+        case VerifyPartitions():
+            is_open = stored.state is TransactionState.ONGOING
+            known = stored.partitions if is_open else frozenset()
+            return PartitionsResult(
+                errors={
+                    partition: (
+                        ErrorCode.NONE if partition in known else ErrorCode.TRANSACTION_ABORTABLE
+                    )
+                    for partition in sorted(event.partitions)
+                }
+            )
+        case _:
+            assert_never(event)
+
+
+def _retry_key(entry: Entry) -> TimerKey:
+    return TimerKey(TimerKind.RETRY, entry.transactional_id)
+
+
+def _busy_key(entry: Entry, event: Request) -> TimerKey:
+    return TimerKey(TimerKind.BUSY, entry.transactional_id, event.request_id)

@@ -1,0 +1,378 @@
+"""Owns the rules: what a request leads to, as a plain function of what is stored.
+
+Nothing here changes anything. A verdict says to answer, to write a new state first, to wait until
+the transaction at hand has ended, or to come back with a fresh producer id. Errors are Kafka's;
+where versions of an API expect different ones for the same thing, the door translates.
+
+A producer epoch may rise up to 32,766 in the hands of a client. 32,767 is kept for the markers of
+that last epoch's end, after which another producer id takes over.
+"""
+
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from moldau.model.errors import ErrorCode
+from moldau.model.ids import NO_TIMESTAMP, ProducerEpoch, ProducerId, TimestampMs
+from moldau.transactions.events import (
+    AddPartitions,
+    EndTransaction,
+    InitProducer,
+    VerifyPartitions,
+)
+from moldau.transactions.records import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    StoredTransaction,
+    TransactionState,
+)
+
+EPOCH_MAX: Final = ProducerEpoch(2**15 - 1)
+RISING_VERSION: Final = 2
+"""Clients of this version and above get a new epoch with each transaction."""
+_FIRST_EPOCH: Final = ProducerEpoch(0)
+
+State = TransactionState
+
+
+class Refused(Struct, frozen=True):
+    """Answer with this error."""
+
+    error: ErrorCode
+
+
+class Settled(Struct, frozen=True):
+    """Things already are as they should be: answer with what is stored."""
+
+
+class Change(Struct, frozen=True):
+    """Write this, then answer."""
+
+    stored: StoredTransaction
+    then_again: bool = False
+    """It only makes way: the request is decided anew when the transaction has ended."""
+
+
+class Busy(Struct, frozen=True):
+    """A transaction is ending: the request has to wait."""
+
+
+class NeedsId(Struct, frozen=True):
+    """A fresh producer id is needed."""
+
+
+Verdict = Refused | Settled | Change | Busy | NeedsId
+
+FENCED: Final = Refused(ErrorCode.PRODUCER_FENCED)
+UNMAPPED: Final = Refused(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+INVALID: Final = Refused(ErrorCode.INVALID_TXN_STATE)
+
+
+def is_exhausted(epoch: int) -> bool:
+    return epoch >= EPOCH_MAX - 1
+
+
+def _rises(epoch: ProducerEpoch) -> ProducerEpoch:
+    return ProducerEpoch(min(epoch + 1, EPOCH_MAX))
+
+
+# ---- InitProducerId
+
+
+def decide_init(
+    stored: StoredTransaction | None, event: InitProducer, now_ms: TimestampMs
+) -> Verdict:
+    if stored is None:
+        # Also for a producer that names the id it had: what was known of it has expired.
+        if event.spare_id == NO_PRODUCER_ID:
+            return NeedsId()
+        return Change(_initialized(event, now_ms, producer_id=event.spare_id, epoch=_FIRST_EPOCH))
+    goes_on = event.producer_id != NO_PRODUCER_ID
+    is_same = event.producer_id == stored.producer_id
+    if goes_on and not is_same and not _is_predecessor(stored, event):
+        return FENCED
+    if stored.state.is_prepared:
+        return Busy()
+    if stored.state is State.ONGOING:
+        if goes_on and event.producer_epoch != stored.producer_epoch:
+            return FENCED
+        return Change(aborted(stored, now_ms, last_epoch=NO_PRODUCER_EPOCH), then_again=True)
+    if not goes_on or (is_same and event.producer_epoch == stored.producer_epoch):
+        return _next_epoch(stored, event, now_ms, goes_on=goes_on)
+    if event.producer_epoch == stored.last_epoch != NO_PRODUCER_EPOCH:
+        # Its answer was lost: this is the same request again.
+        return Change(
+            _initialized(
+                event,
+                now_ms,
+                producer_id=stored.producer_id,
+                epoch=stored.producer_epoch,
+                last_epoch=stored.last_epoch,
+                previous_id=stored.previous_producer_id,
+            )
+        )
+    return FENCED
+
+
+def _is_predecessor(stored: StoredTransaction, event: InitProducer) -> bool:
+    """Whether the client used up the epochs of the id before, and did not hear of this one."""
+    return event.producer_id == stored.previous_producer_id and is_exhausted(event.producer_epoch)
+
+
+def _next_epoch(
+    stored: StoredTransaction, event: InitProducer, now_ms: TimestampMs, *, goes_on: bool
+) -> Verdict:
+    last_epoch = stored.producer_epoch if goes_on else NO_PRODUCER_EPOCH
+    if not is_exhausted(stored.producer_epoch):
+        return Change(
+            _initialized(
+                event,
+                now_ms,
+                producer_id=stored.producer_id,
+                epoch=_rises(stored.producer_epoch),
+                last_epoch=last_epoch,
+            )
+        )
+    if event.spare_id == NO_PRODUCER_ID:
+        return NeedsId()
+    return Change(
+        _initialized(
+            event,
+            now_ms,
+            producer_id=event.spare_id,
+            epoch=_FIRST_EPOCH,
+            last_epoch=last_epoch,
+            previous_id=stored.producer_id if goes_on else NO_PRODUCER_ID,
+        )
+    )
+
+
+def _initialized(
+    event: InitProducer,
+    now_ms: TimestampMs,
+    *,
+    producer_id: ProducerId,
+    epoch: ProducerEpoch,
+    last_epoch: ProducerEpoch = NO_PRODUCER_EPOCH,
+    previous_id: ProducerId = NO_PRODUCER_ID,
+) -> StoredTransaction:
+    return StoredTransaction(
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        last_epoch=last_epoch,
+        previous_producer_id=previous_id,
+        timeout_ms=event.timeout_ms,
+        state=State.EMPTY,
+        updated_at=now_ms,
+    )
+
+
+# ---- partitions
+
+
+def decide_add(
+    stored: StoredTransaction | None, event: AddPartitions, now_ms: TimestampMs
+) -> Verdict:
+    if stored is None:
+        return UNMAPPED
+    refusal = _producer_error(stored, event)
+    if refusal is not None:
+        return refusal
+    if stored.state.is_prepared:
+        return Busy()
+    is_open = stored.state is State.ONGOING
+    if event.partitions <= (stored.partitions if is_open else frozenset()):
+        return Settled()
+    return Change(
+        msgspec.structs.replace(
+            stored,
+            state=State.ONGOING,
+            partitions=stored.partitions | event.partitions if is_open else event.partitions,
+            # Nothing before this transaction can be asked for again.
+            last_epoch=NO_PRODUCER_EPOCH,
+            previous_producer_id=NO_PRODUCER_ID,
+            started_at=stored.started_at if is_open else now_ms,
+            updated_at=now_ms,
+            client_version=event.client_version,
+        )
+    )
+
+
+def decide_verify(stored: StoredTransaction | None, event: VerifyPartitions) -> Verdict:
+    """Settled means: of the right producer; which partitions are in it is in `stored`."""
+    if stored is None:
+        return UNMAPPED
+    refusal = _producer_error(stored, event)
+    if refusal is not None:
+        return refusal
+    return Busy() if stored.state.is_prepared else Settled()
+
+
+def _producer_error(
+    stored: StoredTransaction, event: AddPartitions | VerifyPartitions
+) -> Refused | None:
+    goes_on_with = told_producer(stored)
+    if stored.state.is_prepared and (event.producer_id, event.producer_epoch) == goes_on_with:
+        # The client was told already how it goes on, before the markers are written.
+        return None
+    if event.producer_id != stored.producer_id:
+        return UNMAPPED
+    return None if event.producer_epoch == stored.producer_epoch else FENCED
+
+
+# ---- the end
+
+
+def decide_end(
+    stored: StoredTransaction | None, event: EndTransaction, now_ms: TimestampMs
+) -> Verdict:
+    if stored is None:
+        return UNMAPPED
+    if event.client_version >= RISING_VERSION:
+        return _decide_rising_end(stored, event, now_ms)
+    if event.producer_id != stored.producer_id:
+        return UNMAPPED
+    if event.producer_epoch != stored.producer_epoch:
+        return FENCED
+    match stored.state:
+        case State.ONGOING:
+            return Change(_prepared(stored, now_ms, is_commit=event.is_commit))
+        case State.PREPARE_COMMIT | State.PREPARE_ABORT:
+            return Busy() if _agrees(stored, event) else INVALID
+        case State.COMPLETE_COMMIT | State.COMPLETE_ABORT:
+            # Perhaps an end whose answer was lost; perhaps one of a transaction in which the
+            # client added nothing: either way there is nothing to do.
+            return Settled() if _agrees(stored, event) else INVALID
+        case State.EMPTY:
+            return INVALID
+
+
+def _decide_rising_end(
+    stored: StoredTransaction, event: EndTransaction, now_ms: TimestampMs
+) -> Verdict:
+    """The epoch tells a repeated end from the next one, which an older client's does not."""
+    is_current = event.producer_id == stored.producer_id and (
+        event.producer_epoch == stored.producer_epoch
+    )
+    is_retry = _is_repeated_end(stored, event)
+    if not is_retry:
+        if event.producer_id != stored.producer_id:
+            return UNMAPPED
+        if not is_current or stored.state.is_prepared:
+            return FENCED
+    match stored.state:
+        case State.ONGOING:
+            return _rising_change(stored, event, now_ms)
+        case State.PREPARE_COMMIT | State.PREPARE_ABORT:
+            return Busy() if _agrees(stored, event) else INVALID
+        case State.COMPLETE_COMMIT | State.COMPLETE_ABORT if is_retry:
+            return Settled() if _agrees(stored, event) else INVALID
+        case State.COMPLETE_COMMIT | State.COMPLETE_ABORT | State.EMPTY:
+            # Nothing was added, as far as is known here. An abort makes sure of it: whatever the
+            # client sent before and is still on its way has an old epoch from now on.
+            return INVALID if event.is_commit else _rising_change(stored, event, now_ms)
+
+
+def _is_repeated_end(stored: StoredTransaction, event: EndTransaction) -> bool:
+    if stored.state in (State.ONGOING, State.EMPTY) or (
+        event.producer_epoch != stored.last_epoch or event.producer_epoch < 0
+    ):
+        return False
+    if event.producer_id == stored.producer_id:
+        return event.producer_epoch + 1 == stored.producer_epoch
+    return event.producer_id == stored.previous_producer_id and stored.producer_epoch == 0
+
+
+def _rising_change(
+    stored: StoredTransaction, event: EndTransaction, now_ms: TimestampMs
+) -> Verdict:
+    next_id = NO_PRODUCER_ID
+    if is_exhausted(stored.producer_epoch):
+        if event.spare_id == NO_PRODUCER_ID:
+            return NeedsId()
+        next_id = event.spare_id
+    prepared = _prepared(stored, now_ms, is_commit=event.is_commit)
+    return Change(
+        msgspec.structs.replace(
+            prepared,
+            producer_epoch=_rises(stored.producer_epoch),
+            last_epoch=stored.producer_epoch,
+            previous_producer_id=NO_PRODUCER_ID,
+            next_producer_id=next_id,
+            client_version=event.client_version,
+        )
+    )
+
+
+def _agrees(stored: StoredTransaction, event: EndTransaction) -> bool:
+    return event.is_commit == (stored.state in (State.PREPARE_COMMIT, State.COMPLETE_COMMIT))
+
+
+def _prepared(
+    stored: StoredTransaction, now_ms: TimestampMs, *, is_commit: bool
+) -> StoredTransaction:
+    is_open = stored.state is State.ONGOING
+    return msgspec.structs.replace(
+        stored,
+        state=State.PREPARE_COMMIT if is_commit else State.PREPARE_ABORT,
+        partitions=stored.partitions if is_open else frozenset(),
+        started_at=stored.started_at if is_open else now_ms,
+        updated_at=now_ms,
+    )
+
+
+# ---- what happens without a request
+
+
+def aborted(
+    stored: StoredTransaction, now_ms: TimestampMs, *, last_epoch: ProducerEpoch
+) -> StoredTransaction:
+    """An open transaction whose producer is locked out: by a successor, or by its timeout."""
+    return msgspec.structs.replace(
+        _prepared(stored, now_ms, is_commit=False),
+        producer_epoch=_rises(stored.producer_epoch),
+        last_epoch=last_epoch,
+        previous_producer_id=NO_PRODUCER_ID,
+    )
+
+
+def timed_out(stored: StoredTransaction, now_ms: TimestampMs) -> StoredTransaction:
+    # A client whose epoch rises anyway asks for the abort itself when it hears that its epoch is
+    # old, and goes on with the new one. An older client has to begin anew.
+    rises = stored.client_version >= RISING_VERSION and not is_exhausted(stored.producer_epoch)
+    last_epoch = stored.producer_epoch if rises else NO_PRODUCER_EPOCH
+    return aborted(stored, now_ms, last_epoch=last_epoch)
+
+
+def completed(stored: StoredTransaction, now_ms: TimestampMs) -> StoredTransaction:
+    """Every partition has the marker of this prepared transaction."""
+    is_commit = stored.state is State.PREPARE_COMMIT
+    ended = msgspec.structs.replace(
+        stored,
+        state=State.COMPLETE_COMMIT if is_commit else State.COMPLETE_ABORT,
+        partitions=frozenset(),
+        started_at=NO_TIMESTAMP,
+        updated_at=now_ms,
+    )
+    if stored.next_producer_id == NO_PRODUCER_ID:
+        return ended
+    return msgspec.structs.replace(
+        ended,
+        producer_id=stored.next_producer_id,
+        producer_epoch=_FIRST_EPOCH,
+        previous_producer_id=stored.producer_id,
+        next_producer_id=NO_PRODUCER_ID,
+    )
+
+
+def is_expired(stored: StoredTransaction, now_ms: TimestampMs, expiry_ms: int) -> bool:
+    is_idle = stored.state is not State.ONGOING and not stored.state.is_prepared
+    return is_idle and stored.updated_at + expiry_ms <= now_ms
+
+
+def told_producer(stored: StoredTransaction) -> tuple[ProducerId, ProducerEpoch]:
+    """What the producer goes on with after a request that led to this state."""
+    if stored.next_producer_id != NO_PRODUCER_ID:
+        return stored.next_producer_id, _FIRST_EPOCH
+    return stored.producer_id, stored.producer_epoch
