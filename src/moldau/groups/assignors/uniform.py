@@ -1,0 +1,182 @@
+"""Owns the `uniform` assignor: loads as equal as can be, and only what must move moves.
+
+Every member first keeps what it had. Where all members want the same topics, shares are total //
+members, and one more for as many as the remainder says: for those that hold the most, so that the
+fewest have to give anything away. What is free then goes round those that lack something.
+
+Where members want different topics, free partitions go to whoever has the least, the topics with
+the fewest takers first. Then partitions move along chains, from a member over others to one that
+has at least two less, until there is no such chain: that is the best balance there is. The search
+is bounded; past the bound a group of very many different members may stay less than balanced.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from heapq import heapify, heapreplace
+from typing import Final
+
+from moldau.groups.assignors.interface import Assignment, GroupSpec
+from moldau.model.ids import TopicId
+
+_CHAIN_VISITS_MAX: Final = 3_000_000
+"""Members looked at in the search for chains: about a second."""
+
+_Partitions = dict[TopicId, list[int]]
+
+
+class UniformAssignor:
+    """See the module."""
+
+    name: Final = "uniform"
+
+    def assign(self, spec: GroupSpec) -> Mapping[str, Assignment]:
+        if not spec.members:
+            return {}
+        plan, free = _kept(spec)
+        if len({member.topics for member in spec.members.values()}) == 1:
+            _level(spec, plan, free)
+        else:
+            _place(spec, plan, free)
+            _Chains(spec, plan).shorten()
+        return {
+            member_id: {topic: frozenset(indexes) for topic, indexes in mine.items() if indexes}
+            for member_id, mine in plan.items()
+        }
+
+
+def _kept(spec: GroupSpec) -> tuple[dict[str, _Partitions], _Partitions]:
+    """What each member may keep, and what nobody has."""
+    free = {topic: set(range(spec.topics[topic])) for topic in sorted(spec.topics)}
+    plan: dict[str, _Partitions] = {}
+    for member_id in sorted(spec.members):
+        member = spec.members[member_id]
+        mine = plan[member_id] = {}
+        for topic in sorted(member.owned):
+            if topic in member.topics and topic in free:
+                # What two members claim stays with the first.
+                mine[topic] = sorted(free[topic].intersection(member.owned[topic]))
+                free[topic].difference_update(mine[topic])
+    wanted = frozenset().union(*(member.topics for member in spec.members.values()))
+    return plan, {topic: sorted(left) for topic, left in free.items() if topic in wanted}
+
+
+def _count(partitions: _Partitions) -> int:
+    return sum(map(len, partitions.values()))
+
+
+# ---- all want the same
+
+
+def _level(spec: GroupSpec, plan: dict[str, _Partitions], free: _Partitions) -> None:
+    counts = {member_id: _count(mine) for member_id, mine in plan.items()}
+    total = sum(counts.values()) + _count(free)
+    share, more = divmod(total, len(plan))
+    needs: dict[str, int] = {}
+    order = sorted(counts, key=lambda member_id: (-counts[member_id], member_id))
+    for rank, member_id in enumerate(order):
+        need = share + (rank < more) - counts[member_id]
+        if need < 0:
+            _release(plan[member_id], -need, free)
+        elif need:
+            needs[member_id] = need
+    takers = deque(sorted(needs))
+    for topic in sorted(free):
+        for index in sorted(free[topic]):
+            # Round and round, so that the partitions of a topic spread over the members.
+            member_id = takers.popleft()
+            plan[member_id].setdefault(topic, []).append(index)
+            needs[member_id] -= 1
+            if needs[member_id]:
+                takers.append(member_id)
+
+
+def _release(mine: _Partitions, number: int, free: _Partitions) -> None:
+    """The highest partitions of all topics, rather than all of one topic."""
+    last = sorted(((index, topic) for topic in mine for index in mine[topic]), reverse=True)
+    for index, topic in last[:number]:
+        mine[topic].remove(index)
+        free.setdefault(topic, []).append(index)
+
+
+# ---- they want different topics
+
+
+def _place(spec: GroupSpec, plan: dict[str, _Partitions], free: _Partitions) -> None:
+    loads = {member_id: _count(mine) for member_id, mine in plan.items()}
+    takers = _takers(spec)
+    for topic in sorted(free, key=lambda topic: (len(takers[topic]), topic)):
+        if not free[topic]:
+            continue
+        heap = [(loads[member_id], member_id) for member_id in takers[topic]]
+        heapify(heap)
+        for index in free[topic]:
+            load, member_id = heap[0]
+            heapreplace(heap, (load + 1, member_id))
+            loads[member_id] += 1
+            # Behind what it kept: if something must move on, then this.
+            plan[member_id].setdefault(topic, []).append(index)
+
+
+def _takers(spec: GroupSpec) -> dict[TopicId, list[str]]:
+    takers: dict[TopicId, list[str]] = {topic: [] for topic in spec.topics}
+    for member_id in sorted(spec.members):
+        for topic in spec.members[member_id].topics:
+            if topic in takers:
+                takers[topic].append(member_id)
+    return takers
+
+
+class _Chains:
+    """Moves along chains of members until none makes the loads more equal."""
+
+    def __init__(self, spec: GroupSpec, plan: dict[str, _Partitions]) -> None:
+        self._plan = plan
+        self._takers = _takers(spec)
+        self._loads = {member_id: _count(mine) for member_id, mine in plan.items()}
+        self._visits_left = _CHAIN_VISITS_MAX
+
+    def shorten(self) -> None:
+        left = set(self._loads)
+        while left and self._visits_left > 0:
+            start = max(left, key=lambda member_id: (self._loads[member_id], member_id))
+            steps, end = self._search(start)
+            if end is None:
+                # Nobody that can be reached from there has less by two, so neither has anybody
+                # for whom they would be the way.
+                left -= set(steps)
+                continue
+            self._move(steps, end)
+
+    def _search(self, start: str) -> tuple[dict[str, tuple[str, TopicId]], str | None]:
+        """How everybody was reached, and the first that has at least two less than `start`."""
+        steps: dict[str, tuple[str, TopicId]] = {start: (start, TopicId(b""))}
+        seen: set[TopicId] = set()
+        queue = deque([start])
+        few = self._loads[start] - 2
+        while queue:
+            member_id = queue.popleft()
+            for topic, indexes in self._plan[member_id].items():
+                if not indexes or topic in seen:
+                    continue
+                seen.add(topic)
+                takers = self._takers[topic]
+                self._visits_left -= len(takers)
+                for taker in takers:
+                    if taker in steps:
+                        continue
+                    steps[taker] = (member_id, topic)
+                    if self._loads[taker] <= few:
+                        return steps, taker
+                    queue.append(taker)
+        return steps, None
+
+    def _move(self, steps: dict[str, tuple[str, TopicId]], end: str) -> None:
+        taker = end
+        self._loads[end] += 1
+        while True:
+            giver, topic = steps[taker]
+            if giver == taker:
+                break
+            self._plan[taker].setdefault(topic, []).append(self._plan[giver][topic].pop())
+            taker = giver
+        self._loads[taker] -= 1
