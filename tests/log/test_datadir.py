@@ -13,6 +13,7 @@ from moldau.log.datadir import (
     DirectoryLock,
     Identity,
     delete_partition,
+    list_partitions,
     partition_path,
     purge_deleted,
     read_identity,
@@ -158,3 +159,13 @@ def test_a_deletion_that_a_crash_interrupted_is_finished(tmp_path: Path) -> None
     files.makedirs("deleted/abc-0")
     purge_deleted(files)
     assert files.listdir("deleted") == []
+
+
+def test_every_partition_with_a_folder_is_found_and_nothing_else(tmp_path: Path) -> None:
+    files = OsFiles(tmp_path)
+    with_logs = [("a", 0), ("a", 12), ("b", 3)]
+    paths = [partition_path(name, TOPIC_ID, PartitionIndex(index)) for name, index in with_logs]
+    for path in [*paths, "topics/a/not-an-id/0", f"topics/a/{TOPIC_ID.hex()}/lost+found"]:
+        files.makedirs(path)
+    files.replace("topics/note.txt", b"somebody was here")
+    assert sorted(list_partitions(files)) == [(name, TOPIC_ID, index) for name, index in with_logs]

@@ -122,6 +122,15 @@ async def test_a_taken_port_leaves_a_directory_that_can_be_used(tmp_path: Path, 
         await start_to_join(tmp_path)
 
 
+async def test_one_port_cannot_be_two_listeners(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind((LOOPBACK, 0))
+        address = Address(LOOPBACK, free.getsockname()[1])
+    settings = {"kafka": KafkaConfig(addr=address), "http": HttpConfig(addr=address)}
+    with pytest.raises(ConfigError, match=r"kafka\.addr and http\.addr are both"):
+        await start(config_of(tmp_path, **settings))
+
+
 async def start_to_join(directory: Path) -> None:
     """A join that nobody answers, given up at once."""
     with socket.socket() as nobody:

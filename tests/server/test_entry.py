@@ -11,7 +11,7 @@ from http_cluster import FakeCluster, served
 from moldau.log.datadir import Identity
 from moldau.metadata.image import EMPTY_IMAGE, Broker, Image
 from moldau.metadata.snapshot import encode_image
-from moldau.model.errors import ConfigError, ErrorCode, RefusedError
+from moldau.model.errors import ConfigError, CorruptionError, ErrorCode, RefusedError
 from moldau.model.ids import BrokerId
 from moldau.model.topology import Endpoint, JoinRequest
 from moldau.raft.membership import Members
@@ -217,3 +217,13 @@ def test_a_founders_directory_does_not_change_sides(tmp_path: Path, cluster: Fak
         again = enter(tmp_path, join=world.port)
     assert (again.cluster_id, again.is_founder) == (first.cluster_id, True)
     assert cluster.asked == []
+
+
+def test_a_founder_that_lost_its_metadata_does_not_begin_anew_over_its_topics(
+    tmp_path: Path,
+) -> None:
+    enter(tmp_path)
+    (tmp_path / "topics" / "t" / ("ab" * 16) / "0").mkdir(parents=True)
+    with pytest.raises(CorruptionError, match="metadata log is missing"):
+        enter(tmp_path, is_log_empty=True)
+    assert enter(tmp_path, is_log_empty=False).is_founder

@@ -17,4 +17,4 @@ def test_more_replicas_than_there_are_brokers_are_doubtful(key):
     config = replace(ServerConfig(), topic=replace(TopicConfig(), **{key: 2}))
     (text,) = doubtful_settings(config)
     assert text.startswith(f"topic.{key} is 2, but this is the only broker")
-    assert text.endswith(f"set topic.{key} to 1")
+    assert text.endswith(f"topic.{key} is 1")

@@ -32,6 +32,7 @@ _TOPICS: Final = "topics"
 _DELETED: Final = "deleted"
 _IDENTITY: Final = "broker.json"
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_TOPIC_ID: Final = re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +137,27 @@ def partition_path(name: str, topic_id: TopicId, partition: PartitionIndex) -> s
     if not _NAME.fullmatch(name) or name in (".", ".."):
         raise StorageError(f"{name!r} cannot be the name of a directory")
     return f"{_TOPICS}/{name}/{topic_id.hex()}/{int(partition)}"
+
+
+def list_partitions(files: Files) -> list[tuple[str, TopicId, PartitionIndex]]:
+    """Every partition that has a folder; what else lies there is passed over."""
+    found = []
+    for name in files.listdir(_TOPICS):
+        for text in _entries(files, f"{_TOPICS}/{name}"):
+            if _TOPIC_ID.fullmatch(text) is None:
+                continue
+            for number in _entries(files, f"{_TOPICS}/{name}/{text}"):
+                if number.isdecimal():
+                    topic_id = TopicId(bytes.fromhex(text))
+                    found.append((name, topic_id, PartitionIndex(int(number))))
+    return found
+
+
+def _entries(files: Files, path: str) -> list[str]:
+    try:
+        return files.listdir(path)
+    except NotADirectoryError:
+        return []
 
 
 def delete_partition(files: Files, name: str, topic_id: TopicId, partition: PartitionIndex) -> None:

@@ -23,13 +23,14 @@ from moldau.log.interface import LogConfig
 from moldau.metadata.broker_rules import peer_refusal
 from moldau.metadata.image import CONSUMER_OFFSETS_TOPIC, EMPTY_IMAGE, Image
 from moldau.model.clock import Clock
-from moldau.model.errors import MoldauError, StorageError
+from moldau.model.errors import ConfigError, MoldauError, StorageError
 from moldau.model.flush import FlushPolicy
 from moldau.model.ids import PartitionIndex, TopicId, TopicPartition
 from moldau.net.buffers import ByteBudget
 from moldau.net.connection import ConnectionLimits
 from moldau.net.listener import Listener, ListenerLimits
 from moldau.net.peers.handshake import Hello
+from moldau.raft.membership import NO_BROKER
 from moldau.replica.driver import Driver
 from moldau.replica.flusher import Flusher
 from moldau.replica.replica import Replica
@@ -115,6 +116,7 @@ class BrokerServer:
             threads=config.log.flush_threads,
             on_failure=on_storage_failure,
         )
+        self._controller_told = NO_BROKER
         self._tasks: list[asyncio.Task[None]] = []
         self._ports: list[Port] = []
         self._listener: Listener | None = None
@@ -188,9 +190,9 @@ class BrokerServer:
         for port in self._ports:
             port.release()
         self._follow_peers()
-        transport.start()
+        raft.listen(transport.start)
         driver.start()
-        self._http.start()
+        http.listen(self._http.start)
         self._metadata.start()
         if self._metadata.settling is not None:
             self._metadata.settling.add_done_callback(self._task_ended)
@@ -199,12 +201,13 @@ class BrokerServer:
         await registration.make()
         self._told_image = EMPTY_IMAGE
         self._follow_peers()
+        self._forget_strays()
         self._keep(registration.keep())
         upkeep = self._make_upkeep()
         upkeep.check_disk()
         self._keep(upkeep.run())
         await self._partitions.wait_led()
-        listener.start()
+        kafka.listen(listener.start)
         self._cluster.starting = None
         return BrokerInfo(
             broker_id=self._broker_id,
@@ -223,6 +226,9 @@ class BrokerServer:
     def _take_port(self, key: str, address: Address, advertised: Address | None) -> Port:
         port = Port(key, address, advertised)
         self._ports.append(port)
+        for other in self._ports[:-1]:
+            if other.address == port.address:
+                raise ConfigError(f"{other.key} and {key} are both {address}; give each its own")
         return port
 
     def _keep(self, work: Coroutine[Any, Any, None]) -> None:
@@ -329,9 +335,30 @@ class BrokerServer:
         if deleted:
             self._groups.topics_deleted(deleted)
 
+    def _forget_strays(self) -> None:
+        """Delete logs that a crash left behind, of partitions that are no longer here.
+
+        Only now: the image holds this start's registration, and so all that was ever followed.
+        """
+        image, me = self._metadata.image, self._broker_id
+        strays = []
+        for name, topic_id, index in self._storage.find_logs():
+            topic = image.topic_by_id(topic_id)
+            if topic is None or not any(
+                partition.index == index and me in partition.replicas
+                for partition in topic.partitions
+            ):
+                strays.append((name, topic_id, index))
+        if strays:
+            log.warning("deleting %d logs of partitions that are no longer here", len(strays))
+            self._partitions.forget_logs(strays)
+
     def on_leadership(self, replica: Replica) -> None:
         """Of the metadata group."""
         self._metadata.leader_changed()
+        if replica.leader not in (NO_BROKER, self._controller_told):
+            self._controller_told = replica.leader
+            log.info("broker %d leads the metadata, in epoch %d", replica.leader, replica.epoch)
 
     def on_failed(self, replica: Replica, error: MoldauError) -> None:
         """A broker without metadata is none."""

@@ -54,13 +54,19 @@ class Entry:
 async def enter_cluster(
     config: ServerConfig, storage: Storage, endpoints: Endpoints, *, is_log_empty: bool
 ) -> Entry:
-    """Found, join or return. Raises ConfigError, StorageError."""
+    """Found, join or return. Raises ConfigError, CorruptionError, StorageError."""
     identity = storage.identity
     process = uuid.uuid4().hex
     if identity is not None:
         _check_belongs(config, identity)
     is_member = identity is not None and identity.cluster_id is not None
     if identity is not None and is_member and (identity.is_founder or not is_log_empty):
+        if is_log_empty and storage.find_logs():
+            # Founding it once more would make strays of all of them.
+            raise CorruptionError(
+                "the metadata log is missing although there are logs of topics: restore it from a "
+                "backup; without it this broker cannot know what they are"
+            )
         return _entry(identity, process, endpoints)
     if config.join_addr is None:
         if identity is None:

@@ -47,13 +47,13 @@ def doubtful_settings(config: ServerConfig) -> list[str]:
     if factor > 1:
         found.append(
             f"topic.replication_factor is {factor}, but this is the only broker: topics that are "
-            "created without a replication factor of their own will be refused; "
-            "set topic.replication_factor to 1"
+            "created without a replication factor of their own will be refused until others "
+            "join, or topic.replication_factor is 1"
         )
     if in_sync > 1:
         found.append(
             f"topic.min_insync_replicas is {in_sync}, but this is the only broker: acks=all will "
-            "be refused for topics without a min.insync.replicas of their own; "
-            "set topic.min_insync_replicas to 1"
+            "be refused for topics without a min.insync.replicas of their own until others "
+            "join, or topic.min_insync_replicas is 1"
         )
     return found

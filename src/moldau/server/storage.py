@@ -9,6 +9,7 @@ from moldau.log.datadir import (
     DirectoryLock,
     Identity,
     delete_partition,
+    list_partitions,
     partition_path,
     purge_deleted,
     read_identity,
@@ -70,6 +71,13 @@ class Storage:
         self, topic: str, topic_id: TopicId, partition: PartitionIndex, config: LogConfig
     ) -> PartitionLog:
         return open_disk_log(self._files, partition_path(topic, topic_id, partition), config)
+
+    def find_logs(self) -> list[tuple[str, TopicId, PartitionIndex]]:
+        """Every partition that has a log here. Raises StorageError."""
+        try:
+            return list_partitions(self._files)
+        except OSError as error:
+            raise StorageError(f"{self._root} cannot be read: {error}") from error
 
     def drop_log(self, topic: str, topic_id: TopicId, partition: PartitionIndex) -> None:
         """Delete the log of a partition that is no longer here."""
