@@ -375,6 +375,13 @@ THREE_BROKERS: list[Scenario] = [
         load=mixed.LOAD,
     ),
     Scenario(
+        name="mixed-torn",
+        title="torn power cuts, pauses and cuts that overlap",
+        expected="acked lost 0; goes on soon after",
+        play=mixed.mixed_power,
+        load=mixed.LOAD,
+    ),
+    Scenario(
         name="recovery",
         title="start after SIGKILL, by size of the log",
         expected="every acked record present",

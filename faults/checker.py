@@ -402,12 +402,13 @@ def read_history(paths: Iterable[Path]) -> Iterator[dict[str, Any]]:
     """The events of some files. Sends come before their outcomes as clients write them so."""
     for path in paths:
         with path.open("rb") as lines:
-            number = 0
+            number, is_whole = 0, True
             # Many lines at once are parsed in half of the time.
-            while chunk := list(islice(lines, _LINES_AT_ONCE)):
+            while is_whole and (chunk := list(islice(lines, _LINES_AT_ONCE))):
                 # A client that is at work, or was killed, leaves the last line half written.
                 if not chunk[-1].endswith(b"\n"):
                     chunk.pop()
+                    is_whole = False
                 try:
                     yield from json.loads(b"[%s]" % b",".join(chunk))
                 except ValueError as error:

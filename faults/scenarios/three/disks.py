@@ -113,37 +113,60 @@ def pauses_and_power_cut(run: Run) -> None:
     run.finish()
 
 
-def torn_all(run: Run) -> None:
-    """All lose power at once, and of what was not flushed a random part survives on each."""
-    flags = {n: run.home / f"volatile{n}" for n in range(1, BROKERS + 1)}
-    environments = {}
-    for number, home in flags.items():
-        home.mkdir()
-        environments[number] = {
-            volatile.FLAG_VARIABLE: str(home / "cut"),
-            volatile.PROOF_VARIABLE: str(home / "proof"),
+class VolatileDisks:
+    """Disks with a volatile cache, one for each broker, that lose power with their broker."""
+
+    def __init__(self, run: Run) -> None:
+        self._homes = {n: run.home / f"volatile{n}" for n in range(1, BROKERS + 1)}
+        self.torn: Counter[str] = Counter()
+        """What was not durable when the power was cut, and what of it was kept."""
+        for home in self._homes.values():
+            home.mkdir()
+
+    @property
+    def environments(self) -> dict[int, dict[str, str]]:
+        """For brokers that run faults.storage.volatile."""
+        return {
+            number: {
+                volatile.FLAG_VARIABLE: str(home / "cut"),
+                volatile.PROOF_VARIABLE: str(home / "proof"),
+            }
+            for number, home in self._homes.items()
         }
-    run.start_brokers(BROKERS, module="faults.storage.volatile", environments=environments)
-    run.start_load()
-    torn: Counter[str] = Counter()
-    for seed in range(2 if run.quick else 12):
-        run.await_acks_of(everything(run), 15)
-        run.fault("torn power cut of all")
-        for number, home in flags.items():
-            (home / "cut.new").write_text(str(seed * BROKERS + number))
+
+    def cut_power(self, seed: int, *nodes: Node) -> None:
+        """Of some brokers at once; none of them may be paused."""
+        for node in nodes:
+            home = self._homes[node.number]
+            (home / "cut.new").write_text(str(seed * BROKERS + node.number))
             (home / "cut.new").rename(home / "cut")
-        for node in run.nodes:
+        for node in nodes:
             code = node.exit_code(seconds_max=30.0)
             if code != -9:
                 raise ScenarioError(f"the power cut did not end a broker (exit code {code})")
-        for home in flags.values():
+            home = self._homes[node.number]
             (home / "cut").unlink()
-            torn += Counter(json.loads((home / "proof").read_text()))
+            self.torn += Counter(json.loads((home / "proof").read_text()))
+
+    def prove(self, run: Run) -> None:
+        run.expect(self.torn["sectors"] > 0, f"nothing was torn: {dict(self.torn)}")
+        told = [f"{name.replace('_', ' ')} {count}" for name, count in self.torn.items()]
+        run.proof(", ".join(told))
+
+
+def torn_all(run: Run) -> None:
+    """All lose power at once, and of what was not flushed a random part survives on each."""
+    disks = VolatileDisks(run)
+    run.start_brokers(BROKERS, module="faults.storage.volatile", environments=disks.environments)
+    run.start_load()
+    for seed in range(2 if run.quick else 12):
+        run.await_acks_of(everything(run), 15)
+        run.fault("torn power cut of all")
+        disks.cut_power(seed, *run.nodes)
         run.start(*run.nodes)
         run.await_acks_of(everything(run))
         run.healed()
-    run.expect(torn["sectors"] > 0, f"nothing was torn: {dict(torn)}")
-    run.proof(", ".join(f"{name.replace('_', ' ')} {count}" for name, count in torn.items()))
+    disks.prove(run)
     run.await_whole()
     run.finish()
 

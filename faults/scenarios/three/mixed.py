@@ -8,6 +8,7 @@ from collections.abc import Callable
 from faults.network import name_of
 from faults.nodes import Node
 from faults.run import Load, Run
+from faults.scenarios.three.disks import VolatileDisks
 from faults.scenarios.three.processes import BROKERS, everything
 
 LOAD = Load(partitions=6, replication=3, rate=50.0, members=2)
@@ -18,9 +19,11 @@ _HEALED_SECONDS_MAX = 60.0
 class Mixture:
     """What is broken now, and what is broken or repaired next."""
 
-    def __init__(self, run: Run, rng: random.Random) -> None:
+    def __init__(self, run: Run, rng: random.Random, disks: VolatileDisks | None) -> None:
+        """With `disks` it is not processes that die but machines that lose power."""
         self._run = run
         self._rng = rng
+        self._disks = disks
         self._down: list[Node] = []
         self._paused: list[Node] = []
         self._is_cut = False
@@ -58,18 +61,19 @@ class Mixture:
         weights = [weight for weight, _ in choices]
         self._rng.choices([choice for _, choice in choices], weights)[0]()
 
-    def _kill(self, node: Node) -> None:
-        self.done["kills"] += 1
-        node.kill()
-        self._down.append(node)
+    def _kill(self, *nodes: Node) -> None:
+        self.done[f"{'kills' if self._disks is None else 'power cuts'} of {len(nodes)}"] += 1
+        if self._disks is None:
+            for node in nodes:
+                node.kill()
+        else:
+            self._disks.cut_power(self._rng.randrange(1 << 30), *nodes)
+        self._down += nodes
 
     def _kill_all(self) -> None:
-        self.done["kills of all"] += 1
-        for node in self._run.nodes:
-            if node not in self._down:
-                node.kill()
-        self._paused.clear()
-        self._down = list(self._run.nodes)
+        for node in list(self._paused):
+            self._resume(node)
+        self._kill(*self._up())
 
     def _pause(self, node: Node) -> None:
         self.done["pauses"] += 1
@@ -128,17 +132,32 @@ class Mixture:
 
 
 def mixed(run: Run) -> None:
+    """Processes die and stand still, and links are cut, all at once."""
+    _play(run, None)
+
+
+def mixed_power(run: Run) -> None:
+    """The same with power cuts, of which a random part of what is unflushed survives."""
+    disks = VolatileDisks(run)
+    _play(run, disks)
+
+
+def _play(run: Run, disks: VolatileDisks | None) -> None:
     """Several rounds of overlapping faults; after each everything heals and must go on soon."""
     rng = random.Random(run.seed)
     run.start_brokers(
-        BROKERS, network="proxies", settings={"GROUP__INITIAL_REBALANCE_DELAY_MS": "0"}
+        BROKERS,
+        network="proxies",
+        settings={"GROUP__INITIAL_REBALANCE_DELAY_MS": "0"},
+        module="faults.storage.volatile" if disks else "moldau",
+        environments=disks.environments if disks else None,
     )
     run.start_load()
     total: Counter[str] = Counter()
     for _ in range(2 if run.quick else 8):
         run.await_whole()
         run.await_acks_of(everything(run))
-        mixture = Mixture(run, rng)
+        mixture = Mixture(run, rng, disks)
         deadline = time.monotonic() + rng.uniform(8, 20)
         while time.monotonic() < deadline:
             mixture.step()
@@ -153,6 +172,8 @@ def mixed(run: Run) -> None:
         mixture.expect_alive()
     run.await_whole()
     run.proof(", ".join(f"{count} {name}" for name, count in sorted(total.items())))
+    if disks is not None:
+        disks.prove(run)
     run.note(f"seed {run.seed}")
     run.stop_load("produce")
     run.await_group()
