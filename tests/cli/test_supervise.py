@@ -112,7 +112,15 @@ def test_members_of_a_cluster_start_all_at_once(world):
     for member in w.state.brokers:
         member.joined = True
     w.supervisor.step(0.01)
-    assert [join for _, join in w.joins] == [None, None, None]
+    # Each is told of another one: were its directory emptied, it would found a cluster else.
+    assert [join for _, join in w.joins] == ["127.0.0.1:3"] * 3
+
+
+def test_a_broker_alone_needs_nobody_to_return(world):
+    w = world(1)
+    w.state.brokers[0].joined = True
+    w.supervisor.step(0.01)
+    assert w.joins == [(1, None)]
 
 
 def test_a_broker_that_dies_is_started_again_later_each_time(world):
@@ -182,7 +190,7 @@ def test_a_killed_broker_stays_down_until_it_is_restarted(world):
     assert "does not run" in w.ask("kill", id=2)["error"]
     w.ask("restart", id=2)
     w.until(lambda: w.all("ready"))
-    assert w.joins[-1] == (2, None)
+    assert w.joins[-1] == (2, "127.0.0.1:3")
 
 
 def test_a_restart_stops_a_running_broker_cleanly_first(world):

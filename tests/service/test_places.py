@@ -10,6 +10,7 @@ from moldau.metadata.leaders import NO_LEADER, Leader
 from moldau.model.ids import BrokerId, Epoch
 from moldau.service.announcements import Announcements, Led
 from moldau.service.cluster import ClusterService
+from moldau.testing.replicas import SetClock
 
 TOPIC = topic("t", (1, 2, 3))
 ME, OTHER, THIRD, REMOVED = (BrokerId(number) for number in (1, 2, 3, 9))
@@ -31,7 +32,7 @@ def cluster(heard: Leader | None, own: tuple[int, int, bool] | None) -> ClusterS
     nothing = cast("Any", None)
     return ClusterService(
         me=ME,
-        clock=nothing,
+        clock=SetClock(),
         metadata=cast("Any", SimpleNamespace(image=image(brokers(1, 2, 3), TOPIC))),
         metadata_members=nothing,
         partitions=cast("Any", SimpleNamespace(get=lambda name, index: hosted)),

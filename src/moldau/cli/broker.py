@@ -253,7 +253,7 @@ def remove(number: int, cancel: bool, wait: bool, timeout: float, yes: bool, htt
         say(f"broker {number} stays")
         return
     if drain(client, topology, number, yes=yes, wait=wait, seconds_max=timeout):
-        say(f"broker {number} has left the cluster; its process can be stopped")
+        say(f"broker {number} has left the cluster, and its process ends")
 
 
 @command(

@@ -21,7 +21,7 @@ from moldau.cli.formats import (
 )
 from moldau.cli.lazy import command
 from moldau.cli.options import Duration, Properties, brokers_option, topic_argument
-from moldau.cli.output import say
+from moldau.cli.output import NO_LEADER_HINT, say
 from moldau.cli.positions import Position, PositionParam
 from moldau.cli.signals import Stop, reader_gone, stop_signals
 
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 _POLL_SECONDS = 0.2
 _DRAIN_MESSAGES_MAX = 1000
 _CONTACT_SECONDS_MAX = 10.0
+_ELECTION_SECONDS_MAX = 5.0
+_LOOK_SECONDS = 0.2
 """How long the first answer of the broker may take before --timeout counts."""
 
 
@@ -286,8 +288,14 @@ def _partitions(
     from moldau.client.admin import Admin
     from moldau.client.errors import ClientError, NotFoundError
 
-    info = Admin(brokers, dict(properties)).topic(topic)
-    leaders = {part.partition: part.leader for part in info.partitions}
+    admin = Admin(brokers, dict(properties))
+    deadline = time.monotonic() + _ELECTION_SECONDS_MAX
+    while True:
+        leaders = {part.partition: part.leader for part in admin.topic(topic).partitions}
+        if min(leaders.values()) >= 0 or time.monotonic() > deadline:
+            break
+        # A leader may have died just now, and the next one is being elected.
+        time.sleep(_LOOK_SECONDS)
     for partition in wanted:
         if partition not in leaders:
             raise NotFoundError(
@@ -298,9 +306,9 @@ def _partitions(
     offline = [(topic, partition) for partition in chosen if leaders[partition] < 0]
     names = ", ".join(f"{topic}-{partition}" for _, partition in offline)
     if not online:
-        raise ClientError(f"cannot read {names}: offline", hint="the broker's log says why")
+        raise ClientError(f"cannot read {names}: no leader", hint=NO_LEADER_HINT)
     if offline:
-        say(f"offline, left out: {names} (the broker's log says why)")
+        say(f"without a leader, left out: {names} ({NO_LEADER_HINT})")
     return online, offline
 
 

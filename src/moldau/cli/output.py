@@ -17,6 +17,8 @@ FORMATS = ("table", "json", "yaml", "name")
 
 Row = Mapping[str, Any]
 
+NO_LEADER_HINT = "moldau broker status, or the brokers' logs, say why"
+
 
 def color_wanted(*, err: bool = False) -> bool:
     """Colours for people only: a terminal that has some, and no NO_COLOR."""

@@ -241,13 +241,17 @@ class Supervisor:
         if watched.child is not None or not watched.wanted or self._now() < watched.start_at:
             return
         member = watched.member
-        join: str | None = None
-        founds = not any(other.joined for other in self.state.brokers)
-        if not member.joined and not (founds and member is self.state.brokers[0]):
-            join = next((m.http for m in self.state.brokers if m.state == "ready"), None)
-            if join is None:
-                self._set(watched, "waiting")
-                return
+        others = [other for other in self.state.brokers if other is not member]
+        join = next((other.http for other in others if other.state == "ready"), None)
+        if member.joined:
+            # Its directory knows the way. But if somebody emptied that, it must not found a
+            # cluster of its own under the old address: the others say whose number it is.
+            join = join or next((other.http for other in others), None)
+        elif member is self.state.brokers[0] and not any(other.joined for other in others):
+            join = None
+        elif join is None:
+            self._set(watched, "waiting")
+            return
         command = self._command_of(self._directory, self.state, member, join)
         watched.ready_at = None
         try:

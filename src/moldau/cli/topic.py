@@ -15,7 +15,16 @@ from moldau.cli.options import (
     topic_argument,
     yes_option,
 )
-from moldau.cli.output import cell_text, confirm, counted, emit_document, emit_rows, emit_table, say
+from moldau.cli.output import (
+    NO_LEADER_HINT,
+    cell_text,
+    confirm,
+    counted,
+    emit_document,
+    emit_rows,
+    emit_table,
+    say,
+)
 
 if TYPE_CHECKING:
     from moldau.client.admin import Admin, TopicInfo
@@ -159,7 +168,7 @@ def describe(
     emit_table(rows)
     offline = [f"{info.name}-{row['partition']}" for row in rows if row["leader"] is None]
     if offline:
-        say(f"offline: {', '.join(offline)} (the broker's log says why)")
+        say(f"without a leader: {', '.join(offline)} ({NO_LEADER_HINT})")
     if all_configs:
         click.echo()
         emit_table([{"config": key, "value": value} for key, value in config.items()])

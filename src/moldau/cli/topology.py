@@ -275,5 +275,6 @@ def _preview(topology: "Topology", number: int) -> None:
     if not rows:
         say(f"broker {number} holds no replicas")
         return
-    say(f"{counted(total, 'replica')} move from broker {number} to {counted(others, 'other')}:")
+    verb = "moves" if total == 1 else "move"
+    say(f"{counted(total, 'replica')} {verb} from broker {number} to {counted(others, 'other')}:")
     emit_table(rows, indent="  ")

@@ -179,6 +179,8 @@ class ClusterService:
             parts = []
             for partition in topic.partitions:
                 leader = self.leader_of(topic, partition.index)
+                if leader.broker not in alive:
+                    leader = NO_LEADER
                 led[leader.broker] = led.get(leader.broker, 0) + 1
                 parts.append(
                     TopologyPartition(
