@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -12,8 +13,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
+from moldau.cli.main import cli
 from moldau.testing.broker import Broker
 from moldau.testing.ports import free_ports
 
@@ -184,3 +187,48 @@ def test_every_link_to_a_file_leads_somewhere(page: Path) -> None:
     targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text())
     files = [target for target in targets if "://" not in target]
     assert [target for target in files if not (page.parent / target).exists()] == []
+
+
+def commands_in(page: Path) -> list[list[str]]:
+    """Every call of `moldau` in the page's code blocks, as words."""
+    found = []
+    for _, block in re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(), flags=re.M | re.S):
+        for line in block.splitlines():
+            # After a prompt, in a pipe or a list, with settings in front.
+            for part in re.split(r"[|;()]|&&|^\w*\$ ", line):
+                words = part.split()
+                while words and re.fullmatch(r"[A-Z_]+=\S*|exec|eval|exit|until|time", words[0]):
+                    del words[0]
+                # A line that a broker prints begins with its version.
+                if words[:1] == ["moldau"] and words[1:] and not words[1][0].isdigit():
+                    text = part.split("moldau", 1)[1]
+                    lexer = shlex.shlex(text, posix=True, punctuation_chars="<>")
+                    lexer.whitespace_split = True
+                    found.append(list(lexer))
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_command_in_a_block_could_be_typed(page: Path) -> None:
+    for words in commands_in(page):
+        command, context = cli, cli.make_context("moldau", ["dev"])
+        arguments = words[: min((words.index(end) for end in "<>" if end in words), default=None)]
+        while isinstance(command, click.Group):
+            _, found, arguments = command.resolve_command(context, arguments)
+            assert found is not None
+            command, context = found, click.Context(found)
+        try:
+            command.make_context(" ".join(words), arguments)
+        except click.exceptions.Exit:
+            pass  # --help and --version
+        except click.UsageError as error:
+            pytest.fail(f"{page.name}: moldau {' '.join(words)}: {error.format_message()}")
+
+
+def test_the_commands_of_the_page_about_clusters_are_found() -> None:
+    """The test above would be content with none."""
+    found = commands_in(ROOT / "docs/operate/clusters.md")
+    assert ["cluster", "start", "-n", "3", "-d"] in found
+    assert ["broker", "remove", "4", "--cancel"] in found
+    assert ["broker", "status"] in found
+    assert len(found) > 20
