@@ -5,6 +5,7 @@ data is cut before the journal, newest segments go before older ones when the en
 start file is replaced before anything below the start is removed.
 """
 
+from moldau.log.cleaned import CleanedFile
 from moldau.log.controls import Controls
 from moldau.log.epochs import EpochCache
 from moldau.log.head import BatchEpochs, save_start
@@ -12,7 +13,7 @@ from moldau.log.interface import LogStart
 from moldau.log.journal import REWRITE_DEAD_MIN, ControlJournal
 from moldau.log.mark import HEADER_BYTES
 from moldau.log.retention import expired_count, is_roll_due
-from moldau.log.segment import Segment
+from moldau.log.segment import Segment, list_segments
 from moldau.log.snapshots import drop_snapshots, write_snapshot
 from moldau.log.writing import WritingLog
 from moldau.model.errors import ErrorCode, RefusedError
@@ -48,6 +49,7 @@ class CuttingLog(WritingLog):
         self._forget_places()
         try:
             self._cut_data(place, position, offset, count)
+            self._clip_cleaned(offset)
             drop_snapshots(self._files, self._directory, offset)
             self._journal.truncate(count)
             self._epochs.truncate(RaftIndex(offset + count), self._start.epoch)
@@ -108,6 +110,25 @@ class CuttingLog(WritingLog):
         self._names_synced = self._names_made
         self._limit = -1
 
+    def _clip_cleaned(self, offset: Offset) -> None:
+        """Into what was cleaned, which consensus never asks for: what it left over goes first, or
+        it would be taken for the log's when its offsets are no longer spoken for."""
+        state = self._cleaned.state.clipped(offset)
+        if state is self._cleaned.state:
+            return
+        for generation, base, clean_round in list_segments(self._files.listdir(self._directory)):
+            if generation == self._generation and not self._cleaned.state.holds(base, clean_round):
+                Segment(
+                    self._files,
+                    self._directory,
+                    base,
+                    generation=generation,
+                    index_interval=self._config.index_interval_bytes,
+                    clean_round=clean_round,
+                ).remove()
+        self._files.sync_dir(self._directory)
+        self._cleaned.save(state)
+
     def _write_cut_mark(self, target: Segment, position: int, offset: Offset) -> None:
         """Say durably that nothing at or beyond `offset` is promised any more."""
         end, end_offset = target.position, target.end_offset
@@ -135,15 +156,12 @@ class CuttingLog(WritingLog):
             save_start(self._files, self._directory, self._generation, start)
             drop_snapshots(self._files, self._directory, Offset(-1), but=start.offset)
             # The old files are leftovers now, of whatever is left after a crash.
-            old_segments, old_journal, old_epochs = (
-                self._segments,
-                self._journal,
-                self._batch_epochs,
-            )
+            old_segments = self._segments
+            old_paths = (self._journal.path, self._batch_epochs.path, self._cleaned.path)
             self._begin_anew(start)
             for segment in old_segments:
                 segment.remove()
-            for path in (old_journal.path, old_epochs.path):
+            for path in old_paths:
                 if self._files.exists(path):
                     self._files.remove(path)
         except OSError as error:
@@ -164,6 +182,7 @@ class CuttingLog(WritingLog):
         self._epochs.begin(start.epoch, index, start.offset)
         self._journal = ControlJournal(self._files, self._directory, self._generation)
         self._batch_epochs = BatchEpochs(self._files, self._directory, self._generation)
+        self._cleaned = CleanedFile(self._files, self._directory, self._generation)
         self._is_fresh = False
         self._limit = -1
 

@@ -9,7 +9,6 @@ the way into this package.
 from collections.abc import Iterator, Sequence
 from typing import cast
 
-from moldau.log.cutting import CuttingLog
 from moldau.log.find import find_in_batch
 from moldau.log.interface import ControlEntry, LogConfig, LogRead, TimestampedOffset
 from moldau.log.mark import HEADER_BYTES
@@ -18,6 +17,7 @@ from moldau.log.recovery import recover
 from moldau.log.scan import walk_batches, walk_headers
 from moldau.log.segment import Segment
 from moldau.log.snapshots import load_snapshot, save_snapshot
+from moldau.log.swapping import CleaningLog
 from moldau.model.errors import ErrorCode, RefusedError, StorageError
 from moldau.model.ids import Epoch, Offset, RaftIndex, TimestampMs
 from moldau.model.slices import FileSlice
@@ -52,7 +52,7 @@ def read_slice(data: FileSlice | bytes) -> bytes:
     return cast(File, data.file).pread(data.size, data.position)
 
 
-class DiskLog(CuttingLog):
+class DiskLog(CleaningLog):
     """The log of one partition in files. Not thread-safe: one owner, one thread."""
 
     _places: dict[Offset, tuple[Segment, int]] | None = None
@@ -159,15 +159,16 @@ class DiskLog(CuttingLog):
             if position < end:
                 raise segment.damaged(position, "no batch begins where one was written")
 
-    def _runs(self, offset: Offset) -> list[tuple[Segment, int, int]]:
-        """Segment, first position and end for everything from the batch that holds `offset`."""
-        if offset >= self.end_offset:
-            return []
-        first, position = self._locate(offset)
-        runs = [(first, position, first.position)]
-        for segment in self._segments[self._segments.index(first) + 1 :]:
-            runs.append((segment, HEADER_BYTES, segment.position))
-        return runs
+    def _runs(self, offset: Offset) -> Iterator[tuple[Segment, int, int]]:
+        """Segment, first position and end for everything from the batch that holds `offset`.
+
+        Each segment is looked up when its turn comes: it may have been cleaned meanwhile.
+        """
+        end_offset = self.end_offset
+        while offset < end_offset:
+            segment, position = self._locate(max(offset, self.start_offset))
+            offset = segment.end_offset
+            yield segment, position, segment.position
 
     def verify(self, offset: Offset, bytes_max: int) -> Offset:
         if offset >= self.end_offset:
@@ -236,6 +237,9 @@ class DiskLog(CuttingLog):
             for at, header in walk_headers(segment.file(), position, segment.position):
                 if header.next_offset > end_offset:
                     break
+                if not header.record_count:
+                    # Compaction left its time, for retention, but no record.
+                    continue
                 if header.next_offset > self.start_offset and (
                     found is None or header.max_timestamp > found[0]
                 ):

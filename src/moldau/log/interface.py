@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
+from moldau.log.clean import CleanRequest, CleanResult, CleanTask
 from moldau.model.flush import FlushPolicy as FlushPolicy
 from moldau.model.ids import Epoch, Offset, RaftIndex, TimestampMs
 from moldau.model.slices import FileSlice
@@ -41,6 +42,13 @@ class LogConfig:
     """-1: no limit."""
     delete_expired: bool = True
     """False where cleanup.policy does not contain `delete`."""
+    compact: bool = False
+    """cleanup.policy contains `compact`."""
+    delete_retention_ms: int = 24 * 3600 * 1000
+    """How long a cleaned log still shows that a key is gone."""
+    compaction_lag_ms_min: int = 0
+    compaction_lag_ms_max: int = (1 << 63) - 1
+    dirty_ratio_min: float = 0.5
     flush: FlushPolicy = FlushPolicy.ALWAYS
 
 
@@ -244,6 +252,31 @@ class PartitionLog(Protocol):
 
     def retain(self, now: TimestampMs, end_offset: Offset) -> bool:
         """Delete closed segments below end_offset that the retention settings let go."""
+        ...
+
+    def clean_due(self, request: CleanRequest) -> float:
+        """How urgent a cleaning is: the dirty share of the log, more if it is overdue; 0: not."""
+        ...
+
+    def begin_clean(self, request: CleanRequest) -> CleanTask | None:
+        """A cleaning of all that may be cleaned now, or None if it is not due.
+
+        One at a time: the task of an earlier call that was not ended counts for nothing.
+        """
+        ...
+
+    def end_clean(self, task: CleanTask, result: CleanResult) -> bool:
+        """Make the outcome of a task the log, atomically and durably.
+
+        False, and all is as it was, if the log changed under it. Offsets, epochs and Raft indexes
+        stay; reads under way go on in the old files, until they are removed (take_stale_files).
+        """
+        ...
+
+    def take_stale_files(self) -> list[str]:
+        """Files that are of no more use, to be removed by the caller, in that order, off the loop.
+
+        What is not removed goes when the log is opened next."""
         ...
 
     def save_snapshot(self, offset: Offset, payload: bytes) -> None:

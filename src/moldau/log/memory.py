@@ -7,6 +7,7 @@ truncated bytes is ignored) without segments: retention by time and size drops s
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
+from moldau.log.clean import Cleaned, CleanRequest, CleanResult, CleanTask, Horizon
 from moldau.log.controls import Controls
 from moldau.log.epochs import EpochCache
 from moldau.log.find import find_in_batch
@@ -20,9 +21,10 @@ from moldau.log.interface import (
     LogStart,
     TimestampedOffset,
 )
+from moldau.log.memory_clean import MemoryClean
 from moldau.model.errors import CorruptionError, ErrorCode, RefusedError
 from moldau.model.ids import NO_EPOCH, Epoch, Offset, RaftIndex, TimestampMs
-from moldau.records.batch import BatchHeader, crc_matches
+from moldau.records.batch import BatchHeader, crc_matches, read_header
 
 _SNAPSHOTS_KEPT = 2
 
@@ -60,6 +62,7 @@ class MemoryLog:
         self._truncations = 0
         self._size = 0
         self._snapshots: list[tuple[Offset, bytes]] = []
+        self._cleaned = Cleaned()
 
     # ---- state
 
@@ -207,7 +210,7 @@ class MemoryLog:
             header = self._headers[place]
             if header.next_offset > end_offset:
                 break
-            if best is None or header.max_timestamp > best[0]:
+            if header.record_count and (best is None or header.max_timestamp > best[0]):
                 best = (header.max_timestamp, place)
         if best is None:
             return None
@@ -253,6 +256,7 @@ class MemoryLog:
         self._controls.truncate(count)
         self._epochs.truncate(RaftIndex(offset + count), self._start.epoch)
         self._snapshots = [snapshot for snapshot in self._snapshots if snapshot[0] <= self._end]
+        self._cleaned = self._cleaned.clipped(self._end)
 
     def reset(self, start: LogStart, snapshot: bytes = b"") -> None:
         self._truncations += 1
@@ -308,6 +312,64 @@ class MemoryLog:
         changed = keep_from > self._start.offset
         self.delete_before(keep_from)
         return changed
+
+    # ---- compaction
+
+    def clean_due(self, request: CleanRequest) -> float:
+        return 1.0 if self._config.compact and self._cleanable(request) else 0.0
+
+    def _cleanable(self, request: CleanRequest) -> int:
+        """How many batches may be cleaned now; 0 if none of them is dirty."""
+        limit = min(request.end_offset, self._flushed)
+        if request.first_unstable is not None:
+            limit = min(limit, request.first_unstable)
+        limit = max(limit, self._cleaned.end)
+        newest = request.now - self._config.compaction_lag_ms_min
+        count = 0
+        for header in self._headers:
+            is_dirty = header.next_offset > self._cleaned.first_dirty
+            if header.next_offset > limit or (is_dirty and header.max_timestamp > newest):
+                break
+            count += 1
+        horizon = self._cleaned.horizon(request.now, self._config.delete_retention_ms)
+        dirty = count and self._headers[count - 1].next_offset > self._cleaned.first_dirty
+        delayed = self._cleaned.delayed and horizon >= self._cleaned.first_dirty
+        return count if dirty or delayed else 0
+
+    def begin_clean(self, request: CleanRequest) -> MemoryClean | None:
+        count = self._cleanable(request) if self._config.compact else 0
+        if not count:
+            return None
+        horizon = self._cleaned.horizon(request.now, self._config.delete_retention_ms)
+        batches = list(zip(self._headers[:count], self._batches[:count], strict=True))
+        barriers = frozenset(entry.offset for entry in self._controls.entries)
+        return MemoryClean(request, batches, self._start.offset, horizon, barriers)
+
+    def end_clean(self, task: CleanTask, result: CleanResult) -> bool:
+        if not isinstance(task, MemoryClean):
+            raise TypeError(f"{task!r} was not begun by this log")
+        count = len(task.batches)
+        if self._batches[:count] != [batch for _, batch in task.batches]:
+            return False
+        batches = task.cleaned
+        headers = [read_header(batch) for batch in batches]
+        self._size += sum(map(len, batches)) - sum(map(len, self._batches[:count]))
+        self._batches[:count] = batches
+        self._headers[:count] = headers
+        self._bases[:count] = [header.base_offset for header in headers]
+        marks = [mark for mark in self._cleaned.horizons if mark.offset >= task.horizon]
+        if not marks or marks[-1].offset < result.first_dirty:
+            marks.append(Horizon(result.first_dirty, task.request.now))
+        self._cleaned = Cleaned(
+            end=result.first_dirty,
+            first_dirty=result.first_dirty,
+            delayed=result.delayed,
+            horizons=tuple(marks),
+        )
+        return True
+
+    def take_stale_files(self) -> list[str]:
+        return []
 
     # ---- snapshots
 

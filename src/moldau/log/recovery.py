@@ -12,6 +12,8 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from moldau.log.clean import Cleaned
+from moldau.log.cleaned import CleanedFile
 from moldau.log.controls import Controls
 from moldau.log.epochs import EpochCache
 from moldau.log.head import BatchEpochs, load_start
@@ -26,7 +28,7 @@ from moldau.log.snapshots import drop_snapshots
 from moldau.model.errors import CorruptionError
 from moldau.model.ids import NO_EPOCH, Epoch, Offset, RaftIndex
 
-_SIDE_FILE = re.compile(r"^(?:control|epochs)(?:-([1-9]\d*))?(?:\.journal)?$")
+_SIDE_FILE = re.compile(r"^(?:control|epochs|cleaned)(?:-([1-9]\d*))?(?:\.journal)?$")
 CHECK_BYTES = 4 * 1024 * 1024
 """How much flushed data before the mark is checked too after a crash: rot there is found early."""
 
@@ -42,6 +44,7 @@ class Recovered:
     epochs: EpochCache
     batch_epochs: BatchEpochs
     journal: ControlJournal
+    cleaned: CleanedFile
     end_offset: Offset
     sequence: int
     was_clean: bool
@@ -64,7 +67,9 @@ class _Tail:
 def recover(files: Files, directory: str, config: LogConfig) -> Recovered:
     """Open the log in `directory`. Raises CorruptionError, with nothing changed."""
     generation, start = load_start(files, directory)
-    segments = _find_segments(files, directory, generation, start, config)
+    cleaned = CleanedFile(files, directory, generation)
+    cleaned.load()
+    segments, leftovers = _find_segments(files, directory, generation, start, cleaned.state, config)
     marks = [segment.read_mark() for segment in segments]
     top = max((mark for mark in marks if mark), key=lambda mark: mark.sequence, default=None)
     if segments and segments[0].base_offset > start.offset:
@@ -106,11 +111,18 @@ def recover(files: Files, directory: str, config: LogConfig) -> Recovered:
         epochs=epochs,
         batch_epochs=batch_epochs,
         journal=journal,
+        cleaned=cleaned,
         end_offset=end,
         sequence=top.sequence if top else 0,
         was_clean=tail is None,
     )
     _repair(files, directory, state, tail, top, config)
+    for leftover in leftovers:
+        leftover.remove()
+    if cleaned.state.end > end:
+        # For good, or they would be taken for the log's when their offsets are spoken for no more.
+        files.sync_dir(directory)
+        cleaned.save(cleaned.state.clipped(end))
     if epochs_found != batch_epochs.starts or (epochs_found and not epochs_known):
         batch_epochs.save()
     for segment in segments:
@@ -123,22 +135,33 @@ def recover(files: Files, directory: str, config: LogConfig) -> Recovered:
 
 
 def _find_segments(
-    files: Files, directory: str, generation: int, start: LogStart, config: LogConfig
-) -> list[Segment]:
-    """The segments of the current generation; leftovers of a reset or of retention are removed."""
+    files: Files,
+    directory: str,
+    generation: int,
+    start: LogStart,
+    cleaned: Cleaned,
+    config: LogConfig,
+) -> tuple[list[Segment], list[Segment]]:
+    """The segments of the current generation, and what cleanings left over.
+
+    Leftovers of a reset or of retention are removed. Those of a cleaning wait until it is known
+    that the log is whole without them.
+    """
     segments = []
+    leftovers = []
     names = files.listdir(directory)
     for name in names:
         match = _SIDE_FILE.match(name)
         if match and int(match[1] or 0) < generation:
             files.remove(f"{directory}/{name}")
-    for found, base in list_segments(names):
+    for found, base, clean_round in list_segments(names):
         segment = Segment(
             files,
             directory,
             base,
             generation=found,
             index_interval=config.index_interval_bytes,
+            clean_round=clean_round,
         )
         if found > generation:
             raise CorruptionError(
@@ -147,11 +170,13 @@ def _find_segments(
             )
         if found < generation:
             segment.remove()
-        else:
+        elif cleaned.holds(base, clean_round):
             segments.append(segment)
+        else:
+            leftovers.append(segment)
     while len(segments) > 1 and segments[1].base_offset <= start.offset:
         segments.pop(0).remove()
-    return segments
+    return segments, leftovers
 
 
 def _drop_headless(

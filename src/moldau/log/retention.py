@@ -38,4 +38,8 @@ def is_roll_due(active: Segment, config: LogConfig, now: TimestampMs) -> bool:
         return False
     if config.delete_expired and is_expired(active, config, now):
         return True
-    return now - active.first_timestamp > config.segment_ms_max
+    span_ms = config.segment_ms_max
+    if config.compact:
+        # Only closed segments are cleaned.
+        span_ms = min(span_ms, config.compaction_lag_ms_max)
+    return now - active.first_timestamp > span_ms

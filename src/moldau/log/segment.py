@@ -16,23 +16,25 @@ from moldau.model.ids import NO_TIMESTAMP, Offset, TimestampMs
 
 SEGMENT_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
-_NAME = re.compile(r"^(\d{20})(?:-([1-9]\d*))?\.log$")
+_NAME = re.compile(r"^(\d{20})(?:-([1-9]\d*))?(?:\.([1-9]\d*))?\.log$")
 _HEADER_CHUNK_BYTES = 4096
 """Walks from an index entry are short: read little."""
 
 
-def segment_name(base_offset: Offset, generation: int) -> str:
-    """Name without suffix; sorts like the number. The generation counts resets of the log."""
-    return f"{base_offset:020d}" + (f"-{generation}" if generation else "")
+def segment_name(base_offset: Offset, generation: int, clean_round: int = 0) -> str:
+    """Name without suffix; sorts like the number. The generation counts resets of the log, the
+    round tells cleaned segments from each other and from what they replace."""
+    name = f"{base_offset:020d}" + (f"-{generation}" if generation else "")
+    return name + (f".{clean_round}" if clean_round else "")
 
 
-def list_segments(names: list[str]) -> list[tuple[int, Offset]]:
-    """Generation and base offset of every segment file among the names of a directory."""
+def list_segments(names: list[str]) -> list[tuple[int, Offset, int]]:
+    """Generation, base offset and round of every segment file among the names of a directory."""
     found = []
     for name in names:
         match = _NAME.match(name)
         if match:
-            found.append((int(match[2] or 0), Offset(int(match[1]))))
+            found.append((int(match[2] or 0), Offset(int(match[1])), int(match[3] or 0)))
     return sorted(found)
 
 
@@ -47,6 +49,7 @@ class Segment:
         "_path",
         "base_offset",
         "checked",
+        "clean_round",
         "end_offset",
         "first_timestamp",
         "index",
@@ -63,9 +66,11 @@ class Segment:
         *,
         generation: int,
         index_interval: int,
+        clean_round: int = 0,
     ) -> None:
         self._files = files
-        self._path = f"{directory}/{segment_name(base_offset, generation)}"
+        self._path = f"{directory}/{segment_name(base_offset, generation, clean_round)}"
+        self.clean_round = clean_round
         self._file: File | None = None
         self._free_slot = 0
         self._is_mark_volatile = False
@@ -98,6 +103,11 @@ class Segment:
     @property
     def path(self) -> str:
         return self._path + SEGMENT_SUFFIX
+
+    @property
+    def paths(self) -> tuple[str, str]:
+        """Its files, the index first: an index without data is noise, not harm."""
+        return self._path + INDEX_SUFFIX, self._path + SEGMENT_SUFFIX
 
     @property
     def data_bytes(self) -> int:
@@ -154,8 +164,8 @@ class Segment:
         self.mark_flushed()
 
     def remove(self) -> None:
-        """Unlink. The index goes first: an index without data is noise, not harm."""
-        for path in (self._path + INDEX_SUFFIX, self.path):
+        """Unlink."""
+        for path in self.paths:
             if self._files.exists(path):
                 self._files.remove(path)
         self._file = None

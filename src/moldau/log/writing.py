@@ -61,6 +61,7 @@ class WritingLog:
         self._epochs = found.epochs
         self._batch_epochs = found.batch_epochs
         self._journal = found.journal
+        self._cleaned = found.cleaned
         self._sequence = found.sequence
         self._truncations = 0
         self._pending: list[Segment] = []

@@ -1,0 +1,124 @@
+"""Owns the work of one cleaning: read the old segments, write the new ones. Runs in any process.
+
+Nothing that exists is changed. The new files are named after the job's round, so that nobody takes
+them for the log's before the file `cleaned` names them, and all of it is on the disk when this
+returns. A segment in which nothing changes is not written again.
+"""
+
+import time
+from collections.abc import Iterator
+
+from moldau.log.clean import CleanCounts, CleanJob, CleanResult, SegmentFact
+from moldau.log.clean_write import CleanWriter
+from moldau.log.compactor import Compactor, Verdict
+from moldau.log.keymap import KeyMap, bytes_for
+from moldau.log.mark import HEADER_BYTES
+from moldau.log.port import Files
+from moldau.log.scan import Placed, walk_batches, walk_headers
+from moldau.log.segment import Segment
+
+_HEADER_CHUNK_BYTES = 64 * 1024
+
+
+class _Source:
+    """One of the old segments."""
+
+    def __init__(self, files: Files, job: CleanJob, fact: SegmentFact) -> None:
+        self.fact = fact
+        self._segment = Segment(
+            files,
+            job.directory,
+            fact.base_offset,
+            generation=job.generation,
+            index_interval=job.index_interval_bytes,
+            clean_round=fact.round,
+        )
+        self.file = files.open(self._segment.path, writable=False)
+
+    def headers(self) -> Iterator[Placed]:
+        """CorruptionError if they do not lead to the segment's end."""
+        reached = HEADER_BYTES
+        for placed in walk_headers(
+            self.file, reached, self.fact.position, chunk_bytes=_HEADER_CHUNK_BYTES
+        ):
+            yield placed
+            reached = placed.position + placed.header.size
+        if reached != self.fact.position:
+            raise self._segment.damaged(reached, "no batch begins where one was written")
+
+    def batches(self) -> Iterator[tuple[Placed, bytes | memoryview]]:
+        """CorruptionError if one fails its checksum."""
+        reached = HEADER_BYTES
+        for placed, batch in walk_batches(self.file, reached, self.fact.position):
+            yield placed, batch
+            reached = placed.position + placed.header.size
+        if reached != self.fact.position:
+            raise self._segment.damaged(reached, "the batch there fails its checksum")
+
+
+def run_clean(files: Files, job: CleanJob) -> CleanResult:
+    """Do the job. Raises CorruptionError, OSError."""
+    began = time.monotonic()
+    sources = [_Source(files, job, fact) for fact in job.sources]
+    compactor = _survey(job, sources)
+    writer = CleanWriter(files, job)
+    try:
+        for source in sources:
+            writer.begin_source(source.fact, source.file)
+            for (position, header), batch in source.batches():
+                verdict = compactor.filter(header, batch)
+                if verdict is Verdict.KEPT:
+                    writer.keep(header, position, batch)
+                elif verdict is Verdict.GONE:
+                    writer.drop(header, position)
+                elif isinstance(verdict, bytes):
+                    writer.put(verdict)
+        segments = writer.finish()
+    except BaseException:
+        writer.abandon()
+        raise
+    return CleanResult(
+        segments,
+        compactor.end_offset,
+        compactor.delayed,
+        CleanCounts(
+            bytes_read=sum(fact.position - HEADER_BYTES for fact in job.sources),
+            bytes_written=writer.bytes_written,
+            records_read=compactor.records_read,
+            records_dropped=compactor.records_dropped,
+            seconds=time.monotonic() - began,
+        ),
+    )
+
+
+def _survey(job: CleanJob, sources: list[_Source]) -> Compactor:
+    """Learn the producers of the whole log and the newest keys of its dirty part."""
+    dirty_records = 0
+    for source in sources:
+        if source.fact.end_offset > job.first_dirty:
+            dirty_records += sum(header.record_count for _, header in source.headers())
+    compactor = Compactor(
+        keys=KeyMap(min(job.map_bytes_max, bytes_for(dirty_records))),
+        start_offset=job.start_offset,
+        horizon=job.horizon,
+        producers=job.producers,
+        aborted=job.aborted,
+    )
+    for source in sources:
+        if source.fact.end_offset <= job.first_dirty:
+            for _, header in source.headers():
+                compactor.note_header(header)
+            continue
+        for (_, header), batch in source.batches():
+            if header.next_offset <= job.first_dirty:
+                compactor.note_header(header)
+            elif not compactor.note_batch(header, batch):
+                return compactor
+    return compactor
+
+
+def remove_files(files: Files, paths: list[str]) -> None:
+    """Remove what a log has no more use for; what is gone already is gone."""
+    for path in paths:
+        if files.exists(path):
+            files.remove(path)

@@ -1,0 +1,219 @@
+"""Owns the rules of compaction: which records of a log go, and what takes their place. No files.
+
+First the log is surveyed, in order: the headers of the part that was cleaned before
+(`note_header`), then the batches of the dirty part (`note_batch`), until the map of keys is full.
+What was surveyed is then filtered, in order (`filter`):
+
+- A record stays if no later one has its key, and it has one.
+- A tombstone stays until `delete.retention.ms` have passed since a cleaning first went over it, so
+  that every consumer can see it. The log remembers which offsets were cleaned when (`Horizon`).
+- Records of aborted transactions go. A transaction's marker stays as long as a batch of the
+  transaction does, and then for the time of a tombstone.
+- The last batches of a producer stay, if only as headers: a table of producers that is built from
+  the log's headers must be the same before and after.
+- Batches that nobody can read stay as they are. They are no reason to stop.
+"""
+
+from collections import deque
+from collections.abc import Collection, Iterable
+from enum import Enum
+from typing import Final
+
+from moldau.log.clean import AbortedRange
+from moldau.log.keymap import KeyMap, bytes_for
+from moldau.model.ids import Offset, ProducerEpoch, ProducerId
+from moldau.records.batch import BatchFormatError, BatchHeader
+from moldau.records.compact import (
+    emptied_batch,
+    is_filler,
+    keep_records,
+    open_body,
+    scan_records,
+)
+
+PRODUCER_BATCHES_KEPT: Final = 5
+"""As many as the table of producers remembers."""
+Batch = bytes | memoryview
+
+
+class Verdict(Enum):
+    """What becomes of a batch that is not written anew."""
+
+    KEPT = "kept"
+    GONE = "gone"
+
+
+class _Producer:
+    """The last batches of one producer in the surveyed part of the log."""
+
+    __slots__ = ("batches", "epoch", "marker")
+
+    def __init__(self, epoch: ProducerEpoch) -> None:
+        self.epoch = epoch
+        self.batches: deque[Offset] = deque(maxlen=PRODUCER_BATCHES_KEPT)
+        self.marker: Offset | None = None
+
+
+class Compactor:
+    """One cleaning of one log."""
+
+    def __init__(
+        self,
+        *,
+        keys: KeyMap,
+        start_offset: Offset,
+        horizon: Offset,
+        producers: Collection[ProducerId] | None,
+        aborted: Iterable[AbortedRange],
+    ) -> None:
+        self._keys = keys
+        self._start_offset = start_offset
+        self._horizon = horizon
+        self._remembered = None if producers is None else frozenset(producers)
+        self._aborted: dict[ProducerId, list[AbortedRange]] = {}
+        for span in aborted:
+            self._aborted.setdefault(span.producer_id, []).append(span)
+        self._producers: dict[ProducerId, _Producer] = {}
+        self._pinned: set[Offset] | None = None
+        self._unreadable: set[Offset] = set()
+        self._in_transaction: set[ProducerId] = set()
+        """Producers of which a batch was kept since their last marker."""
+        self.end_offset = Offset(0)
+        """All below was surveyed."""
+        self.delayed = 0
+        self.records_read = 0
+        self.records_dropped = 0
+
+    # ---- survey
+
+    def note_header(self, header: BatchHeader) -> None:
+        """A batch of the part that was cleaned before."""
+        self.end_offset = header.next_offset
+        producer_id = header.producer_id
+        if producer_id < 0 or (
+            self._remembered is not None and producer_id not in self._remembered
+        ):
+            return
+        producer = self._producers.get(producer_id)
+        if producer is None or header.producer_epoch > producer.epoch:
+            producer = self._producers[producer_id] = _Producer(header.producer_epoch)
+        if header.is_control:
+            producer.marker = header.base_offset
+        else:
+            producer.batches.append(header.base_offset)
+
+    def note_batch(self, header: BatchHeader, batch: Batch) -> bool:
+        """A dirty batch. False if the map is full: the survey ends before it."""
+        if self._has_keys(header):
+            if header.record_count > self._keys.room and self._keys.count:
+                return False
+            self._map_keys(header, batch)
+        self.note_header(header)
+        return True
+
+    def _has_keys(self, header: BatchHeader) -> bool:
+        return (
+            header.record_count > 0
+            and not header.is_control
+            and header.next_offset > self._start_offset
+            and not self._is_aborted(header)
+        )
+
+    def _map_keys(self, header: BatchHeader, batch: Batch) -> None:
+        try:
+            spans = scan_records(open_body(batch, header), header)
+        except BatchFormatError:
+            self._unreadable.add(header.base_offset)
+            return
+        if len(spans.keys) > self._keys.room:
+            # Alone too large for the map. What a batch can hold is bounded as well.
+            self._keys = KeyMap(bytes_for(len(spans.keys)))
+        self._keys.add(header.base_offset, spans.deltas, spans.keys)
+
+    def _is_aborted(self, header: BatchHeader) -> bool:
+        if not header.is_transactional:
+            return False
+        return any(
+            span.first <= header.base_offset <= span.last
+            for span in self._aborted.get(header.producer_id, ())
+        )
+
+    # ---- filter
+
+    def filter(self, header: BatchHeader, batch: Batch) -> Verdict | bytes:
+        """The batch as it is to stand in the cleaned log."""
+        self.records_read += header.record_count
+        if header.base_offset >= self.end_offset:
+            return Verdict.KEPT
+        if is_filler(header):
+            return Verdict.GONE
+        if header.is_control:
+            return self._filter_marker(header)
+        if not self._has_keys(header):
+            verdict = self._emptied(header)
+        elif header.base_offset in self._unreadable:
+            verdict = Verdict.KEPT
+        else:
+            verdict = self._filter_records(header, batch)
+        if header.is_transactional and verdict is not Verdict.GONE:
+            self._in_transaction.add(header.producer_id)
+        return verdict
+
+    def _filter_marker(self, header: BatchHeader) -> Verdict | bytes:
+        is_needed = header.producer_id in self._in_transaction
+        self._in_transaction.discard(header.producer_id)
+        if header.record_count and (is_needed or header.base_offset >= self._horizon):
+            self.delayed += not is_needed
+            return Verdict.KEPT
+        return self._emptied(header)
+
+    def _emptied(self, header: BatchHeader) -> Verdict | bytes:
+        """None of its records stays; the header does if a producer is known by it."""
+        self.records_dropped += header.record_count
+        if header.base_offset not in self._pins():
+            return Verdict.GONE
+        return emptied_batch(header) if header.record_count else Verdict.KEPT
+
+    def _pins(self) -> set[Offset]:
+        """Batches by which producers are known, once all are surveyed."""
+        if self._pinned is None:
+            self._pinned = set()
+            for producer in self._producers.values():
+                self._pinned.update(producer.batches)
+                if not producer.batches and producer.marker is not None:
+                    # Only the marker tells its epoch.
+                    self._pinned.add(producer.marker)
+        return self._pinned
+
+    def _filter_records(self, header: BatchHeader, batch: Batch) -> Verdict | bytes:
+        try:
+            body = open_body(batch, header)
+            spans = scan_records(body, header)
+        except BatchFormatError:
+            return Verdict.KEPT
+        base = header.base_offset
+        newest = self._keys.newest(spans.keys)
+        kept = [
+            place
+            for place, (delta, offset, key) in enumerate(
+                zip(spans.deltas, newest, spans.keys, strict=True)
+            )
+            if offset <= base + delta and key is not None
+        ]
+        if spans.tombstones and kept:
+            kept = self._without_tombstones(base, spans.deltas, spans.tombstones, kept)
+        if len(kept) == header.record_count:
+            return Verdict.KEPT
+        if not kept:
+            return self._emptied(header)
+        self.records_dropped += header.record_count - len(kept)
+        return keep_records(header, body, spans, kept)
+
+    def _without_tombstones(
+        self, base: Offset, deltas: list[int], tombstones: list[int], kept: list[int]
+    ) -> list[int]:
+        """Of the records to keep those that have a value or still have to be seen without one."""
+        candidates = set(tombstones)
+        expired = {place for place in tombstones if base + deltas[place] < self._horizon}
+        self.delayed += sum(1 for place in kept if place in candidates and place not in expired)
+        return [place for place in kept if place not in expired]

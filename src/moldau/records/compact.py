@@ -1,0 +1,239 @@
+"""Owns what compaction does to one batch: find its records, keep some, stand in for all.
+
+Records are never re-encoded. A batch that loses some of them keeps its base offset, base timestamp,
+last offset delta and producer fields, so the bytes of the others stay right as they are and are
+copied in runs. A batch that loses all of them becomes an *empty batch*: a header of 61 bytes that
+takes up the same offsets. Kafka keeps such batches too, and every client steps over them.
+
+An empty batch without a producer means nothing but its range of offsets. So neighbours may become
+one (`empty_batch` over all of them), and one may be split anywhere (`split_empty`).
+"""
+
+import struct
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from moldau.model.ids import Epoch, Offset, TimestampMs
+from moldau.model.limits import DECOMPRESSED_BYTES_MAX
+from moldau.records.batch import (
+    CODEC_MASK,
+    CRC_AT,
+    CRC_START,
+    HEADER_BYTES,
+    LENGTH_END,
+    MAGIC,
+    RECORD_BYTES_MIN,
+    BatchFormatError,
+    BatchHeader,
+    Buffer,
+)
+from moldau.records.compression import Codec, compress, decompress
+
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+_CRC = struct.Struct(">I")
+_NO_ID = -1
+
+
+class RecordSpans(NamedTuple):
+    """Where the records of a batch lie in its decompressed bytes, one list per fact."""
+
+    ends: list[int]
+    """Position after each record; a record begins where the one before it ends."""
+    deltas: list[int]
+    """Offset minus base offset."""
+    keys: list[bytes | None]
+    tombstones: list[int]
+    """Places in these lists of the records without a value."""
+    times: list[int]
+    """Timestamp minus base timestamp."""
+
+
+def open_body(
+    batch: Buffer, header: BatchHeader, *, bytes_max: int = DECOMPRESSED_BYTES_MAX
+) -> bytes:
+    """The decompressed records of a batch whose checksum has been checked."""
+    try:
+        codec = Codec(header.codec)
+    except ValueError:
+        raise BatchFormatError(f"unknown codec {header.codec}") from None
+    return decompress(codec, memoryview(batch)[HEADER_BYTES : header.size], bytes_max)
+
+
+def scan_records(body: bytes, header: BatchHeader) -> RecordSpans:
+    """Find the records without making an object of each. BatchFormatError if they do not add up.
+
+    This is most of what compaction costs, so short numbers are read in place: nearly all of them
+    have one byte, lengths two.
+    """
+    ends: list[int] = []
+    deltas: list[int] = []
+    keys: list[bytes | None] = []
+    tombstones: list[int] = []
+    times: list[int] = []
+    total = len(body)
+    position = 0
+    before = -1
+    try:
+        for place in range(header.record_count):
+            size = body[position]
+            second = body[position + 1]
+            if size < 0x80:
+                position += 1
+            elif second < 0x80:
+                size = size & 0x7F | second << 7
+                position += 2
+            else:
+                size, position = _read_raw(body, position)
+            end = position + (size >> 1)
+            if size & 1 or size >> 1 < RECORD_BYTES_MIN - 1 or end > total:
+                raise BatchFormatError(f"record of {size >> 1} bytes, {total - position} left")
+            number = body[position + 1]
+            if number < 0x80:
+                position += 2
+            else:
+                number, position = _read_raw(body, position + 1)
+            times.append((number >> 1) ^ -(number & 1))
+            number = body[position]
+            if number < 0x80:
+                position += 1
+            else:
+                number, position = _read_raw(body, position)
+            delta = (number >> 1) ^ -(number & 1)
+            if not before < delta <= header.last_offset_delta:
+                raise BatchFormatError(f"offset delta {delta} after {before}")
+            deltas.append(delta)
+            before = delta
+            number = body[position]
+            if number < 0x80:
+                position += 1
+            else:
+                number, position = _read_raw(body, position)
+            if number & 1:
+                keys.append(None)
+            else:
+                start = position
+                position += number >> 1
+                keys.append(body[start:position])
+            if position >= end:
+                raise BatchFormatError("a key runs past the end of its record")
+            # Zig-zag: the negative numbers, of which only -1 is a length, are odd.
+            if body[position] & 1:
+                tombstones.append(place)
+            ends.append(end)
+            position = end
+    except IndexError:
+        raise BatchFormatError("a number runs past the end of the batch") from None
+    if position != total:
+        raise BatchFormatError(f"{total - position} bytes after the last record")
+    return RecordSpans(ends, deltas, keys, tombstones, times)
+
+
+def _read_raw(data: bytes, position: int) -> tuple[int, int]:
+    """A varint before its zig-zag is undone, and the position after it. IndexError at the end."""
+    value = 0
+    shift = 0
+    while True:
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+        if shift > 63:
+            raise BatchFormatError("number longer than 64 bits")
+
+
+def keep_records(header: BatchHeader, body: bytes, spans: RecordSpans, kept: list[int]) -> bytes:
+    """The batch with only those of its records, by their places in `spans`, at least one."""
+    ends = spans.ends
+    pieces: list[bytes] = []
+    run_start = run_end = -1
+    for place in kept:
+        start = ends[place - 1] if place else 0
+        if start != run_end:
+            if run_end > run_start:
+                pieces.append(body[run_start:run_end])
+            run_start = start
+        run_end = ends[place]
+    pieces.append(body[run_start:run_end])
+    if header.is_append_time:
+        largest = header.max_timestamp
+    else:
+        times = spans.times
+        largest = TimestampMs(header.base_timestamp + max(times[place] for place in kept))
+    payload = compress(Codec(header.codec), b"".join(pieces))
+    return _build(
+        header._replace(max_timestamp=largest, record_count=len(kept)), header.attributes, payload
+    )
+
+
+def empty_batch(
+    base_offset: Offset, next_offset: Offset, leader_epoch: Epoch, max_timestamp: TimestampMs
+) -> bytes:
+    """A batch of no records for a range of offsets.
+
+    It keeps the largest timestamp of what it stands for: retention by time goes by it.
+    """
+    header = BatchHeader(
+        base_offset,
+        HEADER_BYTES,
+        leader_epoch,
+        0,
+        0,
+        next_offset - base_offset - 1,
+        max_timestamp,
+        max_timestamp,
+        _NO_ID,  # type: ignore[arg-type]
+        _NO_ID,  # type: ignore[arg-type]
+        _NO_ID,
+        0,
+    )
+    return _build(header, 0, b"")
+
+
+def emptied_batch(header: BatchHeader) -> bytes:
+    """The batch without its records, but with its producer: who numbered what is still known."""
+    return _build(header._replace(record_count=0), header.attributes & ~CODEC_MASK, b"")
+
+
+def is_filler(header: BatchHeader) -> bool:
+    """Whether a batch stands for nothing but its offsets, and may be split or joined."""
+    return header.record_count == 0 and header.producer_id < 0
+
+
+def split_empty(header: BatchHeader, offset: Offset) -> tuple[bytes, bytes]:
+    """A filler as two: the offsets below `offset`, which lies inside of it, and the rest."""
+    if not is_filler(header) or not header.base_offset < offset < header.next_offset:
+        raise BatchFormatError(f"the batch at {header.base_offset} cannot be split at {offset}")
+    epoch, time = header.leader_epoch, header.max_timestamp
+    return (
+        empty_batch(header.base_offset, offset, epoch, time),
+        empty_batch(offset, header.next_offset, epoch, time),
+    )
+
+
+def _build(header: BatchHeader, attributes: int, payload: bytes) -> bytes:
+    """A batch from a header, whose size and checksum are made new."""
+    batch = bytearray(
+        _HEADER.pack(
+            header.base_offset,
+            HEADER_BYTES + len(payload) - LENGTH_END,
+            header.leader_epoch,
+            MAGIC,
+            0,
+            attributes,
+            header.last_offset_delta,
+            header.base_timestamp,
+            header.max_timestamp,
+            header.producer_id,
+            header.producer_epoch,
+            header.base_sequence,
+            header.record_count,
+        )
+    )
+    batch += payload
+    with memoryview(batch) as view:
+        crc = crc32c(view[CRC_START:])
+    _CRC.pack_into(batch, CRC_AT, crc)
+    return bytes(batch)
