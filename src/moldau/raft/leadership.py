@@ -6,7 +6,6 @@ from moldau.raft.events import AppendMembership, ReadReady, Role, Send, Transfer
 from moldau.raft.leading import Leading
 from moldau.raft.membership import NO_BROKER, Members, check_change
 from moldau.raft.messages import Ping, TimeoutNow
-from moldau.raft.progress import FOREVER
 
 
 class Leadership(Leading):
@@ -157,9 +156,9 @@ class Leadership(Leading):
         self._retry_late()
 
     def _leader_deadline(self) -> int:
-        deadline = min(self._quorum_checked_at + self.config.election_ms_min, self._peer_deadline())
+        deadline = self._follow_up_deadline()
         if self.transfer_target != NO_BROKER:
             deadline = min(deadline, self._transfer_deadline)
         if self._round_reads:
             deadline = min(deadline, self._round_deadline)
-        return min(deadline, FOREVER)
+        return deadline

@@ -115,6 +115,22 @@ class Leading(Electing):
         self._grow(end)
         self._replicate()
 
+    def advance_alone(self, end: RaftIndex, flushed: RaftIndex) -> bool:
+        """Appended and Flushed in one, for the leader of a group without other members.
+
+        Its own disk is the majority, so that a commit is all that can come of it: returned is
+        whether there is one. `flushed` is what the log says now, not what a flush once covered.
+        """
+        if self.role is not Role.LEADER or self.progress or end < self.end:
+            raise RaftError(f"appended up to {end} without leading alone from {self.end} on")
+        self._grow(end)
+        if flushed > self.flushed:
+            self.flushed = flushed
+        if flushed <= self.commit or not self._may_commit(flushed) or flushed > end:
+            return False
+        self.commit = flushed
+        return True
+
     def _on_append_answered(self, sender: BrokerId, message: AppendAnswered) -> None:
         progress = self.progress.get(sender)
         if progress is None:
@@ -252,5 +268,13 @@ class Leading(Electing):
             )
             self._send_more(peer, progress)
 
-    def _peer_deadline(self) -> int:
-        return min((progress.deadline for progress in self.progress.values()), default=FOREVER)
+    def _follow_up_deadline(self) -> int:
+        """When a member is late with an answer, or a majority must have been heard."""
+        if not self.progress:
+            # A majority of one never goes away.
+            return FOREVER
+        deadline = self._quorum_checked_at + self.config.election_ms_min
+        for progress in self.progress.values():
+            if progress.deadline < deadline:
+                deadline = progress.deadline
+        return deadline

@@ -248,6 +248,8 @@ class Driver:
 
     def check_leading(self, group: Group) -> None:
         """Raises RefusedError unless records may be appended now, also if too many wait."""
+        if group.is_alone and not group.proposed_bytes:
+            return
         if not group.is_running or not group.core.may_propose:
             raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{group.name} is led elsewhere")
         if group.proposed_bytes >= self._uncommitted_bytes_max:
@@ -259,8 +261,13 @@ class Driver:
     def appended(self, group: Group, size: int) -> None:
         """For an owner that appends stamped batches of the current epoch to the log itself.
 
-        The core hears of it at the end of this turn, once for all, or before its next event.
+        The core hears of it at the end of this turn, once for all, or before its next event; at
+        once if there is nobody to send it to and nothing to wait for.
         """
+        if group.is_alone and not group.flushes_always:
+            group.flush_handle.unflushed_bytes += size
+            self._steps.advance_alone(group)
+            return
         if not group.is_running:
             return
         self._effects.flush_later(group, size)
@@ -283,6 +290,7 @@ class Driver:
         with self._flusher.fencing():
             group.log.append_control(group.core.epoch, kind, payload)
         group.has_controls = True
+        group.is_alone = False
         self.appended(group, len(payload))
         return index
 

@@ -91,6 +91,7 @@ class Group:
         "failure",
         "flush_handle",
         "has_controls",
+        "is_alone",
         "is_grown",
         "is_removed",
         "is_stepping",
@@ -130,6 +131,8 @@ class Group:
         self.owner = owner
         self.flush_handle = flush_handle
         self.failure: MoldauError | None = None
+        self.is_alone = False
+        """This broker leads, there are no other members, and all that it did is done."""
         self.is_grown = False
         """The owner appended, and the core has not heard of it yet."""
         self.is_removed = False

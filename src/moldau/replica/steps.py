@@ -22,7 +22,6 @@ from moldau.raft import events as e
 from moldau.raft.errors import RaftError
 from moldau.raft.events import Event, Role
 from moldau.raft.membership import NO_BROKER
-from moldau.raft.progress import FOREVER
 from moldau.replica.effects import Effects
 from moldau.replica.flusher import Flusher
 from moldau.replica.group import Group
@@ -56,16 +55,19 @@ class Steps:
 
     def touch(self, group: Group) -> None:
         """Something happened in the group: look at it at the end of the turn."""
-        if group.is_running:
-            self.touched[group] = None
-            self._on_touched()
+        if group.failure is None and not group.is_removed:
+            touched = self.touched
+            if not touched:
+                self._on_touched()
+            touched[group] = None
 
     # ---- events
 
     def handle(self, group: Group, event: Event) -> None:
         """Step the core, and everything that follows at once. Raises RaftRefusal."""
-        if not group.is_running:
+        if group.failure is not None or group.is_removed:
             return
+        group.is_alone = False
         queue = group.queue
         if group.is_grown:
             # Whatever happens next happens to the log as it is now.
@@ -95,7 +97,8 @@ class Steps:
             queue.clear()
             group.is_stepping = False
         self.touch(group)
-        self.tell(group)
+        if group.news:
+            self.tell(group)
 
     def handle_all(self, work: deque[tuple[Group, Event]]) -> None:
         """Events of many groups. A defect in the owner of one must not cost another its event."""
@@ -113,35 +116,28 @@ class Steps:
         group.is_grown = False
         self.handle(group, e.Appended(group.log.end_index))
 
-    def is_alone(self, group: Group) -> bool:
-        """Whether this broker leads without followers, and all that it did is done."""
+    def settled(self, group: Group) -> None:
+        """All that the core wanted is done. Any further event takes back what is noted here."""
         core = group.core
-        return (
-            not core.progress
-            and core.role is Role.LEADER
-            and core.progress is group.tracked
-            and group.timer_at != FOREVER
+        group.is_alone = (
+            core.role is Role.LEADER
+            and not core.progress
+            and core.is_voter
             and not group.news
             and not group.has_controls
         )
 
     def advance_alone(self, group: Group) -> None:
-        """As handle_grown, and the commit, where this broker is the only member.
-
-        A commit is then all that can come of it: nobody is sent to, no timer comes earlier.
-        """
+        """As handle_grown, and the commit, where `is_alone`: nobody is sent to, no timer is set."""
         group.is_grown = False
-        core, now, partition_log = group.core, self._now(), group.log
+        core, partition_log = group.core, group.log
         try:
-            core.step(now, e.Appended(partition_log.end_index))
-            flushed = partition_log.flushed_index
-            if flushed > core.flushed:
-                core.step(now, e.Flushed(flushed, core.truncations))
+            is_commit = core.advance_alone(partition_log.end_index, partition_log.flushed_index)
         except RaftError as error:
             self.fail(group, error)
             self.tell(group)
             return
-        if core.commit > group.commit_told:
+        if is_commit:
             group.owner.on_commit(group, self._effects.note_commit(group, core.commit))
 
     # ---- the owner
@@ -161,6 +157,7 @@ class Steps:
 
     def detach(self, group: Group) -> None:
         """Nothing is sent, promised or answered for the group any more."""
+        group.is_alone = False
         self.touched.pop(group, None)
         for peer in self._peers.values():
             peer.waiting.pop(group, None)

@@ -81,10 +81,11 @@ class Turns:
             group = next(iter(touched))
             del touched[group]
             core = group.core
-            if group.is_grown and steps.is_alone(group):
-                steps.advance_alone(group)
-                continue
             flushed = group.log.flushed_index
+            if group.is_alone:
+                if group.is_grown or flushed > core.flushed:
+                    steps.advance_alone(group)
+                continue
             if flushed > core.flushed:
                 steps.handle(group, e.Flushed(flushed, core.truncations))
                 continue
@@ -102,6 +103,7 @@ class Turns:
                 self._beats.track(group)
             if core.deadline < group.timer_at:
                 self._timers.set(group, core.deadline)
+            steps.settled(group)
 
     # ---- entries
 
