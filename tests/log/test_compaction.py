@@ -1,5 +1,6 @@
 """Compaction: random histories against a model, on all kinds of logs, and each rule by itself."""
 
+import itertools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -149,7 +150,7 @@ def check_dense(log: PartitionLog) -> list[BatchHeader]:
     """Batches follow each other without gaps, epochs agree, none reaches over a control entry."""
     headers = list(log.headers(log.start_offset))
     barriers = {entry.offset for entry in log.controls()}
-    for before, header in zip(headers, headers[1:], strict=False):
+    for before, header in itertools.pairwise(headers):
         assert header.base_offset == before.next_offset
     for header in headers:
         assert log.epoch_at(max(header.base_offset, log.start_offset)) == header.leader_epoch
@@ -428,7 +429,8 @@ def test_forgotten_producers_leave_no_headers(make: Make) -> None:
     clean(log, producers=[])
     assert producers_of(log) == {}
     headers = check_dense(log)
-    assert is_filler(headers[0]) and headers[0].last_offset == 7
+    assert is_filler(headers[0])
+    assert headers[0].last_offset == 7
 
 
 def test_emptied_batches_keep_their_extent_unless_they_may_be_merged(make: Make) -> None:
@@ -492,9 +494,11 @@ def test_times_are_found_in_a_cleaned_log(make: Make) -> None:
     clean(log)
     end = log.end_offset
     found = log.find_max_timestamp(end)
-    assert found is not None and (found.offset, found.timestamp) == (2, 3000)
+    assert found is not None
+    assert (found.offset, found.timestamp) == (2, 3000)
     found = log.find_time(TimestampMs(2500), end)
-    assert found is not None and found.offset == 2
+    assert found is not None
+    assert found.offset == 2
     assert log.find_time(TimestampMs(3001), end) is None
 
 
@@ -599,7 +603,8 @@ def test_a_cleaning_counts_for_nothing_once_the_log_changed_under_it() -> None:
     remove_files(disk, left)
     assert [record.offset for record in records_of(log, 3)] == [3, 4, 5]
     old, new = log.begin_clean(asked), log.begin_clean(asked)
-    assert old is not None and new is not None
+    assert old is not None
+    assert new is not None
     assert not log.end_clean(old, old.run())
     assert log.end_clean(new, new.run())
     # The last one lies in the segment that is written to, and does not count yet.
