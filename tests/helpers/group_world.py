@@ -27,7 +27,8 @@ from moldau.model.ids import (
 )
 from moldau.records.batch import BatchHeader, stamp
 from moldau.replica.replica import Proposal
-from moldau.service.groups import GroupService, java_hash
+from moldau.service.coordination import java_hash
+from moldau.service.groups import GroupService
 from moldau.service.partitions import Hosted, Partitions
 from moldau.service.topics import TopicService
 from moldau.testing.replicas import SetClock

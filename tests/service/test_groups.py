@@ -11,6 +11,7 @@ from moldau.client.kafka.connection import KafkaConnection
 from moldau.metadata.leaders import Leader
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import Epoch
+from moldau.service import coordination as coordination_module
 from moldau.service import groups as groups_module
 from moldau.testing.broker import Broker
 from moldau.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
@@ -154,7 +155,7 @@ async def test_a_commit_may_be_what_comes_first() -> None:
 
 
 async def test_the_wait_for_the_first_leader_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(groups_module, "_POLL_SECONDS", 0.0)
+    monkeypatch.setattr(coordination_module, "_POLL_SECONDS", 0.0)
     world = World(bare=True)
     assert await not_found(world, group_of(0)) is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
@@ -176,7 +177,7 @@ async def test_whoever_asks_while_it_loads_waits_a_little() -> None:
 async def test_a_loading_that_takes_long_is_not_waited_for_to_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(groups_module, "_POLL_SECONDS", 0.0)
+    monkeypatch.setattr(coordination_module, "_POLL_SECONDS", 0.0)
     world = World()
     replica = world.host()
     replica.when_committed = lambda offset, callback: None  # type: ignore[method-assign]
@@ -198,7 +199,7 @@ async def test_a_leader_that_was_just_elected_here_is_named_once_it_is_ready() -
 async def test_a_broker_that_is_said_to_lead_and_does_not_is_not_named(
     monkeypatch: pytest.MonkeyPatch, is_here: bool
 ) -> None:
-    monkeypatch.setattr(groups_module, "_POLL_SECONDS", 0.0 if is_here else 3600.0)
+    monkeypatch.setattr(coordination_module, "_POLL_SECONDS", 0.0 if is_here else 3600.0)
     world = World()
     world.leaders[0] = Leader(ME, Epoch(1))
     if is_here:

@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from moldau.service.groups import java_hash
+from moldau.service.coordination import java_hash
 from moldau.testing.cluster import Cluster, ClusterBroker
 
 pytestmark = pytest.mark.system

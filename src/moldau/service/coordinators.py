@@ -1,33 +1,44 @@
-"""Owns the shell of one group coordinator: loads it, feeds it events and time, runs its effects.
+"""Owns the shell of one coordinator: loads it, feeds it events and time, runs its effects.
 
-There is one per partition of `__consumer_offsets` that this broker leads, for one epoch of that
+There is one per partition of an internal topic that this broker leads, for one epoch of that
 partition: it loads what earlier leaders stored, writes in its own epoch only, and ends with it.
 State that must survive is written to that partition; the coordinator hears of it only once it is
 committed. A write that was appended and whose outcome nobody knows ends the coordinator: the log
 may come to hold what it does not, so whoever goes on loads anew.
+
+What is coordinated, groups or transactions, is the matter of the core inside and of a subclass that
+knows its events and effects (`groups.py`, `transactions.py`).
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import Final, Protocol, TypeVar, assert_never
+from typing import Final, Generic, Protocol, TypeVar
 
-from moldau.groups.coordinator import Coordinator
-from moldau.groups.events import Event, Persisted, PersistFailed, Tick
-from moldau.groups.results import Effect, Persist, Reply, Result
-from moldau.groups.writes import client_error
 from moldau.log.interface import PartitionLog
 from moldau.model.clock import Clock
 from moldau.model.errors import CorruptionError, ErrorCode, RefusedError, StorageError
-from moldau.model.ids import Epoch, Offset, TopicPartition
+from moldau.model.ids import Epoch, Offset, ProducerEpoch, ProducerId, TopicPartition
 from moldau.records.batch import BatchFormatError, BatchHeader, read_header
-from moldau.records.record import Record, build_batch, read_records
+from moldau.records.record import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    Record,
+    build_batch,
+    read_records,
+)
 from moldau.replica.replica import Proposal
+from moldau.service.latest import LatestRecords
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+E = TypeVar("E")
+F = TypeVar("F")
+R = TypeVar("R")
+E_in = TypeVar("E_in", contravariant=True)
 
 _NEVER = float("inf")
 LOAD_RECORDS_PER_TURN: Final = 200
@@ -35,8 +46,28 @@ LOAD_RECORDS_PER_TURN: Final = 200
 _LOAD_BYTES_PER_READ = 256 * 1024
 
 
-class OffsetsReplica(Protocol):
-    """What a coordinator needs of the replica that stores its groups."""
+class Core(Protocol[E_in, F]):
+    """A coordinator without its shell: events in, effects out."""
+
+    @property
+    def is_writing(self) -> bool: ...
+
+    @property
+    def loaded(self) -> bool: ...
+
+    def replay(self, key: bytes, value: bytes | None) -> None: ...
+
+    def finish_loading(self, now: float) -> list[F]: ...
+
+    def close(self, now: float, error: ErrorCode = ...) -> list[F]: ...
+
+    def handle(self, now: float, event: E_in) -> list[F]: ...
+
+    def next_deadline(self) -> float | None: ...
+
+
+class CoordinatorReplica(Protocol):
+    """What a coordinator needs of the replica that stores its state."""
 
     @property
     def partition(self) -> TopicPartition: ...
@@ -57,8 +88,8 @@ class OffsetsReplica(Protocol):
     async def confirm_leading(self) -> None: ...
 
 
-class PartitionCoordinator:
-    """The groups that are stored in one partition, as long as this broker leads it in one epoch.
+class PartitionCoordinator(ABC, Generic[E, F, R]):
+    """What is stored in one partition, as long as this broker leads it in one epoch.
 
     `turns` is shared by all coordinators of the broker: one of them loads in a turn of the loop.
     `on_lost` is called when the coordinator ended by itself; everybody who waited is answered then.
@@ -69,10 +100,10 @@ class PartitionCoordinator:
         *,
         loop: asyncio.AbstractEventLoop,
         clock: Clock,
-        coordinator: Coordinator,
-        replica: OffsetsReplica,
+        core: Core[E, F],
+        replica: CoordinatorReplica,
         turns: asyncio.Lock,
-        on_lost: Callable[["PartitionCoordinator"], None],
+        on_lost: Callable[["PartitionCoordinator[E, F, R]"], None],
     ) -> None:
         self._loop = loop
         self._clock = clock
@@ -80,15 +111,18 @@ class PartitionCoordinator:
         self._on_lost = on_lost
         self.replica = replica
         self.epoch = replica.epoch
-        self.state = coordinator
-        """For reads, which need no effects: describe, list, fetch offsets."""
+        self._core = core
         self.loading: asyncio.Task[None] | None = None
         """Whatever ends with the coordinator; set by the owner."""
         self._is_over = False
         self._request_ids = 0
-        self._waiting: dict[int, asyncio.Future[Result]] = {}
+        self._waiting: dict[int, asyncio.Future[R]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = _NEVER
+
+    @property
+    def loaded(self) -> bool:
+        return self._core.loaded
 
     @property
     def is_current(self) -> bool:
@@ -108,22 +142,18 @@ class PartitionCoordinator:
         # All that earlier leaders left is committed. A coordinator of this epoch before this one
         # may have left more: either all of it comes to be committed, or the epoch ends.
         await self._committed(end)
-        # Of each key only the last record counts, and most are older: those are never looked into.
-        latest: dict[bytes, bytes] = {}
-
-        def collect(record: Record) -> None:
-            if record.key is None:
-                return
-            if record.value is None:
-                latest.pop(record.key, None)
-            else:
-                latest[record.key] = record.value
-
-        read = await self._in_turns(self._stored_records(stored.start_offset, end), collect)
-        used = await self._in_turns(iter(latest.items()), lambda item: self.state.replay(*item))
-        self._run(self.state.finish_loading(self._now()))
+        latest = LatestRecords()
+        read = await self._in_turns(
+            self._stored_records(stored.start_offset, end), lambda item: latest.add(*item)
+        )
+        used = await self._replay(latest)
+        self._run(self._core.finish_loading(self._now()))
         self._schedule()
-        log.debug("groups of %s loaded: %d of %d records", self.replica.partition, used, read)
+        log.debug("%s is loaded: %d of %d records", self.replica.partition, used, read)
+
+    async def _replay(self, latest: LatestRecords) -> int:
+        """Hand what counts to the core; returns how many records that were."""
+        return await self._in_turns(latest.items(), lambda item: self._core.replay(*item))
 
     async def _in_turns(self, items: Iterator[T], use: Callable[[T], None]) -> int:
         """Use all of them, a few in a turn of the loop; returns how many there were."""
@@ -153,7 +183,7 @@ class PartitionCoordinator:
         if code is not ErrorCode.NONE:
             raise RefusedError(code)
 
-    def _stored_records(self, offset: Offset, end: Offset) -> Iterator[Record]:
+    def _stored_records(self, offset: Offset, end: Offset) -> Iterator[tuple[BatchHeader, Record]]:
         """Records below `end`. Each piece is looked up anew: the log's files may change between."""
         while offset < end:
             piece: list[bytes] = []
@@ -168,8 +198,10 @@ class PartitionCoordinator:
             if not piece:
                 return
             for batch in piece:
+                header = read_header(batch)
                 try:
-                    yield from read_records(batch)
+                    for record in read_records(batch):
+                        yield header, record
                 except BatchFormatError as error:
                     raise CorruptionError(f"{self.replica.partition}: {error}") from error
 
@@ -181,14 +213,14 @@ class PartitionCoordinator:
         Called until nothing is left: what is being written is answered when it is committed.
         """
         self._stop_loading()
-        if not self._is_over and not self.state.is_writing:
-            self._run(self.state.close(self._now()))
+        if not self._is_over and not self._core.is_writing:
+            self._run(self._core.close(self._now()))
 
     def resign(self, error: ErrorCode = ErrorCode.NOT_COORDINATOR) -> None:
         """Leadership is lost: answer everybody who waits, also for writes that may yet survive."""
         if self._is_over:
             return
-        self._run(self.state.close(self._now(), error))
+        self._run(self._core.close(self._now(), error))
         self._end()
         for waiting in self._waiting.values():
             if not waiting.done():
@@ -215,14 +247,14 @@ class PartitionCoordinator:
 
     # ---- requests
 
-    async def submit(self, make_event: Callable[[int], Event]) -> Result:
+    async def submit(self, make_event: Callable[[int], E]) -> R:
         """Hand in a request; `make_event` gets its id. The result may take a whole rebalance.
 
         Raises RefusedError if it can no longer be answered here.
         """
         self._request_ids += 1
         request_id = self._request_ids
-        waiting: asyncio.Future[Result] = self._loop.create_future()
+        waiting: asyncio.Future[R] = self._loop.create_future()
         self._waiting[request_id] = waiting
         try:
             self.handle(make_event(request_id))
@@ -230,8 +262,8 @@ class PartitionCoordinator:
         finally:
             self._waiting.pop(request_id, None)
 
-    def handle(self, event: Event) -> None:
-        self._run(self.state.handle(self._now(), event))
+    def handle(self, event: E) -> None:
+        self._run(self._core.handle(self._now(), event))
         self._schedule()
 
     # ---- effects and time
@@ -239,33 +271,63 @@ class PartitionCoordinator:
     def _now(self) -> float:
         return self._clock.monotonic()
 
-    def _run(self, effects: list[Effect]) -> None:
+    def _run(self, effects: list[F]) -> None:
         for effect in effects:
-            match effect:
-                case Reply(request_id=request_id, result=result):
-                    waiting = self._waiting.get(request_id)
-                    if waiting is not None and not waiting.done():
-                        waiting.set_result(result)
-                case Persist():
-                    self._persist(effect)
-                case _:
-                    assert_never(effect)
+            self._carry_out(effect)
 
-    def _persist(self, effect: Persist) -> None:
-        token = effect.token
+    @abstractmethod
+    def _carry_out(self, effect: F) -> None:
+        """Usually by `_answer` or `_persist`."""
+
+    @abstractmethod
+    def _persisted(self, token: int) -> E:
+        """The event that says so."""
+
+    @abstractmethod
+    def _persist_failed(self, token: int, code: ErrorCode) -> E:
+        """The event that says so."""
+
+    @abstractmethod
+    def _time_passed(self) -> E:
+        """The event that says so."""
+
+    @abstractmethod
+    def _client_error(self, code: ErrorCode) -> ErrorCode:
+        """An error of the log, as clients of the coordinator understand it."""
+
+    def _answer(self, request_id: int, result: R) -> None:
+        waiting = self._waiting.get(request_id)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(result)
+
+    def _persist(
+        self,
+        token: int,
+        records: Sequence[tuple[bytes, bytes | None]],
+        what: str,
+        *,
+        producer_id: ProducerId = NO_PRODUCER_ID,
+        producer_epoch: ProducerEpoch = NO_PRODUCER_EPOCH,
+    ) -> None:
+        """Append as one batch; within a producer's transaction if one is named."""
         if not self.is_current:
             self._loop.call_soon(self._refused, token, ErrorCode.NOT_LEADER_OR_FOLLOWER)
             return
         now = self._clock.wall_ms()
         data = bytearray(
-            build_batch([Record(Offset(0), now, key, value, []) for key, value in effect.records])
+            build_batch(
+                [Record(Offset(0), now, key, value, []) for key, value in records],
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                transactional=producer_id != NO_PRODUCER_ID,
+            )
         )
 
         def settled(code: ErrorCode) -> None:
             if self._is_over:
                 return
             if code is ErrorCode.NONE:
-                self.handle(Persisted(token=token))
+                self.handle(self._persisted(token))
             else:
                 self._lose(code)
 
@@ -275,7 +337,7 @@ class PartitionCoordinator:
             # Not from within the coordinator's own call: it hears of it in an event of its own.
             self._loop.call_soon(self._refused, token, error.code)
         except StorageError as error:
-            log.error("offsets of group %s were not stored: %s", effect.group_id, error)
+            log.error("%s could not be stored: %s", what, error)
             self._loop.call_soon(self._refused, token, ErrorCode.KAFKA_STORAGE_ERROR)
         else:
             self.replica.when_committed(proposal.end_offset, settled)
@@ -283,15 +345,15 @@ class PartitionCoordinator:
     def _refused(self, token: int, code: ErrorCode) -> None:
         """Nothing was appended, so the state and the log agree; the leader may well go on."""
         if not self._is_over:
-            self.handle(PersistFailed(token=token, error=code))
+            self.handle(self._persist_failed(token, code))
 
     def _lose(self, code: ErrorCode) -> None:
         """Something was appended and may be committed or not: the state is worth nothing now."""
-        self.resign(client_error(code))
+        self.resign(self._client_error(code))
         self._on_lost(self)
 
     def _schedule(self) -> None:
-        deadline = None if self._is_over else self.state.next_deadline()
+        deadline = None if self._is_over else self._core.next_deadline()
         if deadline is None:
             deadline = _NEVER
         if deadline == self._timer_at:
@@ -306,4 +368,4 @@ class PartitionCoordinator:
     def _tick(self) -> None:
         self._timer = None
         self._timer_at = _NEVER
-        self.handle(Tick())
+        self.handle(self._time_passed())

@@ -1,16 +1,14 @@
 """Owns the use cases of consumer groups: finds the coordinator of a group and asks it.
 
-A group's coordinator is the leader of the partition of `__consumer_offsets` that its id hashes to.
-The topic is created when the first group shows up. Coordinators follow leadership: `lead` loads
-one, `unlead` ends it, and clients are told to look for the other broker.
+A group's coordinator is the leader of the partition of `__consumer_offsets` that its id hashes to;
+where coordinators run, and since when, is `coordination.py`'s.
 """
 
 import asyncio
-import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import TypeVar, assert_never
 
 from moldau.groups.coordinator import Coordinator
 from moldau.groups.events import (
@@ -21,6 +19,9 @@ from moldau.groups.events import (
     DeleteOffsets,
     Event,
     OffsetToCommit,
+    Persisted,
+    PersistFailed,
+    Tick,
     TopicsDeleted,
 )
 from moldau.groups.results import (
@@ -28,35 +29,80 @@ from moldau.groups.results import (
     DeleteGroupsResult,
     DeleteOffsetsResult,
     DescribedGroup,
+    Effect,
     FetchOffsetsResult,
     ListedGroup,
+    Persist,
+    Reply,
     Result,
 )
+from moldau.groups.writes import client_error
 from moldau.metadata.image import CONSUMER_OFFSETS_TOPIC, Image, Topic
-from moldau.metadata.leaders import NO_LEADER, NO_LEADER_ID, Leader
+from moldau.metadata.leaders import Leader
 from moldau.model.clock import Clock
-from moldau.model.errors import CorruptionError, ErrorCode, RefusedError
+from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId, TopicPartition
-from moldau.service.coordinators import PartitionCoordinator
+from moldau.service.coordination import Coordination
+from moldau.service.coordinators import CoordinatorReplica, PartitionCoordinator
 from moldau.service.partitions import Hosted, Partitions
 from moldau.service.topics import TopicService
 
-log = logging.getLogger(__name__)
-
 R = TypeVar("R", bound=Result)
 
-_POLL_SECONDS = 0.02
-_POLLS_MAX = 100
-"""Two seconds: clients try again by themselves, but their first try shall do."""
 _IMAGE_RETRY_SECONDS = 5.0
 
 
-class GroupService:
+class GroupCoordinator(PartitionCoordinator[Event, Effect, Result]):
+    """The groups that are stored in one partition."""
+
+    def __init__(
+        self,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        coordinator: Coordinator,
+        replica: CoordinatorReplica,
+        turns: asyncio.Lock,
+        on_lost: Callable[["GroupCoordinator"], None],
+    ) -> None:
+        super().__init__(
+            loop=loop,
+            clock=clock,
+            core=coordinator,
+            replica=replica,
+            turns=turns,
+            on_lost=lambda _: on_lost(self),
+        )
+        self.state = coordinator
+        """For reads, which need no effects: describe, list, fetch offsets."""
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case Reply(request_id=request_id, result=result):
+                self._answer(request_id, result)
+            case Persist(token=token, records=records, group_id=group_id):
+                self._persist(token, records, f"offsets of group {group_id}")
+            case _:
+                assert_never(effect)
+
+    def _persisted(self, token: int) -> Event:
+        return Persisted(token=token)
+
+    def _persist_failed(self, token: int, code: ErrorCode) -> Event:
+        return PersistFailed(token=token, error=code)
+
+    def _time_passed(self) -> Event:
+        return Tick()
+
+    def _client_error(self, code: ErrorCode) -> ErrorCode:
+        return client_error(code)
+
+
+class GroupService(Coordination[GroupCoordinator]):
     """Consumer groups of this broker.
 
-    `leader_of` tells who leads a partition as far as this broker knows. `fresh_image` returns an
-    image that holds everything that was committed when it was called; it raises RefusedError while
-    there is none to be had. `on_defect` hears of a loading that failed as nobody foresaw.
+    `fresh_image` returns an image that holds everything that was committed when it was called; it
+    raises RefusedError while there is none to be had.
     """
 
     def __init__(
@@ -73,91 +119,34 @@ class GroupService:
         fresh_image: Callable[[], Awaitable[Image]],
         on_defect: Callable[[BaseException], None],
     ) -> None:
-        self._loop = loop
-        self._clock = clock
-        self._new_coordinator = new_coordinator
-        self._partitions = partitions
-        self._topics = topics
-        self._offsets_partitions = offsets_partitions
-        self._broker = broker
-        self._leader_of = leader_of
+        super().__init__(
+            loop=loop,
+            clock=clock,
+            topic=CONSUMER_OFFSETS_TOPIC,
+            partitions_wanted=offsets_partitions,
+            partitions=partitions,
+            topics=topics,
+            broker=broker,
+            leader_of=leader_of,
+            on_defect=on_defect,
+        )
+        self._new_state = new_coordinator
         self._fresh_image = fresh_image
-        self._on_defect = on_defect
-        self._coordinators: dict[int, PartitionCoordinator] = {}
-        self._turns = asyncio.Lock()
-        self._is_stopping = False
 
-    # ---- following leadership
-
-    def lead(self, index: int, hosted: Hosted) -> None:
-        """This broker leads that partition of the offsets topic and is ready: load its groups."""
-        if self._is_stopping:
-            return
-        current = self._coordinators.get(index)
-        if current is not None and current.replica is hosted.replica and current.is_current:
-            return
-        self.unlead(index)
-        coordinator = PartitionCoordinator(
+    def _new_coordinator(self, index: int, hosted: Hosted) -> GroupCoordinator:
+        return GroupCoordinator(
             loop=self._loop,
             clock=self._clock,
-            coordinator=self._new_coordinator(),
+            coordinator=self._new_state(),
             replica=hosted.replica,
             turns=self._turns,
             on_lost=partial(self._lost, index, hosted),
         )
-        self._coordinators[index] = coordinator
-        coordinator.loading = self._loop.create_task(self._load(index, hosted, coordinator))
-        coordinator.loading.add_done_callback(partial(self._load_ended, index, coordinator))
 
-    def unlead(self, index: int) -> None:
-        """This broker leads that partition no longer: answer who waits, and forget its groups."""
-        coordinator = self._coordinators.pop(index, None)
-        if coordinator is not None:
-            coordinator.resign()
+    async def _loaded(self, coordinator: GroupCoordinator) -> None:
+        await self._drop_deleted_topics(coordinator)
 
-    async def _load(self, index: int, hosted: Hosted, coordinator: PartitionCoordinator) -> None:
-        try:
-            await coordinator.load()
-        except RefusedError as error:
-            log.debug("groups of %s are not loaded: %s", hosted.replica.partition, error)
-            coordinator.loading = None
-            coordinator.resign()
-            self._lost(index, hosted, coordinator)
-        except CorruptionError as error:
-            # Its groups are refused: some of their offsets would be worse than none.
-            self._forget(index, coordinator)
-            self._partitions.take_offline(hosted, error)
-        else:
-            await self._drop_deleted_topics(coordinator)
-
-    def _load_ended(
-        self, index: int, coordinator: PartitionCoordinator, task: asyncio.Task[None]
-    ) -> None:
-        if task.cancelled() or (error := task.exception()) is None:
-            return
-        log.error("the groups of partition %d could not be loaded", index, exc_info=error)
-        self._forget(index, coordinator)
-        self._on_defect(error)
-
-    def _forget(self, index: int, coordinator: PartitionCoordinator) -> None:
-        if self._coordinators.get(index) is coordinator:
-            del self._coordinators[index]
-        coordinator.loading = None
-        coordinator.resign()
-
-    def _lost(self, index: int, hosted: Hosted, coordinator: PartitionCoordinator) -> None:
-        """It ended by itself. If this broker still leads after all, another one takes over."""
-        self._loop.call_soon(self._replace, index, hosted, coordinator)
-
-    def _replace(self, index: int, hosted: Hosted, coordinator: PartitionCoordinator) -> None:
-        if self._coordinators.get(index) is not coordinator:
-            return
-        del self._coordinators[index]
-        is_here = self._partitions.get(CONSUMER_OFFSETS_TOPIC, index) is hosted
-        if is_here and hosted.replica.is_ready:
-            self.lead(index, hosted)
-
-    async def _drop_deleted_topics(self, coordinator: PartitionCoordinator) -> None:
+    async def _drop_deleted_topics(self, coordinator: GroupCoordinator) -> None:
         """Topics may have been deleted when nobody led, or by a leader that did not get to it.
 
         Only a fresh image proves it: one that lags behind also lacks topics that are new, and what
@@ -182,100 +171,12 @@ class GroupService:
     def _unknown(names: frozenset[str], image: Image) -> frozenset[str]:
         return frozenset(name for name in names if image.topic(name) is None)
 
-    # ---- stop
-
-    def answer_waiting(self) -> None:
-        """The broker stops: nobody shall wait for members that never come."""
-        self._is_stopping = True
-        for coordinator in self._coordinators.values():
-            coordinator.answer_waiting()
-
-    def stop(self) -> None:
-        self._is_stopping = True
-        for coordinator in self._coordinators.values():
-            coordinator.stop()
-
-    # ---- finding the coordinator
-
-    async def ready(self) -> None:
-        """Make sure that there is a place to store offsets. Raises RefusedError if there is none.
-
-        Clients try again on its code; any other would end a consumer.
-        """
-        try:
-            await self._topics.ensure(
-                CONSUMER_OFFSETS_TOPIC, internal=True, partitions=self._offsets_partitions
-            )
-        except RefusedError as error:
-            raise RefusedError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from None
-
-    async def find_coordinator(self, group_id: str) -> BrokerId:
-        """The broker that serves the group, as far as is known here. Raises RefusedError."""
-        is_first = self._topics.image.topic(CONSUMER_OFFSETS_TOPIC) is None
-        await self.ready()
-        leader = await self._await_leader(group_id, is_first=is_first)
-        if leader.broker == NO_LEADER_ID:
-            raise RefusedError(
-                ErrorCode.COORDINATOR_NOT_AVAILABLE,
-                f"nobody leads the partition that stores the offsets of group {group_id!r}",
-            )
-        return leader.broker
-
-    async def _await_leader(self, group_id: str, *, is_first: bool) -> Leader:
-        """Who leads the group's partition. Waits shortly for what is about to be there.
-
-        That is a loading on this broker, and the first election of a topic that is new; any other
-        may take longer than the client's own pause between tries.
-        """
-        for _ in range(_POLLS_MAX):
-            topic = self._topics.image.topic(CONSUMER_OFFSETS_TOPIC)
-            if topic is None:
-                break
-            index = java_hash(group_id) % len(topic.partitions)
-            leader = self._leader_of(topic, index)
-            coordinator = self._coordinators.get(index)
-            is_coming = is_first
-            if coordinator is not None and not coordinator.state.loaded:
-                is_coming = True
-            elif leader.broker == self._broker and coordinator is None:
-                # Elected, and ready in a moment; or damaged, and others have not heard of it yet.
-                is_coming |= self._partitions.get(CONSUMER_OFFSETS_TOPIC, index) is not None
-            elif leader.broker != NO_LEADER_ID:
-                return leader
-            if not is_coming:
-                break
-            await asyncio.sleep(_POLL_SECONDS)
-        else:
-            if coordinator is not None:
-                # It takes its time to load, and clients ask it again until it is done.
-                return leader
-        return NO_LEADER
-
-    def _coordinator_of(self, group_id: str) -> PartitionCoordinator:
-        """Raises RefusedError if the group is not coordinated here."""
-        topic = self._topics.image.topic(CONSUMER_OFFSETS_TOPIC)
-        if topic is None:
-            raise RefusedError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        index = java_hash(group_id) % len(topic.partitions)
-        coordinator = self._coordinators.get(index)
-        if (
-            coordinator is None
-            or not coordinator.is_current
-            or self._partitions.get(CONSUMER_OFFSETS_TOPIC, index) is None
-        ):
-            raise RefusedError(
-                ErrorCode.NOT_COORDINATOR, f"the offsets of group {group_id!r} are not served here"
-            )
-        return coordinator
-
     # ---- requests
 
     async def ask(self, group_id: str, make_event: Callable[[int], Event], kind: type[R]) -> R:
         """Hand in a request about a group; `make_event` gets its id. Raises RefusedError."""
-        if self._topics.image.topic(CONSUMER_OFFSETS_TOPIC) is None:
-            await self.ready()
-            await self._await_leader(group_id, is_first=True)
-        result = await self._coordinator_of(group_id).submit(make_event)
+        coordinator = await self._coordinator_for(group_id)
+        result = await coordinator.submit(make_event)
         if not isinstance(result, kind):
             raise TypeError(
                 f"the coordinator answered {type(result).__name__}, not {kind.__name__}"
@@ -330,9 +231,7 @@ class GroupService:
         """The groups that this broker coordinates, by state and type if any are named."""
         states, group_types = list(states), list(group_types)
         found: list[ListedGroup] = []
-        for coordinator in self._coordinators.values():
-            if not coordinator.is_current:
-                continue
+        for coordinator in self._current():
             error, groups = coordinator.state.list_groups(states, group_types)
             if error is not ErrorCode.NONE:
                 return error, []
@@ -342,7 +241,7 @@ class GroupService:
     async def delete_groups(self, group_ids: Sequence[str]) -> dict[str, ErrorCode]:
         """Delete groups without members; an error per group."""
         errors: dict[str, ErrorCode] = {}
-        by_coordinator: dict[PartitionCoordinator, list[str]] = defaultdict(list)
+        by_coordinator: dict[GroupCoordinator, list[str]] = defaultdict(list)
         for group_id in group_ids:
             try:
                 by_coordinator[self._coordinator_of(group_id)].append(group_id)
@@ -429,12 +328,3 @@ class GroupService:
 
 def _delete_event(group_ids: tuple[str, ...], request_id: int) -> DeleteGroups:
     return DeleteGroups(request_id=request_id, group_ids=group_ids)
-
-
-def java_hash(text: str) -> int:
-    """The absolute value of Java's String.hashCode, by which Kafka places groups on partitions."""
-    value = 0
-    units = text.encode("utf-16-be")
-    for position in range(0, len(units), 2):
-        value = (31 * value + (units[position] << 8 | units[position + 1])) & 0xFFFFFFFF
-    return value & 0x7FFFFFFF

@@ -1,0 +1,86 @@
+"""Owns which records of a compacted log count when it is loaded: the last one of each key.
+
+Most are older, and are never looked into. Records that were written within a transaction count from
+its commit on; as if they had been written when they were, so a later record of the same key wins
+over them also if it was there before the commit.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from moldau.model.errors import CorruptionError
+from moldau.model.ids import Offset, ProducerEpoch, ProducerId
+from moldau.records.batch import BatchHeader
+from moldau.records.record import Record
+
+_COMMIT = 1
+_MARKER_KEY_BYTES = 4
+
+
+class PendingRecord(NamedTuple):
+    """A record of a transaction that is still open."""
+
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
+    key: bytes
+    value: bytes | None
+
+
+class LatestRecords:
+    """Takes all records of a log in their order; keeps those that count."""
+
+    def __init__(self) -> None:
+        self._latest: dict[bytes, bytes] = {}
+        self._pending: dict[ProducerId, dict[bytes, tuple[Offset, ProducerEpoch, bytes | None]]]
+        self._pending = {}
+
+    def add(self, header: BatchHeader, record: Record) -> None:
+        """Raises CorruptionError for a marker that cannot be read."""
+        if header.is_control:
+            self._end(header.producer_id, is_commit=is_commit_marker(record))
+        elif record.key is None:
+            return
+        elif header.is_transactional:
+            ours = self._pending.setdefault(header.producer_id, {})
+            ours.pop(record.key, None)
+            ours[record.key] = (record.offset, header.producer_epoch, record.value)
+        else:
+            self._put(record.key, record.value, record.offset)
+
+    def _end(self, producer_id: ProducerId, *, is_commit: bool) -> None:
+        ended = self._pending.pop(producer_id, {})
+        if is_commit:
+            for key, (offset, _, value) in ended.items():
+                self._put(key, value, offset)
+
+    def _put(self, key: bytes, value: bytes | None, offset: Offset) -> None:
+        if value is None:
+            self._latest.pop(key, None)
+        else:
+            self._latest[key] = value
+        if self._pending:
+            for theirs in self._pending.values():
+                if key in theirs and theirs[key][0] < offset:
+                    del theirs[key]
+
+    def items(self) -> Iterator[tuple[bytes, bytes]]:
+        """Of each key that was not deleted, the last value."""
+        return iter(self._latest.items())
+
+    def pending(self) -> Iterator[PendingRecord]:
+        """What counts once its transaction is committed; of each producer in the log's order."""
+        # Of several producers the older record first: whoever replays them keeps their order.
+        found = [
+            (offset, PendingRecord(producer_id, epoch, key, value))
+            for producer_id, records in self._pending.items()
+            for key, (offset, epoch, value) in records.items()
+        ]
+        found.sort(key=lambda item: item[0])
+        return iter([record for _, record in found])
+
+
+def is_commit_marker(record: Record) -> bool:
+    """Whether a record of a control batch commits; else it aborts. Raises CorruptionError."""
+    if record.key is None or len(record.key) < _MARKER_KEY_BYTES:
+        raise CorruptionError("a transaction's marker has no type")
+    return int.from_bytes(record.key[2:4], "big") == _COMMIT
