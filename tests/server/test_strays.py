@@ -1,4 +1,4 @@
-"""Logs that a crash left behind are deleted at the next start, and no others."""
+"""Logs that a crash left behind are set aside at the next start, and no others."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from moldau.testing.broker import Broker
 pytestmark = pytest.mark.system
 
 
-def test_a_log_that_nobody_knows_is_deleted_and_the_others_stay(tmp_path: Path) -> None:
+def test_a_log_that_nobody_knows_is_set_aside_and_the_others_stay(tmp_path: Path) -> None:
     with Broker(data_dir=tmp_path / "data") as broker, KafkaClient(broker.bootstrap) as client:
         client.create_topic("kept", partitions=2)
     (kept,) = (tmp_path / "data" / "topics" / "kept").iterdir()
@@ -21,6 +21,8 @@ def test_a_log_that_nobody_knows_is_deleted_and_the_others_stay(tmp_path: Path) 
         stray.mkdir(parents=True)
         (stray / "note").write_text("left behind")
     with Broker(data_dir=tmp_path / "data") as broker:
-        assert "deleting 2 logs" in broker.output
         assert sorted(path.name for path in kept.iterdir()) == ["0", "1"]
-        assert not unknown.parent.parent.exists()
+        assert not unknown.exists()
+        for stray in (f"strays/gone-{'0' * 31}7-0", f"strays/kept-{kept.name}-2"):
+            assert f"set aside: {stray}" in broker.output
+            assert (tmp_path / "data" / stray / "note").read_text() == "left behind"

@@ -69,6 +69,7 @@ class World:
         self.alive = {TWO, THREE}
         self.connected = {TWO, THREE}
         self.transfers: list[tuple[Any, BrokerId]] = []
+        self.caught_up = [ONE, TWO, THREE]
         self.transfer_refusal: RaftRefusal | None = None
         self.calls: list[tuple[BrokerId, int, bytes]] = []
         self.call_failure: RefusedError | None = None
@@ -81,7 +82,11 @@ class World:
             metadata=fake,
             metadata_members=lambda: self.members,
             partitions=SimpleNamespace(get=self._get),  # type: ignore[arg-type]
-            driver=SimpleNamespace(alive=self._alive, transfer=self._transfer),  # type: ignore[arg-type]
+            driver=SimpleNamespace(  # type: ignore[arg-type]
+                alive=self._alive,
+                transfer=self._transfer,
+                in_sync=lambda group, lag_ms_max: self.caught_up,
+            ),
             transport=fake,
             announcements=self.announcements,
         )
@@ -357,6 +362,17 @@ async def test_the_leader_here_hands_over_and_the_new_one_is_waited_for() -> Non
     assert not electing.done()
     world.replicas["t", 0] = FakeReplica(TWO, 5)
     await asyncio.wait_for(electing, 30)
+
+
+async def test_nothing_is_handed_over_to_a_broker_that_lags() -> None:
+    world = World()
+    world.replicas["t", 0] = FakeReplica(ONE, 4, is_ready=True)
+    world.announce(ONE, 4, ONE, TWO)
+    world.caught_up.remove(TWO)
+    with pytest.raises(RefusedError) as refusal:
+        await world.service.elect("t", 0, ElectionType.PREFERRED)
+    assert refusal.value.code is ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+    assert world.transfers == []
 
 
 async def test_a_leader_elsewhere_is_asked_to_hand_over() -> None:

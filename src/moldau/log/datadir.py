@@ -6,6 +6,7 @@
     metadata/       the log of the metadata group
     topics/<name>/<topic id>/<partition>/   one log each
     deleted/        logs of deleted topics on their way out
+    strays/         logs that the metadata does not know; kept until somebody looks
 
 A topic's id is in the path, so a topic that is deleted and made anew never sees its old files.
 """
@@ -30,6 +31,7 @@ METADATA_PATH: Final = "metadata"
 VOTES_PATH: Final = "votes"
 _TOPICS: Final = "topics"
 _DELETED: Final = "deleted"
+_STRAYS: Final = "strays"
 _IDENTITY: Final = "broker.json"
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _TOPIC_ID: Final = re.compile(r"[0-9a-f]{32}")
@@ -151,6 +153,17 @@ def list_partitions(files: Files) -> list[tuple[str, TopicId, PartitionIndex]]:
                     topic_id = TopicId(bytes.fromhex(text))
                     found.append((name, topic_id, PartitionIndex(int(number))))
     return found
+
+
+def set_aside(files: Files, name: str, topic_id: TopicId, partition: PartitionIndex) -> str:
+    """Move a log that belongs to nothing out of the way; returns where it is then."""
+    target = f"{_STRAYS}/{name}-{topic_id.hex()}-{int(partition)}"
+    files.makedirs(_STRAYS)
+    if files.exists(target):
+        # From an earlier time; the later one is what somebody may look for.
+        files.remove_tree(target)
+    files.rename(partition_path(name, topic_id, partition), target)
+    return target
 
 
 def _entries(files: Files, path: str) -> list[str]:

@@ -201,7 +201,7 @@ class BrokerServer:
         await registration.make()
         self._told_image = EMPTY_IMAGE
         self._follow_peers()
-        self._forget_strays()
+        self._set_strays_aside()
         self._keep(registration.keep())
         upkeep = self._make_upkeep()
         upkeep.check_disk()
@@ -335,10 +335,11 @@ class BrokerServer:
         if deleted:
             self._groups.topics_deleted(deleted)
 
-    def _forget_strays(self) -> None:
-        """Delete logs that a crash left behind, of partitions that are no longer here.
+    def _set_strays_aside(self) -> None:
+        """Move away logs that a crash left behind, of partitions that are no longer here.
 
-        Only now: the image holds this start's registration, and so all that was ever followed.
+        Only now: the image holds this start's registration, and so all that was ever followed. And
+        not for good: somebody may have restored metadata that is older than the logs.
         """
         image, me = self._metadata.image, self._broker_id
         strays = []
@@ -349,9 +350,9 @@ class BrokerServer:
                 for partition in topic.partitions
             ):
                 strays.append((name, topic_id, index))
-        if strays:
-            log.warning("deleting %d logs of partitions that are no longer here", len(strays))
-            self._partitions.forget_logs(strays)
+        for stray in strays:
+            log.warning("the metadata knows no such log here, it is set aside: %s",
+                        self._storage.set_aside(*stray))  # fmt: skip
 
     def on_leadership(self, replica: Replica) -> None:
         """Of the metadata group."""

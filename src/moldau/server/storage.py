@@ -13,6 +13,7 @@ from moldau.log.datadir import (
     partition_path,
     purge_deleted,
     read_identity,
+    set_aside,
     write_identity,
 )
 from moldau.log.disk import open_disk_log
@@ -78,6 +79,13 @@ class Storage:
             return list_partitions(self._files)
         except OSError as error:
             raise StorageError(f"{self._root} cannot be read: {error}") from error
+
+    def set_aside(self, topic: str, topic_id: TopicId, partition: PartitionIndex) -> str:
+        """Move a log where nobody looks for it; returns where. Raises StorageError."""
+        try:
+            return set_aside(self._files, topic, topic_id, partition)
+        except OSError as error:
+            raise StorageError(f"{topic}-{partition} could not be moved: {error}") from error
 
     def drop_log(self, topic: str, topic_id: TopicId, partition: PartitionIndex) -> None:
         """Delete the log of a partition that is no longer here."""

@@ -17,6 +17,7 @@ from moldau.metadata.image import Image
 from moldau.metadata.leaders import Announcement, Leader, Leaders
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId, Epoch, PartitionIndex, TopicId
+from moldau.model.limits import PARTITIONS_PER_TOPIC_MAX
 
 log = logging.getLogger(__name__)
 
@@ -189,6 +190,8 @@ class Announcements:
     def _note(self, sender: BrokerId, led: Iterable[Led]) -> None:
         announcements = []
         for entry in led:
+            if not 0 <= entry.partition < PARTITIONS_PER_TOPIC_MAX:
+                continue
             key = (TopicId(entry.topic_id), PartitionIndex(entry.partition))
             leader = Leader(sender, Epoch(entry.epoch))
             announcements.append(Announcement(*key, leader))

@@ -347,8 +347,14 @@ class ClusterService:
         hosted = self._partitions.get(topic.name, index) if topic is not None else None
         if hosted is None or not hosted.replica.is_leader:
             raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        group = hosted.replica.group
+        if taker not in self._driver.in_sync(group, ALIVE_MS):
+            # Nothing could be written until it has caught up.
+            raise RefusedError(
+                ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, f"broker {taker} has not caught up"
+            )
         try:
-            self._driver.transfer(hosted.replica.group, BrokerId(taker))
+            self._driver.transfer(group, BrokerId(taker))
         except RaftRefusal as error:
             raise RefusedError(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, str(error)) from None
         return b""
