@@ -306,7 +306,7 @@ THREE_BROKERS: list[Scenario] = [
     ),
     Scenario(
         name="19",
-        title="flip/truncate vote file, identity, metadata log, index",
+        title="flip/truncate vote file, identity, metadata log and snapshot, index",
         expected="refuses or relearns; deletes nothing",
         play=members.damaged_files,
         load=members.SMALL_SEGMENTS,

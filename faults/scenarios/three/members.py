@@ -181,12 +181,19 @@ def damaged_files(run: Run) -> None:
     victim.stop()
     root = victim.data_dir
     index = sorted((root / "topics" / TOPIC).glob("*/0/*.index"))
-    metadata = sorted((root / "metadata").glob("*.log"))
-    victims = [root / "votes", root / "broker.json", *metadata[:1], *index[:1]]
-    for path in victims:
+    metadata = root / "metadata"
+    for pattern in (
+        root / "votes",
+        root / "broker.json",
+        metadata / "*.log",
+        metadata / "*.snapshot",
+        *index[:1],
+    ):
         for kind, damage in (("flipped", flip_middle), ("shortened", shorten)):
             if run.quick and kind == "shortened":
                 continue
+            # A stop writes some of them anew, under another name.
+            (path, *_) = sorted(pattern.parent.glob(pattern.name))
             damage_files(run, victim, path, kind, damage)
             run.await_acks_of(everything(run))
     run.restart(victim)
