@@ -347,6 +347,13 @@ THREE_BROKERS: list[Scenario] = [
         load=three.LOAD,
     ),
     Scenario(
+        name="move",
+        title="SIGKILL while partitions move between four brokers",
+        expected="acked lost 0",
+        play=members.move_under_faults,
+        load=three.LOAD,
+    ),
+    Scenario(
         name="metadata",
         title="SIGKILL metadata leader while topics change",
         expected="acked changes last",

@@ -154,6 +154,17 @@ class Cluster:
                     return False
         return True
 
+    def is_settled(self) -> bool:
+        """Whether nobody says that a partition of the topic is to get or lose a replica."""
+        told = self.topologies()
+        return bool(told) and not any(
+            partition["adding"] or partition["removing"]
+            for topology in told.values()
+            for topic in topology["topics"]
+            if topic["name"] == self._topic
+            for partition in topic["partitions"]
+        )
+
     def replicas(self) -> dict[int, list[Path]]:
         """The data directories of all that run and shall hold a partition, by partition."""
         running = {node.number: node for node in self._awake()}

@@ -17,7 +17,7 @@ from faults.proxy import Link, LinkCounters, Proxies
 from moldau.testing.ports import free_ports
 
 CLIENTS: Final = "clients"
-NUMBER_MAX: Final = 5
+NUMBER_MAX: Final = 8
 """The highest number of a broker that may join."""
 _CONNECT_SECONDS_MAX: Final = 5.0
 _NEW_NETWORK: Final = 0x40000000

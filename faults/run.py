@@ -359,6 +359,10 @@ class Run:
             time.sleep(0.1)
         self.note("went on" if self.acks() >= before + 10 else "was unavailable")
 
+    def await_moves(self, seconds_max: float) -> float:
+        """Wait until no replica is on its way to another broker. Says so if one is."""
+        return self._await(self.cluster.is_settled, "moves do not end", seconds_max=seconds_max)
+
     def await_acks_by(self, producer: str, count: int) -> float:
         """The same for all that one producer sends."""
         path = self.home / f"{producer}.jsonl"

@@ -2,12 +2,14 @@
 
 import random
 import shutil
+import subprocess
+import sys
 import time
 from typing import Any
 
 from faults.network import name_of
 from faults.nodes import Node, NodeError
-from faults.run import TOPIC, Load, Run
+from faults.run import ROOT, TOPIC, Load, Run
 from faults.scenarios.damage import damage_files, flip, flip_middle, shorten
 from faults.scenarios.three.processes import BROKERS, everything, kill
 
@@ -22,6 +24,7 @@ RETENTION_LOAD = Load(
     expires=True,
 )
 _MOVE_SECONDS_MAX = 180.0
+_MOVE_COMMAND_SECONDS_MAX = 60.0
 _NEW_TOPIC = "faults-later"
 
 
@@ -95,10 +98,10 @@ def _holders(run: Run) -> set[int]:
 
 def change_under_faults(run: Run) -> None:
     """One joins and one leaves while others die and links are cut: nothing acked is lost."""
-    rng = random.Random(21)
+    rng = random.Random(run.seed)
     run.start_brokers(BROKERS, network="proxies")
     run.start_load()
-    for _ in range(1 if run.quick else 2):
+    for _ in range(1 if run.quick else 3):
         run.await_whole(120.0)
         run.await_acks_of(everything(run))
         members = [node for node in run.nodes if node.alive()]
@@ -134,6 +137,49 @@ def change_under_faults(run: Run) -> None:
     run.await_whole(120.0)
     run.await_acks_of(everything(run))
     run.finish()
+
+
+def move_under_faults(run: Run) -> None:
+    """Partitions move between four brokers all the time, while these die: nothing acked is lost."""
+    rng = random.Random(run.seed)
+    run.start_brokers(BROKERS + 1)
+    run.start_load()
+    asked = moved = kills = 0
+    for _ in range(5 if run.quick else 30):
+        run.await_acks_of(everything(run))
+        for partition in rng.sample(range(run.load.partitions), 2):
+            targets = rng.sample(range(1, BROKERS + 2), BROKERS)
+            asked += 1
+            moved += _move(run, partition, targets)
+        time.sleep(rng.uniform(0, 0.5))
+        victim = rng.choice(run.nodes)
+        run.fault("kill while partitions move", run.cluster.led_by(victim))
+        kill(run, victim)
+        kills += 1
+        run.await_acks_of(everything(run))
+        run.healed()
+        time.sleep(rng.uniform(0, 0.5))
+        run.restart(victim)
+    run.await_whole(120.0)
+    run.await_moves(120.0)
+    run.expect(moved > asked // 2, f"only {moved} of {asked} moves were taken")
+    run.proof(f"{moved} of {asked} moves taken, {kills} processes ended by signal 9")
+    run.finish()
+
+
+def _move(run: Run, partition: int, targets: list[int]) -> bool:
+    """Ask for a move as an operator does; whether the cluster took it."""
+    command = [sys.executable, "-m", "moldau", "partition", "move", f"{TOPIC}:{partition}"]
+    command += ["--to", ",".join(map(str, targets)), "--yes", "--no-wait"]
+    done = subprocess.run(
+        [*command, "--brokers", run.bootstrap],
+        capture_output=True,
+        text=True,
+        timeout=_MOVE_COMMAND_SECONDS_MAX,
+        check=False,
+        cwd=ROOT,
+    )
+    return done.returncode == 0
 
 
 def wiped(run: Run) -> None:
