@@ -15,6 +15,7 @@ from typing import assert_never
 from moldau.groups.config import GroupConfig
 from moldau.groups.events import (
     CommitOffsets,
+    CommitTransactionOffsets,
     DeleteGroups,
     DeleteOffsets,
     Event,
@@ -26,6 +27,8 @@ from moldau.groups.events import (
     Sync,
     Tick,
     TopicsDeleted,
+    TransactionEnded,
+    TransactionEnds,
 )
 from moldau.groups.group import Group
 from moldau.groups.invariants import check_invariants
@@ -46,9 +49,10 @@ from moldau.groups.results import (
 )
 from moldau.groups.syncing import Syncing
 from moldau.groups.timers import TimerKey, TimerKind
+from moldau.groups.transactional import TransactionalOffsets
 from moldau.groups.writes import Runtime
 from moldau.model.errors import ErrorCode
-from moldau.model.ids import TimestampMs, TopicPartition
+from moldau.model.ids import ProducerId, TimestampMs, TopicPartition
 
 _EXPIRY = TimerKey(TimerKind.EXPIRY)
 
@@ -67,6 +71,7 @@ class Coordinator:
         self._joining = Joining(self._runtime, self._rebalance, new_member_id)
         self._syncing = Syncing(self._runtime, self._rebalance)
         self._offsets = Offsets(self._runtime, self._rebalance)
+        self._transactional = TransactionalOffsets(self._runtime, self._offsets)
         self._unavailable = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
     # Life
@@ -78,6 +83,12 @@ class Coordinator:
             group = self._runtime.group(record.group_id)
             group.apply(record)
             self._runtime.forget_if_empty(group)
+
+    def replay_pending(self, producer_id: ProducerId, key: bytes, value: bytes | None) -> None:
+        """As `replay`, for a record of a transaction that is open; after all that are not."""
+        record = decode(key, value)
+        if record is not None:
+            self._transactional.replay(producer_id, record)
 
     def finish_loading(self, now: float) -> list[Effect]:
         """All records are replayed. Members go on where they were; their sessions begin anew."""
@@ -121,16 +132,36 @@ class Coordinator:
                 self._run_timers(now)
             case TopicsDeleted():
                 self._offsets.topics_deleted(now, event.topics)
+            case TransactionEnds():
+                self._transactional.ends(event.producer_id)
+            case TransactionEnded():
+                self._transactional.ended(event)
             case DeleteGroups():
                 Deletion(self._runtime, event).start(now)
-            case Join() | Sync() | Heartbeat() | Leave() | CommitOffsets() | DeleteOffsets():
+            case (
+                Join()
+                | Sync()
+                | Heartbeat()
+                | Leave()
+                | CommitOffsets()
+                | CommitTransactionOffsets()
+                | DeleteOffsets()
+            ):
                 return self._handle_group_request(now, event)
             case _:
                 assert_never(event)
         return self._runtime.take_effects()
 
     def _handle_group_request(
-        self, now: float, event: Join | Sync | Heartbeat | Leave | CommitOffsets | DeleteOffsets
+        self,
+        now: float,
+        event: Join
+        | Sync
+        | Heartbeat
+        | Leave
+        | CommitOffsets
+        | CommitTransactionOffsets
+        | DeleteOffsets,
     ) -> list[Effect]:
         # Offsets may belong to the group without a name: old simple consumers use it.
         needs_name = not isinstance(event, CommitOffsets | DeleteOffsets)
@@ -147,6 +178,8 @@ class Coordinator:
                 self._syncing.leave(now, event)
             case CommitOffsets():
                 self._offsets.commit(now, event)
+            case CommitTransactionOffsets():
+                self._transactional.commit(now, event)
             case DeleteOffsets():
                 self._offsets.delete(now, event)
         return self._runtime.take_effects()
@@ -195,16 +228,30 @@ class Coordinator:
         group = self._runtime.groups.get(group_id)
         if self._unavailable is not ErrorCode.NONE or group is None:
             return FetchOffsetsResult(error=self._unavailable, offsets={})
+        unstable = group.pending_partitions
         if partitions is None:
-            return FetchOffsetsResult(error=ErrorCode.NONE, offsets=dict(group.offsets))
+            return FetchOffsetsResult(
+                error=ErrorCode.NONE, offsets=dict(group.offsets), unstable=unstable
+            )
         stored = group.offsets
-        found = {partition: stored[partition] for partition in partitions if partition in stored}
-        return FetchOffsetsResult(error=ErrorCode.NONE, offsets=found)
+        wanted = list(partitions)
+        found = {partition: stored[partition] for partition in wanted if partition in stored}
+        return FetchOffsetsResult(
+            error=ErrorCode.NONE, offsets=found, unstable=unstable.intersection(wanted)
+        )
+
+    def transaction_guard(self) -> int:
+        """Taken before a transaction is looked at; if it ends after that, its offsets are late."""
+        return self._transactional.guard
 
     def offset_topics(self) -> frozenset[str]:
         """Topics that any group has offsets of."""
         groups = self._runtime.groups.values()
-        return frozenset(partition.topic for group in groups for partition in group.offsets)
+        return frozenset(
+            partition.topic
+            for group in groups
+            for partition in (*group.offsets, *group.pending_partitions)
+        )
 
     def describe(self, group_id: str) -> DescribedGroup:
         if self._unavailable is not ErrorCode.NONE:

@@ -7,7 +7,14 @@ not be reused while its reply is due. Every event with one gets exactly one Repl
 from msgspec import Struct
 
 from moldau.model.errors import ErrorCode
-from moldau.model.ids import NO_EPOCH, Epoch, Offset, TopicPartition
+from moldau.model.ids import (
+    NO_EPOCH,
+    Epoch,
+    Offset,
+    ProducerEpoch,
+    ProducerId,
+    TopicPartition,
+)
 
 NO_MEMBER_ID = ""
 NO_GENERATION = -1
@@ -89,6 +96,40 @@ class CommitOffsets(Struct, frozen=True, kw_only=True):
     """Versions 2 to 4 may ask for a retention of their own; -1 is the broker's."""
 
 
+class CommitTransactionOffsets(Struct, frozen=True, kw_only=True):
+    """TxnOffsetCommit: the offsets count once the producer's transaction is committed.
+
+    The shell has checked that the topics exist, and that the transaction includes the offsets of
+    this group; `guard` is what `transaction_guard()` said before it asked.
+    """
+
+    request_id: int
+    group_id: str
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
+    guard: int
+    member_id: str = NO_MEMBER_ID
+    generation: int = NO_GENERATION
+    instance_id: str | None = None
+    offsets: tuple[OffsetToCommit, ...] = ()
+
+
+class TransactionEnds(Struct, frozen=True, kw_only=True):
+    """The end of a producer's transaction is about to be written. No reply.
+
+    Offsets that are not in the log by now would come after the end, and stay open for ever.
+    """
+
+    producer_id: ProducerId
+
+
+class TransactionEnded(Struct, frozen=True, kw_only=True):
+    """The end of a producer's transaction is in the partition, and committed. No reply."""
+
+    producer_id: ProducerId
+    is_commit: bool
+
+
 class DeleteGroups(Struct, frozen=True, kw_only=True):
     request_id: int
     group_ids: tuple[str, ...]
@@ -131,6 +172,9 @@ Event = (
     | Heartbeat
     | Leave
     | CommitOffsets
+    | CommitTransactionOffsets
+    | TransactionEnds
+    | TransactionEnded
     | DeleteGroups
     | DeleteOffsets
     | TopicsDeleted

@@ -8,17 +8,25 @@ they ask.
 
 from collections import Counter, deque
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from moldau.groups.records import GroupsRecord, OffsetRecord, StoredGroup, StoredMember
 from moldau.groups.results import CommittedOffset, GroupState, JoinedMember
 from moldau.model.errors import ErrorCode
-from moldau.model.ids import TimestampMs, TopicPartition
+from moldau.model.ids import ProducerId, TimestampMs, TopicPartition
 
 if TYPE_CHECKING:
     from moldau.groups.writes import Write
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
+
+
+class PendingOffset(NamedTuple):
+    """An offset that counts once a transaction is committed."""
+
+    value: CommittedOffset
+    number: int
+    """Its place in the order of the log."""
 
 
 class Member:
@@ -96,11 +104,13 @@ class Group:
         "new_member_added",
         "offsets",
         "pending",
+        "pending_offsets",
         "protocol_name",
         "protocol_type",
         "state",
         "static",
         "stored",
+        "stored_count",
         "waiting",
         "writing",
     )
@@ -121,6 +131,9 @@ class Group:
         """Not None during the first join phase of an empty group: how often it may be extended."""
         self.new_member_added = False
         self.offsets: dict[TopicPartition, CommittedOffset] = {}
+        self.pending_offsets: dict[ProducerId, dict[TopicPartition, PendingOffset]] = {}
+        """Of transactions that are open, by their producer."""
+        self.stored_count = 0
         self.stored: StoredGroup | None = None
         self.writing: int | None = None
         """Token of the one write under way."""
@@ -129,12 +142,45 @@ class Group:
     def apply(self, record: GroupsRecord) -> None:
         """A committed record; the only change of durable state."""
         if isinstance(record, OffsetRecord):
+            self.stored_count += 1
+            self._supersede(record.partition, self.stored_count)
             if record.value is None:
                 self.offsets.pop(record.partition, None)
             else:
                 self.offsets[record.partition] = record.value
         else:
             self.stored = record.value
+
+    def apply_pending(self, producer_id: ProducerId, record: GroupsRecord) -> None:
+        """A committed record within a transaction, which itself is open."""
+        if isinstance(record, OffsetRecord) and record.value is not None:
+            self.stored_count += 1
+            pending = self.pending_offsets.setdefault(producer_id, {})
+            pending[record.partition] = PendingOffset(record.value, self.stored_count)
+
+    def end_transaction(self, producer_id: ProducerId, *, is_commit: bool) -> None:
+        """The end is in the log. An offset that was stored after a pending one has replaced it."""
+        ended = self.pending_offsets.pop(producer_id, {})
+        if is_commit:
+            for partition, (value, number) in ended.items():
+                self._supersede(partition, number)
+                self.offsets[partition] = value
+
+    def _supersede(self, partition: TopicPartition, number: int) -> None:
+        """Compaction keeps only the last record of a key, so an older one can never count."""
+        for producer_id, pending in list(self.pending_offsets.items()):
+            found = pending.get(partition)
+            if found is not None and found.number < number:
+                del pending[partition]
+                if not pending:
+                    del self.pending_offsets[producer_id]
+
+    @property
+    def pending_partitions(self) -> frozenset[TopicPartition]:
+        """Those for which a transaction holds an offset."""
+        return frozenset(
+            partition for pending in self.pending_offsets.values() for partition in pending
+        )
 
     def restore(self) -> None:
         """Members and generation as they were stored; called once, after loading."""
@@ -180,6 +226,7 @@ class Group:
             self.state is GroupState.EMPTY
             and not self.pending
             and not self.offsets
+            and not self.pending_offsets
             and self.stored is None
             and self.writing is None
             and not self.waiting

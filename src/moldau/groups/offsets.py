@@ -94,7 +94,8 @@ class Offsets:
         for group in list(self.runtime.groups.values()):
             # A write under way may be a commit to such a topic: it is looked at after that.
             if group.writing is not None or any(
-                partition.topic in topics for partition in group.offsets
+                partition.topic in topics
+                for partition in (*group.offsets, *group.pending_partitions)
             ):
                 self.runtime.submit(now, group, RemoveOffsets(self.runtime, group, topics=topics))
 

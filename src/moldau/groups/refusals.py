@@ -4,6 +4,7 @@ from typing import assert_never
 
 from moldau.groups.events import (
     CommitOffsets,
+    CommitTransactionOffsets,
     DeleteGroups,
     DeleteOffsets,
     Event,
@@ -15,6 +16,8 @@ from moldau.groups.events import (
     Sync,
     Tick,
     TopicsDeleted,
+    TransactionEnded,
+    TransactionEnds,
 )
 from moldau.groups.results import (
     CommitResult,
@@ -46,13 +49,15 @@ def refusal(event: Event, error: ErrorCode) -> list[Effect]:
             result = HeartbeatResult(error=ErrorCode.NONE if loading else error)
         case Leave():
             result = LeaveResult(error=error)
-        case CommitOffsets():
+        case CommitOffsets() | CommitTransactionOffsets():
             result = CommitResult(errors=tuple((o.partition, error) for o in event.offsets))
         case DeleteGroups():
             result = DeleteGroupsResult(errors=tuple((one, error) for one in event.group_ids))
         case DeleteOffsets():
             result = DeleteOffsetsResult(error=error)
-        case TopicsDeleted() | Tick() | Persisted() | PersistFailed():
+        case TopicsDeleted() | TransactionEnds() | TransactionEnded():
+            return []
+        case Tick() | Persisted() | PersistFailed():
             return []
         case _:
             assert_never(event)

@@ -36,7 +36,8 @@ class RemoveOffsets(Write):
     def decide(self, now: float) -> list[GroupsRecord]:
         group = self._group
         if self._choose is None:
-            removed = [partition for partition in group.offsets if partition.topic in self._topics]
+            known = dict.fromkeys((*group.offsets, *sorted(group.pending_partitions)))
+            removed = [partition for partition in known if partition.topic in self._topics]
         else:
             removed = list(self._choose(group))
         records: list[GroupsRecord] = [
@@ -49,6 +50,7 @@ class RemoveOffsets(Write):
             and group.state is GroupState.EMPTY
             and group.stored is not None
             and not group.pending
+            and not group.pending_offsets
         ):
             records.append(GroupRecord(group_id=group.group_id, value=None))
         return records
@@ -111,7 +113,7 @@ class DeleteGroup(Write):
             return []
         records: list[GroupsRecord] = [
             OffsetRecord(group_id=group.group_id, partition=partition, value=None)
-            for partition in group.offsets
+            for partition in dict.fromkeys((*group.offsets, *sorted(group.pending_partitions)))
         ]
         if group.stored is not None:
             records.append(GroupRecord(group_id=group.group_id, value=None))

@@ -6,9 +6,18 @@ from enum import StrEnum
 from msgspec import Struct
 
 from moldau.model.errors import ErrorCode
-from moldau.model.ids import NO_EPOCH, Epoch, Offset, TimestampMs, TopicPartition
+from moldau.model.ids import (
+    NO_EPOCH,
+    Epoch,
+    Offset,
+    ProducerEpoch,
+    ProducerId,
+    TimestampMs,
+    TopicPartition,
+)
 
 NO_OFFSET = Offset(-1)
+NO_PRODUCER = (ProducerId(-1), ProducerEpoch(-1))
 
 
 class GroupState(StrEnum):
@@ -116,6 +125,8 @@ class Persist(Struct, frozen=True, kw_only=True):
     token: int
     group_id: str
     records: tuple[tuple[bytes, bytes | None], ...]
+    producer: tuple[ProducerId, ProducerEpoch] = NO_PRODUCER
+    """Whose transaction the records belong to, if any."""
 
 
 Effect = Reply | Persist
@@ -136,6 +147,8 @@ class FetchOffsetsResult(Struct, frozen=True, kw_only=True):
 
     error: ErrorCode
     offsets: Mapping[TopicPartition, CommittedOffset]
+    unstable: frozenset[TopicPartition] = frozenset()
+    """Partitions for which an open transaction holds another offset; a client may want to wait."""
 
 
 class DescribedMember(Struct, frozen=True, kw_only=True):

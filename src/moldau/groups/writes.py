@@ -13,10 +13,10 @@ from typing import Final
 from moldau.groups.config import GroupConfig
 from moldau.groups.group import Group
 from moldau.groups.records import GroupsRecord, encode
-from moldau.groups.results import Effect, Persist, Reply, Result
+from moldau.groups.results import NO_PRODUCER, Effect, Persist, Reply, Result
 from moldau.groups.timers import Timers
 from moldau.model.errors import ErrorCode
-from moldau.model.ids import TimestampMs
+from moldau.model.ids import ProducerEpoch, ProducerId, TimestampMs
 
 TOO_LARGE: Final = frozenset(
     {
@@ -33,6 +33,8 @@ class Write(ABC):
 
     __slots__ = ()
     mergeable: bool = False
+    producer: tuple[ProducerId, ProducerEpoch] = NO_PRODUCER
+    """Whose transaction the records belong to; one that names a producer is never merged."""
 
     @abstractmethod
     def decide(self, now: float) -> list[GroupsRecord]:
@@ -97,8 +99,12 @@ class Runtime:
         batch = self._finish(token)
         if batch is None:
             return
+        producer = batch.writes[0].producer
         for record in batch.records:
-            batch.group.apply(record)
+            if producer == NO_PRODUCER:
+                batch.group.apply(record)
+            else:
+                batch.group.apply_pending(producer[0], record)
         for write in batch.writes:
             write.committed(now)
         self._write_next(now, batch.group)
@@ -143,7 +149,12 @@ class Runtime:
                 continue
             self._batches[token] = _Batch(group, writes, records)
             self._effects.append(
-                Persist(token=token, group_id=group.group_id, records=tuple(encoded))
+                Persist(
+                    token=token,
+                    group_id=group.group_id,
+                    records=tuple(encoded),
+                    producer=writes[0].producer,
+                )
             )
         self.forget_if_empty(group)
 
