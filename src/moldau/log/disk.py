@@ -56,7 +56,7 @@ class DiskLog(CleaningLog):
     """The log of one partition in files. Not thread-safe: one owner, one thread."""
 
     _places: dict[Offset, tuple[Segment, int]] | None = None
-    _bound: tuple[Offset, Segment, int] | None = None
+    _bound: tuple[Offset, Segment, tuple[Offset, int]] | None = None
     _loaded: list[Segment] | None = None
 
     # ---- reading
@@ -73,12 +73,15 @@ class DiskLog(CleaningLog):
                     ErrorCode.OFFSET_OUT_OF_RANGE,
                     f"offset {offset} is not within {self.start_offset} to {end_offset}",
                 )
-            place = self._locate(offset)
-        segment, position = place
+            segment = self._segment_of(offset)
+            first_offset, position = segment.position_of(offset)
+        else:
+            segment, position = place
+            first_offset = offset
         if end_offset >= segment.end_offset:
             next_offset, limit = segment.end_offset, segment.position
         else:
-            next_offset, limit = end_offset, self._bound_position(segment, end_offset)
+            next_offset, limit = self._bound_position(segment, end_offset)
         if position >= limit:
             return _NOTHING
         if limit - position > bytes_max:
@@ -92,19 +95,19 @@ class DiskLog(CleaningLog):
             del places[next(iter(places))]
         places[next_offset] = (segment, limit)
         size = limit - position
-        return LogRead(FileSlice(segment.file(), position, size), size, next_offset)
+        return LogRead(FileSlice(segment.file(), position, size), size, next_offset, first_offset)
 
-    def _bound_position(self, segment: Segment, end_offset: Offset) -> int:
-        """Position of end_offset, the last batch boundary that may be read. All readers share it,
-        so the last one is remembered."""
+    def _bound_position(self, segment: Segment, end_offset: Offset) -> tuple[Offset, int]:
+        """The last batch boundary that may be read, and its position: end_offset, unless a batch
+        that compaction left reaches over it. All readers share it, so it is remembered."""
         bound = self._bound
         if bound is not None and bound[0] == end_offset and bound[1] is segment:
             return bound[2]
         if end_offset == self._synced_offset and segment is self._active and self._synced_position:
-            return self._synced_position
-        position = segment.position_of(end_offset)[1]
-        self._bound = (end_offset, segment, position)
-        return position
+            return end_offset, self._synced_position
+        place = segment.position_of(end_offset)
+        self._bound = (end_offset, segment, place)
+        return place
 
     def _segment_of(self, offset: Offset) -> Segment:
         """The segment that holds `offset`; the active one at the end."""

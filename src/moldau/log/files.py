@@ -17,6 +17,7 @@ BUFFERS_PER_WRITE_MAX = 1024
 """IOV_MAX of Linux: more buffers than this fail with EINVAL."""
 REPLACEMENT_SUFFIX = ".tmp"
 """Left over by a crash, a file with this ending is no data and is overwritten next time."""
+_REMOVE_TRIES = 10
 _FILE_MODE = 0o640
 _DIRECTORY_MODE = 0o750
 
@@ -165,8 +166,17 @@ class OsFiles:
         target = self._resolve(path)
         if target == self._root:
             raise PermissionError(errno.EPERM, "the data directory itself is not removed", target)
-        with suppress(FileNotFoundError):
-            shutil.rmtree(target)
+        for tries_left in range(_REMOVE_TRIES - 1, -1, -1):
+            try:
+                shutil.rmtree(target)
+                return
+            except FileNotFoundError:
+                if not os.path.exists(target):
+                    return
+            except OSError as error:
+                # The cleaner's process may just have made another file in it.
+                if error.errno != errno.ENOTEMPTY or not tries_left:
+                    raise
 
     def sync_dir(self, path: str) -> None:
         _sync_directory(self._resolve(path))

@@ -80,6 +80,8 @@ class LogRead(NamedTuple):
     size: int
     next_offset: Offset = Offset(-1)
     """Where to read on; -1 if there was nothing."""
+    first_offset: Offset = Offset(-1)
+    """Where the first batch begins: at the offset asked for, or before it."""
 
 
 class TimestampedOffset(NamedTuple):

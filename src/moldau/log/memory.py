@@ -158,7 +158,7 @@ class MemoryLog:
 
     def read(self, offset: Offset, bytes_max: int, end_offset: Offset) -> LogRead:
         self._check_range(offset, end_offset)
-        place = self._place(offset)
+        first = place = self._place(offset)
         taken: list[bytes] = []
         size = 0
         while place < len(self._batches) and self._headers[place].next_offset <= end_offset:
@@ -170,7 +170,8 @@ class MemoryLog:
             place += 1
         if not taken:
             return LogRead(b"", 0)
-        return LogRead(b"".join(taken), size, self._headers[place - 1].next_offset)
+        next_offset = self._headers[place - 1].next_offset
+        return LogRead(b"".join(taken), size, next_offset, self._bases[first])
 
     def batches(self, offset: Offset) -> Iterator[bytes]:
         yield from self._batches[self._place(offset) :]

@@ -9,6 +9,7 @@ from moldau.raft.messages import AppendAnswered, Pong, VoteAsked
 from moldau.replica.beats import Beats
 from moldau.replica.damage import check_own, tell_leader
 from moldau.replica.effects import Effects
+from moldau.replica.fillers import split_for
 from moldau.replica.flusher import Flusher
 from moldau.replica.group import Group
 from moldau.replica.peer import Peer
@@ -57,6 +58,7 @@ class Receiver:
                 self._receive(peer, group, parcel)
 
     def _receive(self, peer: Peer, group: Group, parcel: Parcel) -> None:
+        parcel = split_for(parcel, group.log)
         message = parcel.message
         if isinstance(message, DamageTold):
             self._check_own(group, message)
