@@ -12,10 +12,12 @@ from moldau.log.disk import read_slice
 from moldau.log.interface import ControlEntry, ControlKind, LogStart, PartitionLog
 from moldau.model.errors import CorruptionError
 from moldau.model.ids import Epoch, Offset, RaftIndex
-from moldau.model.slices import Chunk
+from moldau.model.slices import Chunk, FileSlice
 from moldau.net.outgoing import SENDFILE_BYTES_MIN
 from moldau.raft.membership import Members, decode_members
 from moldau.records.batch import BatchHeader
+from moldau.records.compact import is_filler
+from moldau.replica.fillers import trim_front
 from moldau.replica.peer_codec import (
     BatchRun,
     Part,
@@ -84,6 +86,9 @@ class GroupLog:
             return index
         offset = self.log.offset_of(index)
         header = next(self.log.headers(offset))
+        if is_filler(header):
+            # It is split wherever somebody wants to begin.
+            return index
         return RaftIndex(index - (offset - header.base_offset))
 
     def members(self, before: RaftIndex) -> tuple[RaftIndex, Members]:
@@ -178,12 +183,19 @@ class GroupLog:
             read = log.read(offset, max(1, bytes_max - size), limit)
             if not read.size:
                 raise CorruptionError(f"nothing at offset {offset} of a log up to {limit}")
-            head = encode_batches_head(read.size)
+            pieces: list[Chunk] = [read.data]
+            read_bytes = read.size
+            if index == start and read.first_offset < log.offset_of(index):
+                pieces, read_bytes = trim_front(read, log.offset_of(index))
+            head = encode_batches_head(read_bytes)
             chunks.append(head)
             # Small pieces are read now: the log may be cut before the socket takes them.
-            is_small = read.size < SENDFILE_BYTES_MIN
-            chunks.append(read_slice(read.data) if is_small else read.data)
-            size += len(head) + read.size
+            is_small = read_bytes < SENDFILE_BYTES_MIN
+            chunks += [
+                read_slice(piece) if is_small and isinstance(piece, FileSlice) else piece
+                for piece in pieces
+            ]
+            size += len(head) + read_bytes
             index = RaftIndex(read.next_offset + log.start.control_count + place)
         return Reading(chunks, size, index)
 
