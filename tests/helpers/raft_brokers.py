@@ -3,7 +3,7 @@
 import asyncio
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from moldau.log.disk import open_disk_log, read_slice
@@ -28,6 +28,7 @@ from moldau.raft.core import RaftCore
 from moldau.raft.events import Role
 from moldau.raft.membership import Members
 from moldau.records.batch import BatchHeader
+from moldau.records.control import EndMarker
 from moldau.replica.driver import Driver
 from moldau.replica.flusher import Flusher, FlushHandle
 from moldau.replica.group import Group
@@ -88,7 +89,9 @@ class Owner:
         assert self.commit >= group.log.offset_of(index)
         self.controls.append((kind, payload, index))
 
-    def on_stored(self, group: Group, headers: list[BatchHeader]) -> None:
+    def on_stored(
+        self, group: Group, headers: list[BatchHeader], markers: Mapping[Offset, EndMarker]
+    ) -> None:
         self.stored += headers
 
     def on_truncated(self, group: Group, offset: Offset) -> None:

@@ -37,6 +37,7 @@ from moldau.replica.peer_codec import (
     encode_batches_head,
     encode_control,
 )
+from moldau.replica.producer_snapshot import encode_producers
 from moldau.replica.replica import Replica
 from moldau.testing.logs import append
 from moldau.testing.replicas import (
@@ -266,7 +267,7 @@ async def test_a_refused_batch_leaves_no_trace() -> None:
 async def test_sequences_survive_a_restart_from_snapshot_and_headers() -> None:
     world = await World.make(FlushPolicy.NEVER)
     propose(world.replica, make_batch(b"a", producer=4, sequence=0))
-    world.log.save_snapshot(world.log.end_offset, world.replica.producers.encode())
+    world.log.save_snapshot(world.log.end_offset, encode_producers(world.replica.producers))
     propose(world.replica, make_batch(b"b", producer=4, sequence=1))
     again = await world.restart()
     assert propose(again, make_batch(b"a", producer=4, sequence=0)).base_offset == 0
@@ -643,11 +644,11 @@ async def test_a_producer_snapshot_is_taken_after_much_data_and_not_before(
     assert world.log.load_snapshot() is None
     propose(world.replica, make_batch(bytes(1000), producer=4, sequence=1))
     world.replica.snapshot_if_due()
-    assert world.log.load_snapshot() == (2, world.replica.producers.encode())
+    assert world.log.load_snapshot() == (2, encode_producers(world.replica.producers))
     propose(world.replica, make_batch(b"b", producer=4, sequence=2))
     world.replica.snapshot_if_due()
     known = world.replica.producers.below(Offset(2))
-    assert world.log.load_snapshot() == (2, known.encode())
+    assert world.log.load_snapshot() == (2, encode_producers(known))
     world.stop()
 
 

@@ -436,7 +436,7 @@ async def test_more_copies_than_there_are_voters_are_never_reached_and_cost_one_
         leader.replica.copies_min = 2
         told: list[ErrorCode] = []
         looks = 0
-        look = leader.replica._copied_end
+        look = leader.replica._copies.end
 
         def count() -> int:
             nonlocal looks
@@ -447,7 +447,7 @@ async def test_more_copies_than_there_are_voters_are_never_reached_and_cost_one_
         for end in ends:
             leader.replica.when_acknowledged(end, told.append)
         await until(lambda: leader.replica.high_watermark == ends[-1], "the commit")
-        leader.replica._copied_end = count  # type: ignore[method-assign]
+        leader.replica._copies.end = count  # type: ignore[method-assign]
         await asyncio.sleep(0.1)
         assert (told, 0 < looks < 50) == ([], True)
         leader.replica.copies_min = 1

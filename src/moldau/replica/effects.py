@@ -15,6 +15,7 @@ from moldau.raft.membership import NO_BROKER, encode_members
 from moldau.raft.messages import Snapshot
 from moldau.replica.flusher import Flusher
 from moldau.replica.group import Group
+from moldau.replica.markers import read_markers
 from moldau.replica.peer import Peer
 from moldau.replica.peer_codec import ControlPart, encode_append, encode_message, encode_snapshot
 from moldau.replica.vote_writer import VoteWriter
@@ -103,7 +104,8 @@ class Effects:
                     group.has_controls = True
         group.flush_handle.unflushed_bytes += size
         if headers:
-            group.news.append(partial(group.owner.on_stored, group, headers))
+            markers = read_markers(parcel.parts)
+            group.news.append(partial(group.owner.on_stored, group, headers, markers))
 
     def _truncate(self, group: Group, end: RaftIndex) -> None:
         self._unsend_files()

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
 from moldau.log.interface import ControlKind, FlushPolicy, PartitionLog
@@ -13,6 +13,7 @@ from moldau.raft.events import Event, Role
 from moldau.raft.membership import Members
 from moldau.raft.progress import FOREVER, PeerState, Progress
 from moldau.records.batch import BatchHeader
+from moldau.records.control import EndMarker
 from moldau.replica.flusher import FlushHandle
 from moldau.replica.log_view import GroupLog
 from moldau.replica.peer_codec import GroupKey, Parcel
@@ -42,8 +43,10 @@ class GroupOwner(Protocol):
         """
         ...
 
-    def on_stored(self, group: "Group", headers: list[BatchHeader]) -> None:
-        """Batches of the leader are in the log."""
+    def on_stored(
+        self, group: "Group", headers: list[BatchHeader], markers: Mapping[Offset, EndMarker]
+    ) -> None:
+        """Batches of the leader are in the log; what the control batches among them say."""
         ...
 
     def on_truncated(self, group: "Group", offset: Offset) -> None:

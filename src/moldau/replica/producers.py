@@ -1,22 +1,34 @@
-"""Owns what a partition remembers of idempotent producers: the last five batches of each.
+"""Owns what a partition remembers of its producers: last batches, epochs, open transactions.
 
 A producer numbers its records per partition. A batch that repeats one of the last five is a retry
 whose reply was lost: it is answered with the offset of the original. A gap means that something
-was lost on the way, and is refused. The state follows *appended* batches, so it is rebuilt from
-the log's headers, from the last snapshot on, and goes back when a log is cut.
+was lost on the way, and is refused.
+
+The first transactional batch of a producer opens a transaction here, the marker that its
+coordinator has written ends it. From the first offset of the oldest transaction on, nothing is
+stable: neither what is open, nor what was ended by a marker that is not committed yet.
+
+The state follows *appended* batches, so it is rebuilt from the log's headers and markers, from the
+last snapshot on, and goes back when a log is cut.
 """
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, NamedTuple
 
-import msgspec
-
-from moldau.model.errors import CorruptionError, ErrorCode, RefusedError
+from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import Offset, ProducerEpoch, ProducerId, TimestampMs
-from moldau.records.batch import BatchHeader
+from moldau.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader
+from moldau.records.control import EndMarker
+from moldau.replica.aborted import AbortedList
 
 REMEMBERED_BATCHES = 5
+NO_TRANSACTION: Final = Offset(-1)
+NO_COORDINATOR: Final = -1
+RISING_VERSION: Final = 2
+"""From this version of transactions on, each marker bears an epoch above that of its batches."""
 _SEQUENCE_MASK = 0x7FFFFFFF
+_NO_MARKER: Final = Offset(-1)
 
 
 class RememberedBatch(NamedTuple):
@@ -32,12 +44,23 @@ class RememberedBatch(NamedTuple):
 class ProducerState:
     """The newest epoch of one producer and its last batches, oldest first."""
 
-    __slots__ = ("batches", "epoch", "seen_at")
+    __slots__ = ("batches", "coordinator_epoch", "epoch", "first", "seen_at")
 
     def __init__(self, epoch: ProducerEpoch, seen_at: TimestampMs) -> None:
         self.epoch = epoch
         self.seen_at = seen_at
         self.batches: list[RememberedBatch] = []
+        self.first = NO_TRANSACTION
+        """Where its open transaction begins here."""
+        self.coordinator_epoch = NO_COORDINATOR
+        """Of its last marker."""
+
+
+class Ended(NamedTuple):
+    """A transaction whose marker is not known to be committed."""
+
+    marker: Offset
+    first: Offset
 
 
 class ProducerTable:
@@ -45,12 +68,45 @@ class ProducerTable:
 
     def __init__(self) -> None:
         self._states: dict[ProducerId, ProducerState] = {}
+        self._open: dict[Offset, ProducerId] = {}
+        """Open transactions by their first offset, oldest first."""
+        self._unstable: dict[Offset, None] = {}
+        """First offsets of those and of `ended`, lowest first."""
+        self.ended: deque[Ended] = deque()
+        self.first_unstable: Offset | None = None
+        self.last_marker = _NO_MARKER
+        self.aborted = AbortedList()
 
     def __len__(self) -> int:
         return len(self._states)
 
+    def __iter__(self) -> Iterator[tuple[ProducerId, ProducerState]]:
+        return iter(self._states.items())
+
     def get(self, producer: ProducerId) -> ProducerState | None:
         return self._states.get(producer)
+
+    def is_open(self, producer: ProducerId, epoch: ProducerEpoch) -> bool:
+        """Whether it has an open transaction here, and is still in that epoch."""
+        state = self._states.get(producer)
+        return state is not None and state.first >= 0 and state.epoch == epoch
+
+    def may_open(self, header: BatchHeader) -> bool:
+        """Whether a transactional batch would open a transaction: no retry, nor of an old epoch."""
+        state = self._states.get(header.producer_id)
+        if state is None or state.epoch < header.producer_epoch:
+            return True
+        if state.first >= 0 or state.epoch > header.producer_epoch:
+            return False
+        span = header.base_sequence, header.last_sequence
+        return not any(batch[:2] == span for batch in state.batches if batch.base_sequence >= 0)
+
+    @property
+    def open_first(self) -> Offset | None:
+        """Where the oldest open transaction begins."""
+        return next(iter(self._open), None)
+
+    # ---- checks
 
     def check(self, header: BatchHeader) -> RememberedBatch | None:
         """The original, if the batch is a retry of it; None if it is the next one.
@@ -62,43 +118,91 @@ class ProducerTable:
             # Unknown here, perhaps expired: any sequence may start (KIP-360).
             return None
         if header.producer_epoch < state.epoch:
-            raise RefusedError(
-                ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"producer {header.producer_id} has epoch {state.epoch}, "
-                f"the batch {header.producer_epoch}",
-            )
+            _refuse_epoch(header.producer_id, header.producer_epoch, state.epoch, "the batch")
+        sequence = header.base_sequence
+        if sequence < 0:
+            # Written by a coordinator, which numbers nothing.
+            return None
         if header.producer_epoch > state.epoch:
-            if header.base_sequence != 0:
+            if sequence != 0:
                 raise RefusedError(
                     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                    f"epoch {header.producer_epoch} starts at {header.base_sequence}, not 0",
+                    f"epoch {header.producer_epoch} starts at {sequence}, not 0",
                 )
             return None
+        expected = 0
         for batch in state.batches:
-            if (
-                batch.base_sequence == header.base_sequence
-                and batch.last_sequence == header.last_sequence
-            ):
+            if batch.base_sequence == sequence and batch.last_sequence == header.last_sequence:
                 return batch
-        if not state.batches:
-            return None
-        expected = (state.batches[-1].last_sequence + 1) & _SEQUENCE_MASK
-        if header.base_sequence != expected:
+        if state.batches:
+            expected = (state.batches[-1].last_sequence + 1) & _SEQUENCE_MASK
+        if sequence != expected:
             raise RefusedError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                f"producer {header.producer_id}: expected {expected}, got {header.base_sequence}",
+                f"producer {header.producer_id}: expected {expected}, got {sequence}",
+            )
+        if state.first >= 0 and not header.attributes & TRANSACTIONAL_BIT:
+            raise RefusedError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"producer {header.producer_id} has a transaction open, "
+                "and the batch does not belong to it",
             )
         return None
 
-    def appended(self, header: BatchHeader, now: TimestampMs) -> None:
-        """Remember a batch that is now in the log; `header` carries its final offsets."""
+    def check_marker(
+        self,
+        producer: ProducerId,
+        epoch: ProducerEpoch,
+        coordinator_epoch: int,
+        transaction_version: int,
+    ) -> bool:
+        """Whether a marker has to be written; False if it is there already.
+
+        Raises RefusedError for one of an earlier epoch of the producer or the coordinator.
+        """
+        state = self._states.get(producer)
+        if state is None:
+            # Even without a transaction here, it keeps batches of earlier epochs out.
+            return True
+        if epoch < state.epoch:
+            _refuse_epoch(producer, epoch, state.epoch, "the marker")
+        if coordinator_epoch < state.coordinator_epoch:
+            raise RefusedError(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                f"producer {producer}: a coordinator of epoch {state.coordinator_epoch} was here, "
+                f"the marker is of {coordinator_epoch}",
+            )
+        if epoch > state.epoch:
+            return True
+        if state.first < 0:
+            # Again the same, unless another coordinator says it: then it is noted that it did.
+            return coordinator_epoch > state.coordinator_epoch
+        if transaction_version >= RISING_VERSION:
+            # Of the transaction before, whose end raised the epoch to what it is now (KIP-1228).
+            _refuse_epoch(producer, epoch, state.epoch, "the open transaction has it, the marker")
+        return True
+
+    # ---- what is in the log
+
+    def appended(
+        self, header: BatchHeader, now: TimestampMs, marker: EndMarker | None = None
+    ) -> None:
+        """Remember a batch that is now in the log; `header` carries its final offsets.
+
+        `marker` is what a control batch says; None if compaction has emptied it.
+        """
         state = self._states.get(header.producer_id)
         if state is None or header.producer_epoch > state.epoch:
-            state = ProducerState(header.producer_epoch, now)
-            self._states[header.producer_id] = state
+            state = self._begin(header, now, state)
         state.seen_at = now
-        if header.is_control:
-            return
+        if header.attributes & TRANSACTIONAL_BIT:
+            if header.attributes & CONTROL_BIT:
+                if marker is not None:
+                    self._end(state, header.producer_id, header.base_offset, marker)
+                return
+            # One without records was emptied by compaction: its transaction ended long ago.
+            if state.first < 0 and header.record_count:
+                self._open_at(state, header.producer_id, header.base_offset)
         batches = state.batches
         batches.append(
             RememberedBatch(
@@ -112,7 +216,51 @@ class ProducerTable:
         if len(batches) > REMEMBERED_BATCHES:
             del batches[0]
 
-    def replay(self, headers: Iterable[BatchHeader], now: TimestampMs) -> None:
+    def _begin(
+        self, header: BatchHeader, now: TimestampMs, before: ProducerState | None
+    ) -> ProducerState:
+        """A new producer, or a new epoch of one."""
+        state = self._states[header.producer_id] = ProducerState(header.producer_epoch, now)
+        if before is not None:
+            state.first = before.first
+            state.coordinator_epoch = before.coordinator_epoch
+        return state
+
+    def _open_at(self, state: ProducerState, producer: ProducerId, first: Offset) -> None:
+        state.first = first
+        self._open[first] = producer
+        self._unstable[first] = None
+        if self.first_unstable is None:
+            self.first_unstable = first
+
+    def _end(
+        self, state: ProducerState, producer: ProducerId, offset: Offset, marker: EndMarker
+    ) -> None:
+        state.coordinator_epoch = marker.coordinator_epoch
+        self.last_marker = offset
+        first = state.first
+        if first < 0:
+            return
+        state.first = NO_TRANSACTION
+        del self._open[first]
+        if not marker.is_commit:
+            stable = next(iter(self._open), Offset(offset + 1))
+            self.aborted.append(producer, first, offset, stable)
+        self.ended.append(Ended(offset, first))
+
+    def settle(self, watermark: Offset) -> None:
+        """Everything below is committed, markers too."""
+        ended = self.ended
+        while ended and ended[0].marker < watermark:
+            del self._unstable[ended.popleft().first]
+        self.first_unstable = next(iter(self._unstable), None)
+
+    def replay(
+        self,
+        headers: Iterable[BatchHeader],
+        now: TimestampMs,
+        read_marker: Callable[[BatchHeader], EndMarker | None],
+    ) -> None:
         """Follow batches of the log after a restart.
 
         They count as seen now: clients choose the time in a batch, and a producer that copies old
@@ -120,14 +268,23 @@ class ProducerTable:
         """
         for header in headers:
             if header.producer_id >= 0:
-                self.appended(header, now)
+                marker = read_marker(header) if header.attributes & CONTROL_BIT else None
+                self.appended(header, now, marker)
+
+    # ---- what the log has lost
 
     def cut(self, offset: Offset) -> bool:
         """Forget batches from `offset` on, which the log has lost.
 
-        False if that is not enough: a producer has nothing left here, although the log may still
-        hold earlier batches of it. The table is to be built anew then.
+        False if that is not enough: a marker was lost, or a producer has nothing left here,
+        although the log may still hold earlier batches of it. The table is to be built anew then.
         """
+        if self.last_marker >= offset:
+            return False
+        while self._open and (first := next(reversed(self._open))) >= offset:
+            self._states[self._open.pop(first)].first = NO_TRANSACTION
+            del self._unstable[first]
+        self.first_unstable = next(iter(self._unstable), None)
         is_enough = True
         for state in self._states.values():
             batches = state.batches
@@ -137,48 +294,66 @@ class ProducerTable:
         return is_enough
 
     def below(self, offset: Offset) -> "ProducerTable":
-        """What is known from batches below `offset`, for a log that begins there."""
+        """What is known from batches below `offset`, for a log that begins there.
+
+        A transaction that was open there and has ended since need not be known: whatever of it the
+        log still holds lies above, and says the same again.
+        """
         table = ProducerTable()
         for producer, state in self._states.items():
             batches = [batch for batch in state.batches if batch.last_offset < offset]
-            if batches or not state.batches:
+            is_open = 0 <= state.first < offset
+            if batches or not state.batches or is_open:
                 kept = table._states[producer] = ProducerState(state.epoch, state.seen_at)
                 kept.batches = batches
+                kept.coordinator_epoch = state.coordinator_epoch
+                if is_open:
+                    kept.first = state.first
+        table._index_open()
         return table
 
+    def _index_open(self) -> None:
+        """From the states, the open transactions in order."""
+        states = self._states.items()
+        firsts = {state.first: producer for producer, state in states if state.first >= 0}
+        self._open = dict(sorted(firsts.items()))
+        unstable = [*self._open, *(each.first for each in self.ended)]
+        self._unstable = dict.fromkeys(sorted(unstable))
+        self.first_unstable = next(iter(self._unstable), None)
+
+    def forget_aborted_below(self, offset: Offset) -> None:
+        """The log begins there now."""
+        self.aborted.forget_below(offset)
+
     def expire(self, before: TimestampMs) -> int:
-        """Forget producers that were silent since `before`."""
-        expired = [producer for producer, state in self._states.items() if state.seen_at < before]
+        """Forget producers that were silent since `before` and have no transaction open."""
+        expired = [
+            producer
+            for producer, state in self._states.items()
+            if state.seen_at < before and state.first < 0
+        ]
         for producer in expired:
             del self._states[producer]
         return len(expired)
 
     # ---- snapshots
 
-    def encode(self) -> bytes:
-        rows = [
-            (producer, state.epoch, state.seen_at, state.batches)
-            for producer, state in self._states.items()
-        ]
-        return msgspec.msgpack.encode((1, rows))
-
-    @classmethod
-    def decode(cls, payload: bytes) -> "ProducerTable":
-        table = cls()
-        try:
-            version, rows = msgspec.msgpack.decode(payload, type=_Snapshot)
-        except msgspec.DecodeError as error:
-            raise CorruptionError(f"producer snapshot cannot be read: {error}") from None
-        if version != 1:
-            raise CorruptionError(f"producer snapshot of version {version}; this broker knows 1")
-        for producer, epoch, seen_at, batches in rows:
-            state = ProducerState(ProducerEpoch(epoch), TimestampMs(seen_at))
-            state.batches = [
-                RememberedBatch(base, last, Offset(first), Offset(end), TimestampMs(time))
-                for base, last, first, end, time in batches
-            ]
-            table._states[ProducerId(producer)] = state
-        return table
+    def restore(
+        self,
+        states: dict[ProducerId, ProducerState],
+        ended: Iterable[Ended],
+        last_marker: Offset,
+        aborted: AbortedList,
+    ) -> None:
+        """Begin with what a snapshot says."""
+        self._states = states
+        self.ended = deque(ended)
+        self.last_marker = last_marker
+        self.aborted = aborted
+        self._index_open()
 
 
-_Snapshot = tuple[int, list[tuple[int, int, int, list[tuple[int, int, int, int, int]]]]]
+def _refuse_epoch(producer: ProducerId, epoch: int, known: int, what: str) -> None:
+    raise RefusedError(
+        ErrorCode.INVALID_PRODUCER_EPOCH, f"producer {producer} has epoch {known}, {what} {epoch}"
+    )

@@ -5,13 +5,13 @@ that offset is called back. Everything runs on the event loop, by callbacks and 
 because this is the path of every record.
 """
 
-import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, Protocol
 
+from moldau.log.disk import read_slice
 from moldau.log.interface import ControlKind, LogConfig, LogRead, PartitionLog
 from moldau.model.clock import Clock
 from moldau.model.errors import (
@@ -27,6 +27,8 @@ from moldau.model.ids import (
     BrokerId,
     Epoch,
     Offset,
+    ProducerEpoch,
+    ProducerId,
     RaftIndex,
     TimestampMs,
     TopicId,
@@ -35,19 +37,29 @@ from moldau.model.ids import (
 from moldau.raft.errors import RaftRefusal
 from moldau.raft.events import Role
 from moldau.raft.membership import Members
-from moldau.records.batch import BatchHeader, stamp, stamp_append_time
+from moldau.records.batch import (
+    TRANSACTIONAL_BIT,
+    BatchFormatError,
+    BatchHeader,
+    read_header,
+    stamp,
+    stamp_append_time,
+)
+from moldau.records.control import EndMarker, build_end_marker, read_end_marker
+from moldau.replica.aborted import AbortedTransaction
+from moldau.replica.copies import Copies, Waiters, insert_waiter
 from moldau.replica.driver import Driver
 from moldau.replica.flusher import Flusher
 from moldau.replica.group import Group
+from moldau.replica.guards import Guard, Guards
 from moldau.replica.log_view import GroupLog
 from moldau.replica.peer_codec import GroupKey
+from moldau.replica.producer_snapshot import decode_producers, encode_producers
 from moldau.replica.producers import ProducerTable
 
 _new_header = tuple.__new__
 _SNAPSHOT_BYTES = 64 * 1024 * 1024
 """A producer snapshot is taken after this much new data, so that a restart replays little."""
-
-_COPIES_SECONDS = 0.005
 
 LAG_MS_MAX = 10_000
 """A follower that was behind for longer is not in sync."""
@@ -85,19 +97,12 @@ def _stamp_all(
     return stamped, position, offset
 
 
-def _insert(
-    waiters: deque[tuple[Offset, Callable[[ErrorCode], None]]],
-    offset: Offset,
-    callback: Callable[[ErrorCode], None],
-) -> None:
-    """Keep the order by offset: a retry of an earlier batch may come after a later one."""
-    if not waiters or waiters[-1][0] <= offset:
-        waiters.append((offset, callback))
-        return
-    index = len(waiters)
-    while index and waiters[index - 1][0] > offset:
-        index -= 1
-    waiters.insert(index, (offset, callback))
+def _check_anonymous(headers: list[BatchHeader]) -> None:
+    """Batches beside others are not numbered, and belong to no transaction."""
+    if any(header.producer_id >= 0 for header in headers):
+        raise RefusedError(
+            ErrorCode.INVALID_RECORD, "an idempotent producer sends one batch per partition"
+        )
 
 
 class Watcher(Protocol):
@@ -146,9 +151,7 @@ class Replica:
         self._driver = driver
         self._listener = listener
         self.high_watermark = log.start_offset
-        self._waiters: deque[tuple[Offset, Callable[[ErrorCode], None]]] = deque()
-        self._uncopied: deque[tuple[Offset, Callable[[ErrorCode], None]]] = deque()
-        """Committed, but on too few disks for acks=all."""
+        self._waiters: Waiters = deque()
         self._trims: list[tuple[Offset, Callable[[ErrorCode], None]]] = []
         self._trim_to = log.start_offset
         self.watchers: dict[Watcher, None] = {}
@@ -160,6 +163,7 @@ class Replica:
         """min.insync.replicas: on so many disks before acks=all is answered."""
         self._bytes_since_snapshot = 0
         self.producers = ProducerTable()
+        self._guards = Guards()
         self._load_state()
         # One that is still learning may have been here before, and have forgotten what it then
         # acknowledged: it votes once the group's own log makes it a voter.
@@ -171,6 +175,7 @@ class Replica:
             self,
             may_vote=driver.me in known.voters,
         )
+        self._copies = Copies(driver, self.group, log, lambda: self.copies_min)
         self.is_open = True
 
     def _load_state(self) -> None:
@@ -179,13 +184,22 @@ class Replica:
         table, offset = ProducerTable(), self.log.start_offset
         if snapshot is not None:
             try:
-                table, offset = ProducerTable.decode(snapshot[1]), snapshot[0]
+                table, offset = decode_producers(snapshot[1]), snapshot[0]
             except CorruptionError:
                 # A snapshot is only a shortcut: the log's headers say the same, more slowly.
                 table, offset = ProducerTable(), self.log.start_offset
         headers = self.log.headers(max(offset, self.log.start_offset))
-        table.replay(headers, self._clock.wall_ms())
+        table.replay(headers, self._clock.wall_ms(), self._read_marker)
+        table.aborted.forget_below(self.log.start_offset)
+        table.settle(self.high_watermark)
         self.producers = table
+
+    def _read_marker(self, header: BatchHeader) -> EndMarker | None:
+        read = self.log.read(header.base_offset, 1, header.next_offset)
+        try:
+            return read_end_marker(read_slice(read.data))
+        except BatchFormatError as error:
+            raise CorruptionError(f"marker at offset {header.base_offset}: {error}") from None
 
     # ---- leadership
 
@@ -235,6 +249,7 @@ class Replica:
         self.is_ready = self._is_leading and group.core.is_ready
         if was_leading:
             # Also if it was elected again: what it proposed before may be cut.
+            self._guards.clear()
             self._answer_all(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         # A group that stands for election tells so before it is opened; nobody listens yet.
         if self.is_open:
@@ -252,6 +267,8 @@ class Replica:
 
     def _advance(self, watermark: Offset) -> None:
         self.high_watermark = watermark
+        if self.producers.ended:
+            self.producers.settle(watermark)
         waiters = self._waiters
         while waiters and waiters[0][0] <= watermark:
             waiters.popleft()[1](ErrorCode.NONE)
@@ -259,12 +276,15 @@ class Replica:
             for watcher in list(self.watchers):
                 watcher.on_progress(self)
 
-    def on_stored(self, group: Group, headers: list[BatchHeader]) -> None:
+    def on_stored(
+        self, group: Group, headers: list[BatchHeader], markers: Mapping[Offset, EndMarker]
+    ) -> None:
         now = self._clock.wall_ms()
         for header in headers:
             self._bytes_since_snapshot += header.size
             if header.producer_id >= 0:
-                self.producers.appended(header, now)
+                marker = markers.get(header.base_offset) if markers else None
+                self.producers.appended(header, now, marker)
 
     def on_truncated(self, group: Group, offset: Offset) -> None:
         if not self.producers.cut(offset):
@@ -283,6 +303,7 @@ class Replica:
             try:
                 with self._flusher.fencing():
                     self.log.delete_before(self._trim_to)
+                self.producers.aborted.forget_below(self.log.start_offset)
             except DiskFullError:
                 code = ErrorCode.KAFKA_STORAGE_ERROR
         end = max(self._trim_to, self.log.start_offset)
@@ -292,16 +313,17 @@ class Replica:
             callback(code)
 
     def snapshot(self, group: Group, offset: Offset) -> bytes:
-        return self.producers.below(offset).encode()
+        return encode_producers(self.producers.below(offset))
 
     def on_reset(self, group: Group, offset: Offset, payload: bytes) -> None:
         try:
-            self.producers = ProducerTable.decode(payload)
+            self.producers = decode_producers(payload)
         except CorruptionError as error:
             # Without it, retries of old batches would be stored twice.
             self._listener.on_failed(self, error)
             return
         self.high_watermark = offset
+        self.producers.settle(offset)
         self._bytes_since_snapshot = 0
 
     def on_failed(self, group: Group, error: MoldauError) -> None:
@@ -312,11 +334,18 @@ class Replica:
     # ---- writing
 
     def propose(
-        self, data: bytearray | memoryview, headers: list[BatchHeader], *, append_time: bool = False
+        self,
+        data: bytearray | memoryview,
+        headers: list[BatchHeader],
+        *,
+        append_time: bool = False,
+        guard: Guard | None = None,
     ) -> Proposal:
         """Append checked batches. `data` is stamped in place and not kept.
 
-        Raises RefusedError (sequence, epoch) and StorageError; nothing is appended then.
+        A transactional batch needs an open transaction, or a `guard` to open one: see guard_for.
+        Raises RefusedError (sequence, epoch, transaction) and StorageError; nothing is appended
+        then.
         """
         log = self.log
         group = self.group
@@ -325,7 +354,7 @@ class Replica:
         offset = log.end_offset
         first = headers[0]
         if first.producer_id >= 0:
-            original = self._check_sequence(headers, append_time)
+            original = self._check_sequence(headers, append_time, guard)
             if original is not None:
                 return original
         if len(headers) == 1 and not append_time:
@@ -336,6 +365,8 @@ class Replica:
             stamped = [_new_header(BatchHeader, (offset, size, epoch, *first[3:]))]
             end = Offset(offset + first.last_offset_delta + 1)
         else:
+            if len(headers) > 1:
+                _check_anonymous(headers)
             time = self._clock.wall_ms() if append_time else NO_TIMESTAMP
             stamped, size, end = _stamp_all(data, headers, offset, epoch, time)
         try:
@@ -351,27 +382,88 @@ class Replica:
         self._driver.appended(group, size)
         return _new_header(Proposal, (offset, end, time))
 
-    def _check_sequence(self, headers: list[BatchHeader], append_time: bool) -> Proposal | None:
+    def _check_sequence(
+        self, headers: list[BatchHeader], append_time: bool, guard: Guard | None
+    ) -> Proposal | None:
         if len(headers) > 1:
-            raise RefusedError(
-                ErrorCode.INVALID_RECORD, "an idempotent producer sends one batch per partition"
-            )
-        original = self.producers.check(headers[0])
+            _check_anonymous(headers)
+        header = headers[0]
+        original = self.producers.check(header)
         if original is None:
+            if header.attributes & TRANSACTIONAL_BIT:
+                self._check_transaction(header, guard)
             return None
         time = original.timestamp if append_time else NO_TIMESTAMP
         return Proposal(original.base_offset, Offset(original.last_offset + 1), time)
+
+    def _check_transaction(self, header: BatchHeader, guard: Guard | None) -> None:
+        if not self.producers.is_open(header.producer_id, header.producer_epoch):
+            self._guards.check(header, guard)
+
+    def guard_for(self, header: BatchHeader) -> Guard | None:
+        """To be taken before the coordinator is asked whether a batch may open a transaction here.
+
+        None if nobody need be asked: it is open, or the batch is a retry, or refused anyway.
+        Raises RefusedError if this one does not lead.
+        """
+        self.check_leading()
+        producer, epoch = header.producer_id, header.producer_epoch
+        if not self.producers.may_open(header):
+            return None
+        return self._guards.take(producer, epoch, header.base_sequence, self._clock.wall_ms())
+
+    def write_marker(
+        self,
+        producer: ProducerId,
+        epoch: ProducerEpoch,
+        marker: EndMarker,
+        callback: Callable[[ErrorCode], None],
+        *,
+        transaction_version: int = 0,
+    ) -> None:
+        """End the transaction of a producer here; called back when that is committed, or when
+        nobody knows whether it will be. A marker that is there already is not written again.
+
+        Raises RefusedError: INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED, or why nothing
+        can be appended now.
+        """
+        self._driver.check_leading(self.group)
+        is_due = self.producers.check_marker(
+            producer, epoch, marker.coordinator_epoch, transaction_version
+        )
+        # Whoever was told that the transaction is open was told so before.
+        self._guards.drop(producer)
+        if is_due:
+            self._append_marker(producer, epoch, marker)
+        self.when_committed(self.log.end_offset, callback)
+
+    def _append_marker(self, producer: ProducerId, epoch: ProducerEpoch, marker: EndMarker) -> None:
+        now = self._clock.wall_ms()
+        data = bytearray(build_end_marker(producer, epoch, marker, now))
+        headers, size, _ = _stamp_all(
+            data, [read_header(data)], self.log.end_offset, self.group.core.epoch, NO_TIMESTAMP
+        )
+        try:
+            self.log.append(data, headers)
+        except DiskFullError as error:
+            raise RefusedError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from None
+        except StorageError as error:
+            self._flusher.report(error)
+            raise RefusedError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from None
+        self.producers.appended(headers[0], now, marker)
+        self._bytes_since_snapshot += size
+        self._driver.appended(self.group, size)
 
     def when_committed(self, offset: Offset, callback: Callable[[ErrorCode], None]) -> None:
         """Call back once everything below `offset` is committed, or never will be."""
         if offset <= self.high_watermark:
             callback(ErrorCode.NONE)
             return
-        _insert(self._waiters, offset, callback)
+        insert_waiter(self._waiters, offset, callback)
 
     def is_acknowledged(self, offset: Offset) -> bool:
         """Whether acks=all may be answered for all below `offset`."""
-        return offset <= self.high_watermark and (self.copies_min == 1 or self._is_copied(offset))
+        return offset <= self.high_watermark and (self.copies_min == 1 or self._copies.has(offset))
 
     def when_acknowledged(self, offset: Offset, callback: Callable[[ErrorCode], None]) -> None:
         """Call back once acks=all may be answered, or never may be.
@@ -387,47 +479,31 @@ class Replica:
     def _wait_for_copies(
         self, offset: Offset, callback: Callable[[ErrorCode], None], code: ErrorCode
     ) -> None:
-        if code is not ErrorCode.NONE or self._is_copied(offset):
+        if code is not ErrorCode.NONE or self._copies.has(offset):
             callback(code)
         elif not self.is_leader:
             callback(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         else:
-            if not self._uncopied:
-                self._look_for_copies_later()
-            _insert(self._uncopied, offset, callback)
-
-    def _look_for_copies_later(self) -> None:
-        asyncio.get_running_loop().call_later(_COPIES_SECONDS, self._look_for_copies)
-
-    def _look_for_copies(self) -> None:
-        """One look for all: a follower that is away for long may have kept many waiting."""
-        waiting = self._uncopied
-        if not waiting:
-            return
-        copied = self._copied_end()
-        while waiting and self.log.index_of(waiting[0][0]) <= copied:
-            waiting.popleft()[1](ErrorCode.NONE)
-        if waiting:
-            self._look_for_copies_later()
-
-    def _is_copied(self, offset: Offset) -> bool:
-        """Whether enough voters have everything below `offset`, which is committed."""
-        if self.copies_min <= self.members.quorum:
-            return True
-        return self.log.index_of(offset) <= self._copied_end()
-
-    def _copied_end(self) -> int:
-        """Below this, all entries are on as many disks as acks=all wants; -1: on too few."""
-        voters = self.members.voters
-        ends = [self.log.flushed_index] if self._driver.me in voters else []
-        for broker, progress in self._driver.followers(self.group).items():
-            if broker in voters:
-                ends.append(progress.flushed)
-        if len(ends) < self.copies_min:
-            return -1
-        return sorted(ends, reverse=True)[self.copies_min - 1]
+            self._copies.wait(offset, callback)
 
     # ---- reading
+
+    @property
+    def last_stable_offset(self) -> Offset:
+        """Below it, every transaction has ended, and that is committed."""
+        first = self.producers.first_unstable
+        if first is None or first >= self.high_watermark:
+            return self.high_watermark
+        return max(first, self.log.start_offset)
+
+    def read_stable(
+        self, offset: Offset, bytes_max: int
+    ) -> tuple[LogRead, list[AbortedTransaction]]:
+        """Whole batches below the last stable offset, and what of them was aborted."""
+        read = self.log.read(offset, bytes_max, self.last_stable_offset)
+        if not read.size or not self.producers.aborted:
+            return read, []
+        return read, self.producers.aborted.between(offset, read.next_offset)
 
     def read(self, offset: Offset, bytes_max: int) -> LogRead:
         """Whole committed batches from `offset` on."""
@@ -460,7 +536,15 @@ class Replica:
         # What is not on this disk yet may be asked for by nobody else but this replica itself.
         end = min(self.high_watermark, self.log.flushed_offset)
         with self._flusher.fencing():
-            return self.log.retain(now, end)
+            has_deleted = self.log.retain(now, end)
+        if has_deleted:
+            self.producers.aborted.forget_below(self.log.start_offset)
+        return has_deleted
+
+    def expire_producers(self, before: TimestampMs) -> None:
+        """Forget those that were silent since; never one with a transaction open."""
+        self.producers.expire(before)
+        self._guards.expire(before)
 
     def snapshot_if_due(self) -> None:
         """Renew the producer snapshot if much was appended since the last."""
@@ -470,12 +554,12 @@ class Replica:
     def _save_snapshot(self) -> None:
         self._bytes_since_snapshot = 0
         with self._flusher.fencing():
-            self.log.save_snapshot(self.log.end_offset, self.producers.encode())
+            self.log.save_snapshot(self.log.end_offset, encode_producers(self.producers))
 
     def _answer_all(self, code: ErrorCode) -> None:
         """Answer everybody who still waits."""
         waiters, self._waiters = self._waiters, deque()
-        uncopied, self._uncopied = self._uncopied, deque()
+        uncopied = self._copies.take_all()
         trims, self._trims = self._trims, []
         for _, callback in (*waiters, *uncopied, *trims):
             callback(code)

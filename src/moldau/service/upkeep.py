@@ -82,7 +82,7 @@ class Upkeep:
                     if has_deleted:
                         # Unlinking gigabytes takes its time: then it is the clients' turn.
                         await asyncio.sleep(0)
-                    hosted.replica.producers.expire(expire_before)
+                    hosted.replica.expire_producers(expire_before)
 
     async def _keep_flushing(self) -> None:
         while True:
