@@ -184,7 +184,7 @@ def test_older_and_newer_groups_are_read():
 
 
 def test_keys_of_other_kinds_are_skipped():
-    assert decode(struct.pack(">h", 3) + b"whatever", b"x") is None
+    assert decode(struct.pack(">h", 4) + b"whatever", b"x") is None
     assert decode(struct.pack(">h", -1), None) is None
 
 

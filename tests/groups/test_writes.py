@@ -29,7 +29,7 @@ def offset_record(offset: int) -> OffsetRecord:
 class Note(Write):
     """A write that notes what becomes of it."""
 
-    mergeable = True
+    merges = "note"
 
     def __init__(self, record: GroupsRecord | None) -> None:
         self._record = record

@@ -21,6 +21,10 @@ class GroupConfig:
     offsets_retention_check_ms: int = 600_000
     new_member_timeout_ms: int = 300_000
     """A new member whose join is not answered this long is taken for gone."""
+    consumer_heartbeat_interval_ms: int = 5_000
+    """Of the next-generation protocol, where the broker says how often members are heard of."""
+    consumer_session_timeout_ms: int = 45_000
+    consumer_group_size_max: int = 2**31 - 1
     persist_bytes_max: int = 512 * 1024
     """Bytes of commits that are merged into one write; one commit may be larger by itself."""
 
@@ -34,6 +38,9 @@ class GroupConfig:
             ("offsets_retention_ms", self.offsets_retention_ms, 1),
             ("offsets_retention_check_ms", self.offsets_retention_check_ms, 1),
             ("new_member_timeout_ms", self.new_member_timeout_ms, 1),
+            ("consumer_heartbeat_interval_ms", self.consumer_heartbeat_interval_ms, 1),
+            ("consumer_session_timeout_ms", self.consumer_session_timeout_ms, 1),
+            ("consumer_group_size_max", self.consumer_group_size_max, 1),
             ("persist_bytes_max", self.persist_bytes_max, 1),
         ):
             if value < least:

@@ -9,13 +9,19 @@
 of one partition of `__consumer_offsets` (or of all, where one broker leads all).
 """
 
-from collections.abc import Callable, Iterable
-from typing import assert_never
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, assert_never
 
+from moldau.groups.assignors.interface import Assignor
+from moldau.groups.assignors.range import RangeAssignor
+from moldau.groups.assignors.uniform import UniformAssignor
 from moldau.groups.config import GroupConfig
+from moldau.groups.consumer.consumers import Consumers
+from moldau.groups.consumer.topics import NoTopics, Subscriptions, TopicSource
 from moldau.groups.events import (
     CommitOffsets,
     CommitTransactionOffsets,
+    ConsumerHeartbeat,
     DeleteGroups,
     DeleteOffsets,
     Event,
@@ -30,7 +36,7 @@ from moldau.groups.events import (
     TransactionEnded,
     TransactionEnds,
 )
-from moldau.groups.group import Group
+from moldau.groups.group import CONSUMER_PROTOCOL_TYPE, Group
 from moldau.groups.invariants import check_invariants
 from moldau.groups.joining import Joining
 from moldau.groups.offsets import Offsets
@@ -39,11 +45,13 @@ from moldau.groups.records import TEXT_BYTES_MAX, decode
 from moldau.groups.refusals import refusal
 from moldau.groups.removal import Deletion
 from moldau.groups.results import (
+    DescribedConsumerGroup,
     DescribedGroup,
     DescribedMember,
     Effect,
     FetchOffsetsResult,
     GroupState,
+    GroupType,
     ListedGroup,
     Reply,
 )
@@ -54,6 +62,8 @@ from moldau.groups.writes import Runtime
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import ProducerId, TimestampMs, TopicPartition
 
+BUILT_IN_ASSIGNORS: Final[tuple[Assignor, ...]] = (UniformAssignor(), RangeAssignor())
+"""The first is for groups that ask for none."""
 _EXPIRY = TimerKey(TimerKind.EXPIRY)
 
 
@@ -65,12 +75,21 @@ class Coordinator:
         config: GroupConfig,
         new_member_id: Callable[[str], str],
         wall_ms: Callable[[], TimestampMs],
+        topics: TopicSource | None = None,
+        assignors: Sequence[Assignor] = BUILT_IN_ASSIGNORS,
     ) -> None:
         self._runtime = Runtime(config, wall_ms)
         self._rebalance = Rebalance(self._runtime)
         self._joining = Joining(self._runtime, self._rebalance, new_member_id)
         self._syncing = Syncing(self._runtime, self._rebalance)
-        self._offsets = Offsets(self._runtime, self._rebalance)
+        self._subscriptions = Subscriptions(topics or NoTopics())
+        self._consumers = Consumers(
+            self._runtime,
+            self._subscriptions,
+            {assignor.name: assignor for assignor in assignors},
+            new_member_id,
+        )
+        self._offsets = Offsets(self._runtime, self._rebalance, self._consumers.wanted_topics)
         self._transactional = TransactionalOffsets(self._runtime, self._offsets)
         self._unavailable = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
@@ -96,6 +115,7 @@ class Coordinator:
             group.restore()
             for member in group.members.values():
                 self._rebalance.heard_of(now, group, member)
+            self._consumers.load(now, group)
         self._schedule_expiry(now)
         self._unavailable = ErrorCode.NONE
         return self._runtime.take_effects()
@@ -143,6 +163,7 @@ class Coordinator:
                 | Sync()
                 | Heartbeat()
                 | Leave()
+                | ConsumerHeartbeat()
                 | CommitOffsets()
                 | CommitTransactionOffsets()
                 | DeleteOffsets()
@@ -159,6 +180,7 @@ class Coordinator:
         | Sync
         | Heartbeat
         | Leave
+        | ConsumerHeartbeat
         | CommitOffsets
         | CommitTransactionOffsets
         | DeleteOffsets,
@@ -176,6 +198,8 @@ class Coordinator:
                 self._syncing.heartbeat(now, event)
             case Leave():
                 self._syncing.leave(now, event)
+            case ConsumerHeartbeat():
+                self._consumers.heartbeat(now, event)
             case CommitOffsets():
                 self._offsets.commit(now, event)
             case CommitTransactionOffsets():
@@ -204,6 +228,8 @@ class Coordinator:
 
     def _run_timer(self, now: float, group: Group, key: TimerKey) -> None:
         match key.kind:
+            case TimerKind.SESSION | TimerKind.REVOKE if group.has_consumers:
+                self._consumers.expired(now, group, key)
             case TimerKind.SESSION:
                 self._rebalance.session_expired(now, group, key.member_id)
             case TimerKind.PENDING:
@@ -212,7 +238,7 @@ class Coordinator:
                 self._rebalance.join_expired(now, group)
             case TimerKind.SYNC:
                 self._rebalance.sync_expired(now, group)
-            case TimerKind.EXPIRY:
+            case TimerKind.EXPIRY | TimerKind.REVOKE:
                 pass
 
     def _schedule_expiry(self, now: float) -> None:
@@ -222,12 +248,24 @@ class Coordinator:
     # Reads
 
     def fetch_offsets(
-        self, group_id: str, partitions: Iterable[TopicPartition] | None = None
+        self,
+        group_id: str,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        member_id: str | None = None,
+        member_epoch: int = -1,
     ) -> FetchOffsetsResult:
-        """Committed offsets of these partitions, or of all."""
+        """Committed offsets of these partitions, or of all.
+
+        A member of a consumer group says who it is, and is refused if it is no longer up to date.
+        """
         group = self._runtime.groups.get(group_id)
         if self._unavailable is not ErrorCode.NONE or group is None:
             return FetchOffsetsResult(error=self._unavailable, offsets={})
+        if group.has_consumers and (member_id or member_epoch >= 0):
+            error = group.consumer_error(member_id or "", None, member_epoch)
+            if error is not ErrorCode.NONE:
+                return FetchOffsetsResult(error=error, offsets={})
         unstable = group.pending_partitions
         if partitions is None:
             return FetchOffsetsResult(
@@ -257,7 +295,7 @@ class Coordinator:
         if self._unavailable is not ErrorCode.NONE:
             return DescribedGroup(group_id=group_id, error=self._unavailable)
         group = self._runtime.groups.get(group_id)
-        if group is None or group.state is GroupState.DEAD:
+        if group is None or group.state is GroupState.DEAD or group.consumer is not None:
             return DescribedGroup(group_id=group_id, error=ErrorCode.GROUP_ID_NOT_FOUND)
         # Subscriptions and assignments belong to a generation: they are shown while it stands.
         stable = group.state is GroupState.STABLE
@@ -288,19 +326,37 @@ class Coordinator:
             return self._unavailable, []
         wanted = {state.lower() for state in states}
         types = {name.lower() for name in group_types}
-        listed = [
-            ListedGroup(
-                group_id=group.group_id,
-                protocol_type=group.protocol_type or "",
-                state=group.state,
-            )
-            for group in self._runtime.groups.values()
-            if not wanted or group.state.lower() in wanted
+        listed = map(_listed, self._runtime.groups.values())
+        return ErrorCode.NONE, [
+            one
+            for one in listed
+            if (not wanted or one.state.lower() in wanted)
+            and (not types or one.group_type in types)
         ]
-        return ErrorCode.NONE, [one for one in listed if not types or one.group_type in types]
+
+    def describe_consumers(self, group_id: str) -> DescribedConsumerGroup:
+        """Of a group of the next-generation protocol."""
+        if self._unavailable is not ErrorCode.NONE:
+            return DescribedConsumerGroup(group_id=group_id, error=self._unavailable)
+        return self._consumers.describe(group_id)
 
     # Tests and simulation
 
     def check_invariants(self) -> None:
         """Raises InvariantError if the state is not sound; for tests and the simulator."""
         check_invariants(self._runtime)
+
+
+def _listed(group: Group) -> ListedGroup:
+    if group.consumer is None:
+        return ListedGroup(
+            group_id=group.group_id,
+            protocol_type=group.protocol_type or "",
+            state=group.state,
+        )
+    return ListedGroup(
+        group_id=group.group_id,
+        protocol_type=CONSUMER_PROTOCOL_TYPE,
+        state=group.consumer.state,
+        group_type=GroupType.CONSUMER,
+    )

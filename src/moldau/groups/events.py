@@ -4,6 +4,8 @@ A `request_id` is the shell's name for a request that waits for a Reply. It is o
 not be reused while its reply is due. Every event with one gets exactly one Reply, perhaps later.
 """
 
+from collections.abc import Mapping
+
 from msgspec import Struct
 
 from moldau.model.errors import ErrorCode
@@ -13,6 +15,7 @@ from moldau.model.ids import (
     Offset,
     ProducerEpoch,
     ProducerId,
+    TopicId,
     TopicPartition,
 )
 
@@ -74,6 +77,27 @@ class Leave(Struct, frozen=True, kw_only=True):
     request_id: int
     group_id: str
     members: tuple[LeavingMember, ...]
+
+
+class ConsumerHeartbeat(Struct, frozen=True, kw_only=True):
+    """ConsumerGroupHeartbeat. None: as the member said before."""
+
+    request_id: int
+    group_id: str
+    member_id: str
+    member_epoch: int
+    """0 to join, -1 to leave, -2 for a static member that will be back."""
+    instance_id: str | None = None
+    rack: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    rebalance_timeout_ms: int = -1
+    topics: tuple[str, ...] | None = None
+    pattern: str | None = None
+    assignor: str | None = None
+    owned: Mapping[TopicId, frozenset[int]] | None = None
+    makes_member_id: bool = False
+    """True from v1 on: the client makes its id."""
 
 
 class OffsetToCommit(Struct, frozen=True, kw_only=True):
@@ -171,6 +195,7 @@ Event = (
     | Sync
     | Heartbeat
     | Leave
+    | ConsumerHeartbeat
     | CommitOffsets
     | CommitTransactionOffsets
     | TransactionEnds

@@ -10,7 +10,14 @@ from collections import Counter, deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from moldau.groups.records import GroupsRecord, OffsetRecord, StoredGroup, StoredMember
+from moldau.groups.consumer.state import ConsumerState
+from moldau.groups.records import (
+    GroupRecord,
+    GroupsRecord,
+    OffsetRecord,
+    StoredGroup,
+    StoredMember,
+)
 from moldau.groups.results import CommittedOffset, GroupState, JoinedMember
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import ProducerId, TimestampMs, TopicPartition
@@ -96,6 +103,8 @@ class Group:
     """One group. Created Empty; forgotten by the coordinator when nothing of it is left."""
 
     __slots__ = (
+        "consumer",
+        "draft",
         "generation",
         "group_id",
         "initial_delay_left_s",
@@ -135,6 +144,10 @@ class Group:
         """Of transactions that are open, by their producer."""
         self.stored_count = 0
         self.stored: StoredGroup | None = None
+        self.consumer: ConsumerState | None = None
+        """Of a group of the next-generation protocol: durable, like `stored`, instead of it."""
+        self.draft: ConsumerState | None = None
+        """`consumer` as it will be when the write under way is committed."""
         self.writing: int | None = None
         """Token of the one write under way."""
         self.waiting: deque[Write] = deque()
@@ -148,8 +161,14 @@ class Group:
                 self.offsets.pop(record.partition, None)
             else:
                 self.offsets[record.partition] = record.value
-        else:
+        elif isinstance(record, GroupRecord):
             self.stored = record.value
+        else:
+            if self.consumer is None:
+                self.consumer = ConsumerState()
+            self.consumer.apply(record)
+            if self.consumer.is_gone:
+                self.consumer = None
 
     def apply_pending(self, producer_id: ProducerId, record: GroupsRecord) -> None:
         """A committed record within a transaction, which itself is open."""
@@ -228,9 +247,19 @@ class Group:
             and not self.offsets
             and not self.pending_offsets
             and self.stored is None
+            and self.consumer is None
             and self.writing is None
             and not self.waiting
         )
+
+    @property
+    def is_empty(self) -> bool:
+        """No members, of whichever protocol, and not being deleted."""
+        return self.state is GroupState.EMPTY and not self.has_consumers
+
+    @property
+    def has_consumers(self) -> bool:
+        return self.consumer is not None and bool(self.consumer.members)
 
     @property
     def rebalance_timeout_s(self) -> float:
@@ -279,6 +308,17 @@ class Group:
                 return ErrorCode.UNKNOWN_MEMBER_ID
             return ErrorCode.NONE if current == member_id else ErrorCode.FENCED_INSTANCE_ID
         return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
+
+    def consumer_error(self, member_id: str, instance_id: str | None, epoch: int) -> ErrorCode:
+        """Is this a member whose broker assigns, and in the epoch that it says?"""
+        consumer = self.consumer
+        if consumer is None or member_id not in consumer.members:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        if instance_id is not None and consumer.static_member(instance_id) != member_id:
+            return ErrorCode.FENCED_INSTANCE_ID
+        if epoch != consumer.current(member_id).epoch:
+            return ErrorCode.STALE_MEMBER_EPOCH
+        return ErrorCode.NONE
 
     def supports(self, protocol_type: str, protocols: tuple[tuple[str, bytes], ...]) -> bool:
         """Could a member that speaks these protocols work with the others?"""

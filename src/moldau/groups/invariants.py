@@ -21,6 +21,7 @@ def check_invariants(runtime: Runtime) -> None:
         _check_membership(group)
         _check_state(group)
         _check_timers(runtime, group)
+        _check_consumers(runtime, group)
         _require(not group.waiting or group.writing is not None, "writes wait only for a write")
         _require(not group.forgettable, "a group of which nothing is left is forgotten")
         for member in group.members.values():
@@ -80,6 +81,29 @@ def _check_timers(runtime: Runtime, group: Group) -> None:
         _require(syncing or group.writing is not None, "a sync phase ends")
     elif group.state is not GroupState.STABLE:
         _require(not syncing, "there are syncs to wait for only in a generation")
+
+
+def _check_consumers(runtime: Runtime, group: Group) -> None:
+    _require(group.draft is None or group.writing is not None, "a draft is being written")
+    state = group.consumer
+    if state is None:
+        return
+    _require(not group.members, "a group has members of one kind")
+    _require(not state.is_gone, "a consumer group of which nothing is left is forgotten")
+    _require(not set(state.targets) - set(state.members), "targets are for members")
+    _require(set(state.currents) == set(state.members), "every member stands somewhere")
+    held: set[tuple[bytes, int]] = set()
+    for member_id, current in state.currents.items():
+        _require(current.epoch <= state.number, "no member is ahead of its group")
+        for assignment in (current.assigned, current.revoking):
+            for topic, indexes in assignment.items():
+                _require(bool(indexes), "no topic is assigned without partitions")
+                for index in indexes:
+                    _require((topic, index) not in held, "a partition has one owner")
+                    held.add((topic, index))
+                    _require(state.owner(topic, index) == member_id, "owners are indexed")
+        deadline = runtime.timers.deadline(session_key(group, member_id))
+        _require(deadline is not None or bool(group.waiting), "a consumer has a session")
 
 
 def _require(holds: bool, fact: str) -> None:

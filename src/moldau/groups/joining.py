@@ -31,11 +31,11 @@ class Joining:
             <= event.session_timeout_ms
             <= config.session_timeout_ms_max
         ):
-            self._refuse(event, ErrorCode.INVALID_SESSION_TIMEOUT)
+            self.refuse(event, ErrorCode.INVALID_SESSION_TIMEOUT)
         elif not _storable(event):
-            self._refuse(event, ErrorCode.INVALID_REQUEST)
+            self.refuse(event, ErrorCode.INVALID_REQUEST)
         elif group is None and not is_new:
-            self._refuse(event, ErrorCode.UNKNOWN_MEMBER_ID)
+            self.refuse(event, ErrorCode.UNKNOWN_MEMBER_ID)
         else:
             group = self.runtime.group(event.group_id)
             self.join_group(now, group, event)
@@ -44,14 +44,16 @@ class Joining:
     def join_group(self, now: float, group: Group, event: Join) -> None:
         """Judges a join to this group, on its state of this moment."""
         if group.state is GroupState.DEAD:
-            self._refuse(event, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            self.refuse(event, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        elif group.consumer is not None or group.draft is not None:
+            self.runtime.submit(now, group, JoinOverConsumers(self, group, event))
         elif not self._has_room(group, event.member_id):
             member = group.members.get(event.member_id)
             if member is not None:
                 self.rebalance.remove_member(now, group, member)
-            self._refuse(event, ErrorCode.GROUP_MAX_SIZE_REACHED)
+            self.refuse(event, ErrorCode.GROUP_MAX_SIZE_REACHED)
         elif not group.supports(event.protocol_type, event.protocols):
-            self._refuse(event, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+            self.refuse(event, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         elif event.member_id != NO_MEMBER_ID:
             self._join_known(now, group, event)
         elif event.instance_id is not None:
@@ -93,7 +95,7 @@ class Joining:
             return
         error = group.member_error(event.member_id, event.instance_id)
         if error is not ErrorCode.NONE:
-            self._refuse(event, error, member_id=event.member_id)
+            self.refuse(event, error, member_id=event.member_id)
             return
         member = group.members[event.member_id]
         same = member.protocols == event.protocols
@@ -172,8 +174,36 @@ class Joining:
             if member_id not in group.members and member_id not in group.pending:
                 return member_id
 
-    def _refuse(self, event: Join, error: ErrorCode, member_id: str = NO_MEMBER_ID) -> None:
+    def refuse(self, event: Join, error: ErrorCode, member_id: str = NO_MEMBER_ID) -> None:
         self.runtime.reply(event.request_id, JoinResult(error=error, member_id=member_id))
+
+
+class JoinOverConsumers(Write):
+    """A classic member joins a group of the next-generation protocol: if that has no members left,
+    it becomes a classic one. Members of both kinds in one group are not supported."""
+
+    __slots__ = ("_event", "_group", "_joining")
+
+    def __init__(self, joining: Joining, group: Group, event: Join) -> None:
+        self._joining = joining
+        self._group = group
+        self._event = event
+
+    def decide(self, now: float) -> list[GroupsRecord]:
+        group = self._group
+        if group.has_consumers:
+            self._joining.refuse(self._event, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+            return []
+        if group.consumer is None:
+            self._joining.join_group(now, group, self._event)
+            return []
+        return list(group.consumer.tombstones(group.group_id))
+
+    def committed(self, now: float) -> None:
+        self._joining.join_group(now, self._group, self._event)
+
+    def failed(self, now: float, error: ErrorCode) -> None:
+        self._joining.refuse(self._event, client_error(error))
 
 
 class StaticReturn(Write):

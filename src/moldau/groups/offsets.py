@@ -5,7 +5,7 @@ assignment; and anybody without member id and generation while the group has no 
 that assign their partitions themselves, and administrators).
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from moldau.groups.events import NO_MEMBER_ID, CommitOffsets, DeleteOffsets, OffsetToCommit
 from moldau.groups.group import CONSUMER_PROTOCOL_TYPE, Group
@@ -30,9 +30,16 @@ _TIMESTAMP_MS_MAX = 2**63 - 1
 class Offsets:
     """Handles CommitOffsets, DeleteOffsets, TopicsDeleted, and looks for offsets that expired."""
 
-    def __init__(self, runtime: Runtime, rebalance: Rebalance) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        rebalance: Rebalance,
+        consumer_topics: Callable[[Group], frozenset[str]] = lambda group: frozenset(),
+    ) -> None:
         self.runtime = runtime
         self.rebalance = rebalance
+        self.consumer_topics = consumer_topics
+        """What the members of a group want whose broker assigns."""
 
     def commit(self, now: float, event: CommitOffsets) -> None:
         if event.group_id not in self.runtime.groups and event.generation >= 0:
@@ -48,8 +55,10 @@ class Offsets:
             self.answer_commit(event, error)
 
     def commit_error(self, now: float, group: Group, event: CommitOffsets) -> ErrorCode:
-        if group.state is GroupState.EMPTY and event.generation < 0:
+        if group.is_empty and event.generation < 0:
             return ErrorCode.NONE
+        if group.has_consumers:
+            return group.consumer_error(event.member_id, event.instance_id, event.generation)
         if event.generation < 0 and event.member_id == NO_MEMBER_ID and event.instance_id is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
         error = generation_error(group, event.member_id, event.instance_id, event.generation)
@@ -83,7 +92,11 @@ class Offsets:
         error = ErrorCode.NONE
         if group is None or group.state is GroupState.DEAD:
             error = ErrorCode.GROUP_ID_NOT_FOUND
-        elif group.members and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+        elif (
+            group.members
+            and not group.has_consumers
+            and group.protocol_type != CONSUMER_PROTOCOL_TYPE
+        ):
             error = ErrorCode.NON_EMPTY_GROUP
         if group is None or error is not ErrorCode.NONE:
             self.runtime.reply(event.request_id, DeleteOffsetsResult(error=error))
@@ -101,10 +114,12 @@ class Offsets:
 
     def expire(self, now: float) -> None:
         for group in list(self.runtime.groups.values()):
-            if group.state is GroupState.EMPTY and _is_unstored(group) and group.offsets:
+            if group.is_empty and _is_unstored(group) and group.offsets:
                 # That the last member left could not be stored then: the time counts from now.
                 self.runtime.submit(now, group, StoreEmptyGroup(self.runtime, group))
-            elif self.expired(group) or (not group.members and not group.offsets and group.stored):
+            elif self.expired(group) or (
+                group.is_empty and not group.offsets and (group.stored or group.consumer)
+            ):
                 self.runtime.submit(
                     now, group, RemoveOffsets(self.runtime, group, choose=self.expired)
                 )
@@ -114,7 +129,9 @@ class Offsets:
         now_ms = self.runtime.wall_ms()
         before = now_ms - self.runtime.config.offsets_retention_ms
         wanted: frozenset[str] = frozenset()
-        if group.members:
+        if group.has_consumers:
+            wanted = self.consumer_topics(group)
+        elif group.members:
             topics = subscriptions(group)
             if topics is None or group.state is not GroupState.STABLE:
                 return []
@@ -130,7 +147,7 @@ class Commit(Write):
     """Offsets of one request."""
 
     __slots__ = ("_event", "_group", "_offsets")
-    mergeable = True
+    merges = "offsets"
 
     def __init__(self, offsets: Offsets, group: Group, event: CommitOffsets) -> None:
         self._offsets = offsets
@@ -216,6 +233,8 @@ class DeleteSome(Write):
         return ErrorCode.NONE
 
     def _subscribed(self, partition: TopicPartition) -> bool:
+        if self._group.has_consumers:
+            return partition.topic in self._offsets.consumer_topics(self._group)
         topics = subscriptions(self._group)
         return topics is None or partition.topic in topics
 
@@ -256,4 +275,6 @@ def _is_old(group: Group, offset: CommittedOffset, before: int, now_ms: int) -> 
     if not group.members and group.stored is not None and group.stored.state_timestamp >= 0:
         # A group that had members keeps its offsets from the time that the last one left.
         since = max(since, group.stored.state_timestamp)
+    if group.consumer is not None and group.consumer.epoch is not None:
+        since = max(since, group.consumer.epoch.empty_since)
     return since <= before

@@ -1,6 +1,7 @@
 """Owns the records of `__consumer_offsets`: their meaning, and Kafka's own bytes for them.
 
-Keys begin with a version that also tells the kind: 0 and 1 an offset, 2 a group. Written are the
+Keys begin with a version that also tells the kind: 0 and 1 an offset, 2 a classic group, 3 to 8
+what `consumer.records` owns. Written are the
 versions that every Kafka since 2.3 writes (key 1 and value 3, key 2 and value 3), so that existing
 tools read the topic; read are all versions up to the flexible ones. Keys of kinds that are unknown
 here decode to None and are skipped, as Kafka does; malformed bytes are a CorruptionError.
@@ -10,8 +11,9 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
+from moldau.groups.consumer import records as consumer
+from moldau.groups.format import Reader, blob_bytes, string_bytes
 from moldau.groups.results import CommittedOffset
-from moldau.model.errors import CorruptionError
 from moldau.model.ids import NO_EPOCH, Epoch, Offset, PartitionIndex, TimestampMs, TopicPartition
 
 TEXT_BYTES_MAX: Final = 2**15 - 1
@@ -66,7 +68,7 @@ class GroupRecord:
     value: StoredGroup | None
 
 
-GroupsRecord = OffsetRecord | GroupRecord
+GroupsRecord = OffsetRecord | GroupRecord | consumer.ConsumerRecord
 
 
 def encode(record: GroupsRecord) -> tuple[bytes, bytes | None]:
@@ -75,36 +77,40 @@ def encode(record: GroupsRecord) -> tuple[bytes, bytes | None]:
         topic, partition = record.partition
         key = (
             struct.pack(">h", _OFFSET_KEY_VERSION)
-            + _string(record.group_id)
-            + _string(topic)
+            + string_bytes(record.group_id)
+            + string_bytes(topic)
             + struct.pack(">i", partition)
         )
         return key, None if record.value is None else _encode_offset(record.value)
-    key = struct.pack(">h", _GROUP_KEY_VERSION) + _string(record.group_id)
+    if not isinstance(record, GroupRecord):
+        return consumer.encode(record)
+    key = struct.pack(">h", _GROUP_KEY_VERSION) + string_bytes(record.group_id)
     return key, None if record.value is None else _encode_group(record.value)
 
 
 def decode(key: bytes, value: bytes | None) -> GroupsRecord | None:
     """The record, or None for a kind that is unknown here."""
-    reader = _Reader(key)
+    reader = Reader(key)
     version = reader.int16()
     if version in (0, _OFFSET_KEY_VERSION):
         group_id, topic = reader.string(), reader.string()
         return OffsetRecord(
             group_id=group_id,
             partition=TopicPartition(topic, PartitionIndex(reader.int32())),
-            value=None if value is None else _decode_offset(_Reader(value)),
+            value=None if value is None else _decode_offset(Reader(value)),
         )
     if version == _GROUP_KEY_VERSION:
         return GroupRecord(
             group_id=reader.string(),
-            value=None if value is None else _decode_group(_Reader(value)),
+            value=None if value is None else _decode_group(Reader(value)),
         )
+    if version in consumer.KEYS:
+        return consumer.decode(version, reader, value)
     return None
 
 
 def _encode_offset(value: CommittedOffset) -> bytes:
-    metadata = _string(value.metadata)
+    metadata = string_bytes(value.metadata)
     if value.expire_timestamp is not None:
         # Only version 1 has the field; it has no leader epoch, and clients that ask for it neither.
         return (
@@ -119,7 +125,7 @@ def _encode_offset(value: CommittedOffset) -> bytes:
     )
 
 
-def _decode_offset(reader: "_Reader") -> CommittedOffset:
+def _decode_offset(reader: Reader) -> CommittedOffset:
     version = reader.version("offset", _OFFSET_VALUE_VERSION_MAX)
     reader.flexible = version >= 4
     offset = Offset(reader.int64())
@@ -139,26 +145,26 @@ def _decode_offset(reader: "_Reader") -> CommittedOffset:
 def _encode_group(value: StoredGroup) -> bytes:
     parts = [
         struct.pack(">h", _GROUP_VALUE_VERSION),
-        _string(value.protocol_type),
+        string_bytes(value.protocol_type),
         struct.pack(">i", value.generation),
-        _string(value.protocol_name),
-        _string(value.leader),
+        string_bytes(value.protocol_name),
+        string_bytes(value.leader),
         struct.pack(">qi", value.state_timestamp, len(value.members)),
     ]
     for member in value.members:
         parts += (
-            _string(member.member_id),
-            _string(member.instance_id),
-            _string(member.client_id),
-            _string(member.client_host),
+            string_bytes(member.member_id),
+            string_bytes(member.instance_id),
+            string_bytes(member.client_id),
+            string_bytes(member.client_host),
             struct.pack(">ii", member.rebalance_timeout_ms, member.session_timeout_ms),
-            _bytes(member.subscription),
-            _bytes(member.assignment),
+            blob_bytes(member.subscription),
+            blob_bytes(member.assignment),
         )
     return b"".join(parts)
 
 
-def _decode_group(reader: "_Reader") -> StoredGroup:
+def _decode_group(reader: Reader) -> StoredGroup:
     version = reader.version("group", _GROUP_VALUE_VERSION_MAX)
     reader.flexible = version >= 4
     protocol_type = reader.string()
@@ -194,91 +200,3 @@ def _decode_group(reader: "_Reader") -> StoredGroup:
         state_timestamp=state_timestamp,
         members=tuple(members),
     )
-
-
-def _string(text: str | None) -> bytes:
-    if text is None:
-        return b"\xff\xff"
-    data = text.encode()
-    return struct.pack(">h", len(data)) + data
-
-
-def _bytes(data: bytes) -> bytes:
-    return struct.pack(">i", len(data)) + data
-
-
-class _Reader:
-    """Reads Kafka's primitive types; every length is checked against what is left."""
-
-    __slots__ = ("_data", "_position", "flexible")
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._position = 0
-        self.flexible = False
-
-    def version(self, what: str, most: int) -> int:
-        version = self.int16()
-        if not 0 <= version <= most:
-            raise CorruptionError(
-                f"{what} record has version {version}, this version reads up to {most}"
-            )
-        return version
-
-    def int16(self) -> int:
-        return int.from_bytes(self._take(2), "big", signed=True)
-
-    def int32(self) -> int:
-        return int.from_bytes(self._take(4), "big", signed=True)
-
-    def int64(self) -> int:
-        return int.from_bytes(self._take(8), "big", signed=True)
-
-    def string(self) -> str:
-        text = self.nullable_string()
-        if text is None:
-            raise CorruptionError("group record has no text where one is required")
-        return text
-
-    def nullable_string(self) -> str | None:
-        length = self._varint() - 1 if self.flexible else self.int16()
-        if length == -1:
-            return None
-        try:
-            return self._take(length).decode()
-        except UnicodeDecodeError as error:
-            raise CorruptionError(f"group record holds text that is not UTF-8: {error}") from error
-
-    def blob(self) -> bytes:
-        return self._take(self._varint() - 1 if self.flexible else self.int32())
-
-    def array_length(self) -> int:
-        length = self._varint() - 1 if self.flexible else self.int32()
-        # A member takes more than a byte, so this bounds the loop by the data.
-        if not 0 <= length <= len(self._data) - self._position:
-            raise CorruptionError(f"group record claims {length} members")
-        return length
-
-    def skip_tagged_fields(self) -> None:
-        if not self.flexible:
-            return
-        for _ in range(self._varint()):
-            self._varint()
-            self._take(self._varint())
-
-    def _varint(self) -> int:
-        value = 0
-        for shift in range(0, 35, 7):
-            byte = self._take(1)[0]
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-        raise CorruptionError("group record holds a number that does not end")
-
-    def _take(self, length: int) -> bytes:
-        end = self._position + length
-        if length < 0 or end > len(self._data):
-            raise CorruptionError("group record ends early")
-        taken = self._data[self._position : end]
-        self._position = end
-        return taken

@@ -5,6 +5,7 @@ from typing import assert_never
 from moldau.groups.events import (
     CommitOffsets,
     CommitTransactionOffsets,
+    ConsumerHeartbeat,
     DeleteGroups,
     DeleteOffsets,
     Event,
@@ -21,6 +22,7 @@ from moldau.groups.events import (
 )
 from moldau.groups.results import (
     CommitResult,
+    ConsumerHeartbeatResult,
     DeleteGroupsResult,
     DeleteOffsetsResult,
     Effect,
@@ -49,6 +51,8 @@ def refusal(event: Event, error: ErrorCode) -> list[Effect]:
             result = HeartbeatResult(error=ErrorCode.NONE if loading else error)
         case Leave():
             result = LeaveResult(error=error)
+        case ConsumerHeartbeat():
+            result = ConsumerHeartbeatResult(error=error)
         case CommitOffsets() | CommitTransactionOffsets():
             result = CommitResult(errors=tuple((o.partition, error) for o in event.offsets))
         case DeleteGroups():

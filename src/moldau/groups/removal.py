@@ -47,12 +47,11 @@ class RemoveOffsets(Write):
         if (
             self._choose is not None
             and len(removed) == len(group.offsets)
-            and group.state is GroupState.EMPTY
-            and group.stored is not None
+            and group.is_empty
             and not group.pending
             and not group.pending_offsets
         ):
-            records.append(GroupRecord(group_id=group.group_id, value=None))
+            records += tombstones(group)
         return records
 
     def committed(self, now: float) -> None:
@@ -108,15 +107,14 @@ class DeleteGroup(Write):
 
     def decide(self, now: float) -> list[GroupsRecord]:
         group = self._group
-        if group.state is not GroupState.EMPTY:
+        if not group.is_empty:
             self._deletion.done(group.group_id, ErrorCode.NON_EMPTY_GROUP)
             return []
         records: list[GroupsRecord] = [
             OffsetRecord(group_id=group.group_id, partition=partition, value=None)
             for partition in dict.fromkeys((*group.offsets, *sorted(group.pending_partitions)))
         ]
-        if group.stored is not None:
-            records.append(GroupRecord(group_id=group.group_id, value=None))
+        records += tombstones(group)
         if records:
             group.state = GroupState.DEAD
         else:
@@ -142,3 +140,13 @@ class DeleteGroup(Write):
         for member_id in group.pending:
             self._runtime.timers.cancel(pending_key(group, member_id))
         group.pending.clear()
+
+
+def tombstones(group: Group) -> list[GroupsRecord]:
+    """All that is stored of a group beside its offsets is gone with these."""
+    records: list[GroupsRecord] = []
+    if group.stored is not None:
+        records.append(GroupRecord(group_id=group.group_id, value=None))
+    if group.consumer is not None:
+        records += group.consumer.tombstones(group.group_id)
+    return records

@@ -13,6 +13,7 @@ from moldau.model.ids import (
     ProducerEpoch,
     ProducerId,
     TimestampMs,
+    TopicId,
     TopicPartition,
 )
 
@@ -28,6 +29,21 @@ class GroupState(StrEnum):
     COMPLETING_REBALANCE = "CompletingRebalance"
     STABLE = "Stable"
     DEAD = "Dead"
+
+
+class ConsumerGroupState(StrEnum):
+    """Of groups of the next-generation protocol; ListGroups has both kinds."""
+
+    EMPTY = "Empty"
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+class GroupType(StrEnum):
+    CLASSIC = "classic"
+    CONSUMER = "consumer"
 
 
 class JoinedMember(Struct, frozen=True, kw_only=True):
@@ -84,6 +100,17 @@ class CommitResult(Struct, frozen=True, kw_only=True):
     errors: tuple[tuple[TopicPartition, ErrorCode], ...]
 
 
+class ConsumerHeartbeatResult(Struct, frozen=True, kw_only=True):
+    """`assignment` None: as it was."""
+
+    error: ErrorCode
+    message: str | None = None
+    member_id: str | None = None
+    member_epoch: int = 0
+    heartbeat_interval_ms: int = 0
+    assignment: Mapping[TopicId, frozenset[int]] | None = None
+
+
 class DeleteGroupsResult(Struct, frozen=True, kw_only=True):
     """An error per group of the request, in its order."""
 
@@ -102,6 +129,7 @@ Result = (
     | SyncResult
     | HeartbeatResult
     | LeaveResult
+    | ConsumerHeartbeatResult
     | CommitResult
     | DeleteGroupsResult
     | DeleteOffsetsResult
@@ -171,8 +199,36 @@ class DescribedGroup(Struct, frozen=True, kw_only=True):
     members: tuple[DescribedMember, ...] = ()
 
 
+class DescribedConsumer(Struct, frozen=True, kw_only=True):
+    """A member of a consumer group; `target` is what it will have."""
+
+    member_id: str
+    instance_id: str | None
+    rack: str | None
+    epoch: int
+    client_id: str
+    client_host: str
+    topics: tuple[str, ...]
+    pattern: str | None
+    assigned: Mapping[TopicId, frozenset[int]]
+    target: Mapping[TopicId, frozenset[int]]
+
+
+class DescribedConsumerGroup(Struct, frozen=True, kw_only=True):
+    """An unknown or classic group is GROUP_ID_NOT_FOUND and Dead."""
+
+    group_id: str
+    error: ErrorCode
+    message: str | None = None
+    state: ConsumerGroupState = ConsumerGroupState.DEAD
+    epoch: int = 0
+    target_epoch: int = 0
+    assignor: str = ""
+    members: tuple[DescribedConsumer, ...] = ()
+
+
 class ListedGroup(Struct, frozen=True, kw_only=True):
     group_id: str
     protocol_type: str
-    state: GroupState
-    group_type: str = "classic"
+    state: GroupState | ConsumerGroupState
+    group_type: GroupType = GroupType.CLASSIC

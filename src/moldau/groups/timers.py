@@ -16,6 +16,8 @@ class TimerKind(IntEnum):
     """Every member must have synced."""
     EXPIRY = 5
     """Old offsets are looked for."""
+    REVOKE = 6
+    """A member of a consumer group must have let go of partitions."""
 
 
 class TimerKey(NamedTuple):

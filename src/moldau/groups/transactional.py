@@ -67,8 +67,10 @@ class TransactionalOffsets:
         )
         if group is None or group.state is GroupState.DEAD:
             return ErrorCode.ILLEGAL_GENERATION if event.generation >= 0 else ErrorCode.NONE
-        if not is_member or (group.state is GroupState.EMPTY and event.generation < 0):
+        if not is_member or (group.is_empty and event.generation < 0):
             return ErrorCode.NONE
+        if group.has_consumers:
+            return group.consumer_error(event.member_id, event.instance_id, event.generation)
         error = generation_error(group, event.member_id, event.instance_id, event.generation)
         if error is ErrorCode.NONE:
             self.offsets.rebalance.heard_of(now, group, group.members[event.member_id])

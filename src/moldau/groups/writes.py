@@ -32,7 +32,8 @@ class Write(ABC):
     """A change of durable state."""
 
     __slots__ = ()
-    mergeable: bool = False
+    merges: str = ""
+    """Writes of one such kind that follow each other go out together."""
     producer: tuple[ProducerId, ProducerEpoch] = NO_PRODUCER
     """Whose transaction the records belong to; one that names a producer is never merged."""
 
@@ -167,7 +168,7 @@ class Runtime:
         size = 0
         while group.waiting:
             write = group.waiting[0]
-            if writes and not (write.mergeable and writes[-1].mergeable):
+            if writes and not (write.merges and write.merges == writes[-1].merges):
                 break
             if size >= self.config.persist_bytes_max:
                 break

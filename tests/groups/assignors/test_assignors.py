@@ -124,7 +124,9 @@ def least_moves(spec):
         kept.append(len(mine))
     share, more = divmod(sum(spec.topics.values()), len(spec.members))
     shares = [share + (rank < more) for rank in range(len(kept))]
-    return sum(max(0, have - may) for have, may in zip(sorted(kept, reverse=True), shares))
+    return sum(
+        max(0, have - may) for have, may in zip(sorted(kept, reverse=True), shares, strict=True)
+    )
 
 
 @few

@@ -41,7 +41,7 @@ class RangeAssignor:
 
 
 def _lowest(spec: GroupSpec, member_id: str) -> float:
-    """Where its first partition stood, as a share of the topic: topics differ in size, cuts do not."""
+    """Where its first partition stood in the topic, as a share: topics differ in size."""
     return min(
         (
             min(indexes) / spec.topics[topic]

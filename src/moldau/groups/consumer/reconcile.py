@@ -1,0 +1,98 @@
+"""Owns one member's way to its target, a step per heartbeat.
+
+    STABLE ──a new target takes something away──▶ UNREVOKED ──let go──┐
+      ▲ │                                                             ▼
+      │ └──a new target only gives──▶ given what is free; still some with others? ──▶ UNRELEASED
+      └───────────────────────────────────── none ◀───────────────────────────────────────┘
+
+What a member keeps it is never told to stop reading. A partition is given on only when its owner
+has said that it no longer has it: no two members ever have the same one.
+"""
+
+from collections.abc import Callable, Mapping
+
+from moldau.groups.assignors.interface import Assignment
+from moldau.groups.consumer.records import Current, MemberState
+from moldau.model.ids import TopicId
+
+
+def next_step(
+    current: Current,
+    *,
+    target: Assignment,
+    target_epoch: int,
+    owned: Assignment | None,
+    is_free: Callable[[TopicId, int], bool],
+) -> Current:
+    """Where the member stands now. `owned` is what it says that it has, None if it says nothing.
+
+    `is_free` tells of a partition whether nobody has it, except perhaps this member.
+    """
+    match current.state:
+        case MemberState.STABLE if current.epoch == target_epoch:
+            return current
+        case MemberState.UNREVOKED if _holds(owned, current.revoking):
+            return current
+        case _:
+            return _towards(current, target, target_epoch, owned, is_free)
+
+
+def _towards(
+    current: Current,
+    target: Assignment,
+    target_epoch: int,
+    owned: Assignment | None,
+    is_free: Callable[[TopicId, int], bool],
+) -> Current:
+    kept = _pick(current.assigned, lambda topic, index: index in target.get(topic, ()))
+    revoking = subtract(current.assigned, target)
+    if revoking and _holds(owned, revoking):
+        return Current(
+            epoch=current.epoch,
+            previous_epoch=current.previous_epoch,
+            state=MemberState.UNREVOKED,
+            assigned=kept,
+            revoking=revoking,
+        )
+    coming = subtract(target, kept)
+    given = _pick(coming, is_free)
+    is_complete = given == coming
+    return Current(
+        epoch=target_epoch,
+        previous_epoch=current.epoch if target_epoch != current.epoch else current.previous_epoch,
+        state=MemberState.STABLE if is_complete else MemberState.UNRELEASED,
+        assigned=_union(kept, given),
+    )
+
+
+def covers(larger: Assignment, smaller: Assignment) -> bool:
+    return all(indexes <= larger.get(topic, frozenset()) for topic, indexes in smaller.items())
+
+
+def subtract(one: Assignment, other: Assignment) -> dict[TopicId, frozenset[int]]:
+    left = {topic: indexes - other.get(topic, frozenset()) for topic, indexes in one.items()}
+    return {topic: indexes for topic, indexes in left.items() if indexes}
+
+
+def _holds(owned: Assignment | None, revoking: Assignment) -> bool:
+    """Whether the member still has any of them; if it does not say, it has."""
+    if owned is None:
+        return True
+    return any(not indexes.isdisjoint(owned.get(t, ())) for t, indexes in revoking.items())
+
+
+def _pick(
+    assignment: Assignment, chosen: Callable[[TopicId, int], bool]
+) -> dict[TopicId, frozenset[int]]:
+    picked = {
+        topic: frozenset(index for index in indexes if chosen(topic, index))
+        for topic, indexes in assignment.items()
+    }
+    return {topic: indexes for topic, indexes in picked.items() if indexes}
+
+
+def _union(one: Assignment, other: Assignment) -> Mapping[TopicId, frozenset[int]]:
+    return {
+        topic: one.get(topic, frozenset()) | other.get(topic, frozenset())
+        for topic in (*one, *(topic for topic in other if topic not in one))
+    }

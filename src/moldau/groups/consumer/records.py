@@ -1,0 +1,261 @@
+"""Owns the stored records of the next-generation protocol: their meaning, and Kafka's own bytes.
+
+    key 3  a group: its epoch, and a hash of the topics that its members want
+    key 5  a member: what it told of itself
+    key 6  the epoch of the target assignment
+    key 7  a member's part of the target assignment
+    key 8  a member's current assignment: where it stands on its way to the target
+
+Key 4 (partitions of subscribed topics, older Kafkas) and 16 (what patterns matched) are not
+written: both follow from the topics that exist. One field is ours, in a tag far from Kafka's, whose
+readers skip it: since when a group has no members.
+"""
+
+import struct
+from enum import IntEnum
+from typing import Final
+
+from msgspec import Struct
+
+from moldau.groups.assignors.interface import NOTHING, Assignment
+from moldau.groups.format import Reader, compact_array, compact_string, string_bytes, varint_bytes
+from moldau.model.errors import CorruptionError
+from moldau.model.ids import NO_TIMESTAMP, TimestampMs, TopicId
+
+EPOCH_KEY: Final = 3
+MEMBER_KEY: Final = 5
+TARGET_EPOCH_KEY: Final = 6
+TARGET_KEY: Final = 7
+CURRENT_KEY: Final = 8
+KEYS: Final = frozenset({EPOCH_KEY, MEMBER_KEY, TARGET_EPOCH_KEY, TARGET_KEY, CURRENT_KEY})
+_HASH_TAG: Final = 0
+_EMPTY_SINCE_TAG: Final = 10_000
+_VERSION: Final = b"\0\0"
+_NO_TAGS: Final = b"\0"
+
+JOIN_EPOCH: Final = 0
+LEAVE_EPOCH: Final = -1
+AWAY_EPOCH: Final = -2
+"""Epoch of a static member that said it would be back."""
+
+
+class MemberState(IntEnum):
+    """Where a member stands. The numbers are stored."""
+
+    STABLE = 0
+    UNREVOKED = 1
+    """It must let go of partitions before it gets on."""
+    UNRELEASED = 2
+    """It waits for partitions that others have not let go of."""
+    UNKNOWN = 127
+
+
+class GroupEpoch(Struct, frozen=True, kw_only=True):
+    epoch: int
+    topics_hash: int = 0
+    empty_since: TimestampMs = NO_TIMESTAMP
+
+
+class ConsumerMember(Struct, frozen=True, kw_only=True):
+    """What a member told of itself."""
+
+    instance_id: str | None = None
+    rack: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    topics: tuple[str, ...] = ()
+    """Sorted."""
+    pattern: str | None = None
+    rebalance_timeout_ms: int = -1
+    assignor: str | None = None
+
+
+class Current(Struct, frozen=True, kw_only=True):
+    """What a member has. `revoking` are those that it has and must let go of."""
+
+    epoch: int = 0
+    previous_epoch: int = 0
+    state: MemberState = MemberState.STABLE
+    assigned: Assignment = NOTHING
+    revoking: Assignment = NOTHING
+
+
+class EpochRecord(Struct, frozen=True, kw_only=True):
+    group_id: str
+    value: GroupEpoch | None
+
+
+class MemberRecord(Struct, frozen=True, kw_only=True):
+    group_id: str
+    member_id: str
+    value: ConsumerMember | None
+
+
+class TargetEpochRecord(Struct, frozen=True, kw_only=True):
+    group_id: str
+    value: int | None
+
+
+class TargetRecord(Struct, frozen=True, kw_only=True):
+    group_id: str
+    member_id: str
+    value: Assignment | None
+
+
+class CurrentRecord(Struct, frozen=True, kw_only=True):
+    group_id: str
+    member_id: str
+    value: Current | None
+
+
+ConsumerRecord = EpochRecord | MemberRecord | TargetEpochRecord | TargetRecord | CurrentRecord
+CONSUMER_RECORDS: Final = (
+    EpochRecord,
+    MemberRecord,
+    TargetEpochRecord,
+    TargetRecord,
+    CurrentRecord,
+)
+
+
+def encode(record: ConsumerRecord) -> tuple[bytes, bytes | None]:
+    match record:
+        case EpochRecord():
+            key, value = EPOCH_KEY, None if record.value is None else _encode_epoch(record.value)
+        case MemberRecord():
+            key, value = MEMBER_KEY, None if record.value is None else _encode_member(record.value)
+        case TargetEpochRecord():
+            key = TARGET_EPOCH_KEY
+            value = None if record.value is None else struct.pack(">i", record.value)
+        case TargetRecord():
+            key = TARGET_KEY
+            value = None if record.value is None else _encode_assignment(record.value)
+        case CurrentRecord():
+            key = CURRENT_KEY
+            value = None if record.value is None else _encode_current(record.value)
+    name = struct.pack(">h", key) + string_bytes(record.group_id)
+    if not isinstance(record, EpochRecord | TargetEpochRecord):
+        name += string_bytes(record.member_id)
+    if value is None:
+        return name, None
+    return name, _VERSION + value + (b"" if key == EPOCH_KEY else _NO_TAGS)
+
+
+def decode(kind: int, key: Reader, value: bytes | None) -> ConsumerRecord:
+    """`key` stands behind its kind, which is one of KEYS."""
+    group_id = key.string()
+    reader = None if value is None else Reader(value)
+    if reader is not None:
+        reader.version("consumer group", 0)
+        reader.flexible = True
+    if kind == EPOCH_KEY:
+        return EpochRecord(group_id=group_id, value=None if reader is None else _epoch(reader))
+    if kind == TARGET_EPOCH_KEY:
+        return TargetEpochRecord(
+            group_id=group_id, value=None if reader is None else reader.int32()
+        )
+    member_id = key.string()
+    if kind == MEMBER_KEY:
+        return MemberRecord(
+            group_id=group_id,
+            member_id=member_id,
+            value=None if reader is None else _member(reader),
+        )
+    if kind == TARGET_KEY:
+        return TargetRecord(
+            group_id=group_id,
+            member_id=member_id,
+            value=None if reader is None else _assignment(reader),
+        )
+    return CurrentRecord(
+        group_id=group_id, member_id=member_id, value=None if reader is None else _current(reader)
+    )
+
+
+def _encode_epoch(value: GroupEpoch) -> bytes:
+    tags = [(_HASH_TAG, struct.pack(">q", value.topics_hash))]
+    if value.empty_since != NO_TIMESTAMP:
+        tags.append((_EMPTY_SINCE_TAG, struct.pack(">q", value.empty_since)))
+    encoded = [varint_bytes(tag) + varint_bytes(len(data)) + data for tag, data in tags]
+    return struct.pack(">i", value.epoch) + varint_bytes(len(tags)) + b"".join(encoded)
+
+
+def _epoch(reader: Reader) -> GroupEpoch:
+    epoch = reader.int32()
+    tags = reader.tagged_fields()
+    return GroupEpoch(
+        epoch=epoch,
+        topics_hash=Reader(tags[_HASH_TAG]).int64() if _HASH_TAG in tags else 0,
+        empty_since=TimestampMs(Reader(tags[_EMPTY_SINCE_TAG]).int64())
+        if _EMPTY_SINCE_TAG in tags
+        else NO_TIMESTAMP,
+    )
+
+
+def _encode_member(value: ConsumerMember) -> bytes:
+    return b"".join(
+        (
+            compact_string(value.instance_id),
+            compact_string(value.rack),
+            compact_string(value.client_id),
+            compact_string(value.client_host),
+            compact_array(compact_string(topic) for topic in value.topics),
+            compact_string(value.pattern),
+            struct.pack(">i", value.rebalance_timeout_ms),
+            compact_string(value.assignor),
+        )
+    )
+
+
+def _member(reader: Reader) -> ConsumerMember:
+    return ConsumerMember(
+        instance_id=reader.nullable_string(),
+        rack=reader.nullable_string(),
+        client_id=reader.string(),
+        client_host=reader.string(),
+        topics=tuple(reader.string() for _ in range(reader.array_length())),
+        pattern=reader.nullable_string(),
+        rebalance_timeout_ms=reader.int32(),
+        assignor=reader.nullable_string(),
+    )
+
+
+def _encode_assignment(value: Assignment) -> bytes:
+    return compact_array(
+        topic + compact_array(struct.pack(">i", index) for index in sorted(value[topic])) + _NO_TAGS
+        for topic in sorted(value)
+    )
+
+
+def _assignment(reader: Reader) -> Assignment:
+    found: dict[TopicId, frozenset[int]] = {}
+    for _ in range(reader.array_length()):
+        topic = TopicId(reader.uuid())
+        indexes = frozenset(reader.int32() for _ in range(reader.array_length()))
+        reader.skip_tagged_fields()
+        if indexes:
+            found[topic] = indexes
+    return found
+
+
+def _encode_current(value: Current) -> bytes:
+    return (
+        struct.pack(">iib", value.epoch, value.previous_epoch, value.state)
+        + _encode_assignment(value.assigned)
+        + _encode_assignment(value.revoking)
+    )
+
+
+def _current(reader: Reader) -> Current:
+    epoch, previous_epoch, number = reader.int32(), reader.int32(), reader.int8()
+    try:
+        state = MemberState(number)
+    except ValueError:
+        raise CorruptionError(f"group record holds the member state {number}") from None
+    return Current(
+        epoch=epoch,
+        previous_epoch=previous_epoch,
+        state=state,
+        assigned=_assignment(reader),
+        revoking=_assignment(reader),
+    )

@@ -1,0 +1,113 @@
+"""Owns what changes of a consumer group have in common, and the change that time makes.
+
+Changes that wait for the log are decided one after the other on a draft of the group, and stored
+together: a slow disk makes larger batches rather than a longer queue.
+"""
+
+from typing import TYPE_CHECKING
+
+from moldau.groups.consumer.records import (
+    ConsumerRecord,
+    CurrentRecord,
+    EpochRecord,
+    GroupEpoch,
+    MemberRecord,
+    MemberState,
+    TargetRecord,
+)
+from moldau.groups.consumer.state import ConsumerState
+from moldau.groups.group import Group
+from moldau.groups.records import GroupsRecord
+from moldau.groups.timers import TimerKey, TimerKind
+from moldau.groups.writes import Write
+from moldau.model.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from moldau.groups.consumer.consumers import Consumers
+
+
+class ConsumerWrite(Write):
+    """A change of a consumer group. Several are decided one after the other on the same draft."""
+
+    __slots__ = ("consumers", "group")
+    merges = "consumer"
+
+    def __init__(self, consumers: "Consumers", group: Group) -> None:
+        self.consumers = consumers
+        self.group = group
+
+    @property
+    def state(self) -> ConsumerState:
+        """As it will be when everything before this write is stored."""
+        return self.group.draft or self.group.consumer or ConsumerState()
+
+    def drafted(self, records: list[ConsumerRecord]) -> list[GroupsRecord]:
+        if records:
+            if self.group.draft is None:
+                self.group.draft = self.state.copy()
+            for record in records:
+                self.group.draft.apply(record)
+        return list(records)
+
+    def without(
+        self, state: ConsumerState, member_id: str, *, is_replaced: bool = False
+    ) -> list[ConsumerRecord]:
+        """The member is gone, and with it the epoch that it was in."""
+        group_id = self.group.group_id
+        records: list[ConsumerRecord] = [
+            CurrentRecord(group_id=group_id, member_id=member_id, value=None),
+            TargetRecord(group_id=group_id, member_id=member_id, value=None),
+            MemberRecord(group_id=group_id, member_id=member_id, value=None),
+        ]
+        if not is_replaced:
+            left = {one: each for one, each in state.members.items() if one != member_id}
+            subscriptions = self.consumers.subscriptions
+            epoch = GroupEpoch(
+                epoch=state.number + 1,
+                topics_hash=subscriptions.hash(subscriptions.wanted(left)),
+            )
+            if not left:
+                epoch = GroupEpoch(epoch=epoch.epoch, empty_since=self.consumers.runtime.wall_ms())
+            records.append(EpochRecord(group_id=group_id, value=epoch))
+        return records
+
+
+class Expel(ConsumerWrite):
+    """A member was silent for too long, or did not let go of its partitions in time."""
+
+    __slots__ = ("_key",)
+
+    def __init__(self, consumers: "Consumers", group: Group, key: TimerKey) -> None:
+        super().__init__(consumers, group)
+        self._key = key
+
+    def decide(self, now: float) -> list[GroupsRecord]:
+        state = self.state
+        member_id = self._key.member_id
+        # Heard of again while this waited for its turn?
+        is_renewed = self.consumers.runtime.timers.deadline(self._key) is not None
+        if member_id not in state.members or is_renewed:
+            return []
+        if (
+            self._key.kind is TimerKind.REVOKE
+            and state.current(member_id).state is not MemberState.UNREVOKED
+        ):
+            return []
+        return self.drafted(self.without(state, member_id))
+
+    def committed(self, now: float) -> None:
+        self.group.draft = None
+        self.consumers.forget(self.group, self._key.member_id)
+
+    def failed(self, now: float, error: ErrorCode) -> None:
+        self.group.draft = None
+        # Tried again: a member that is gone must not hold its partitions for ever.
+        self.consumers.runtime.timers.set(self._key, now + 1.0)
+
+
+def session_key(group: Group, member_id: str) -> TimerKey:
+    return TimerKey(TimerKind.SESSION, group.group_id, member_id)
+
+
+def revoke_key(group: Group, member_id: str) -> TimerKey:
+    return TimerKey(TimerKind.REVOKE, group.group_id, member_id)

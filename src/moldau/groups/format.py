@@ -1,0 +1,126 @@
+"""Owns Kafka's primitive types as the records of `__consumer_offsets` use them.
+
+Keys, and the values of offsets and classic groups, are written in the older form: fixed lengths.
+Values of the next-generation protocol are flexible: lengths are varints, and tags may follow.
+"""
+
+import struct
+from collections.abc import Iterable
+
+from moldau.model.errors import CorruptionError
+
+
+def string_bytes(text: str | None) -> bytes:
+    if text is None:
+        return b"\xff\xff"
+    data = text.encode()
+    return struct.pack(">h", len(data)) + data
+
+
+def blob_bytes(data: bytes) -> bytes:
+    return struct.pack(">i", len(data)) + data
+
+
+class Reader:
+    """Reads Kafka's primitive types; every length is checked against what is left."""
+
+    __slots__ = ("_data", "_position", "flexible")
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._position = 0
+        self.flexible = False
+
+    def version(self, what: str, most: int) -> int:
+        version = self.int16()
+        if not 0 <= version <= most:
+            raise CorruptionError(
+                f"{what} record has version {version}, this version reads up to {most}"
+            )
+        return version
+
+    def int16(self) -> int:
+        return int.from_bytes(self._take(2), "big", signed=True)
+
+    def int8(self) -> int:
+        return int.from_bytes(self._take(1), "big", signed=True)
+
+    def int32(self) -> int:
+        return int.from_bytes(self._take(4), "big", signed=True)
+
+    def int64(self) -> int:
+        return int.from_bytes(self._take(8), "big", signed=True)
+
+    def string(self) -> str:
+        text = self.nullable_string()
+        if text is None:
+            raise CorruptionError("group record has no text where one is required")
+        return text
+
+    def nullable_string(self) -> str | None:
+        length = self._varint() - 1 if self.flexible else self.int16()
+        if length == -1:
+            return None
+        try:
+            return self._take(length).decode()
+        except UnicodeDecodeError as error:
+            raise CorruptionError(f"group record holds text that is not UTF-8: {error}") from error
+
+    def blob(self) -> bytes:
+        return self._take(self._varint() - 1 if self.flexible else self.int32())
+
+    def array_length(self) -> int:
+        length = self._varint() - 1 if self.flexible else self.int32()
+        # A member takes more than a byte, so this bounds the loop by the data.
+        if not 0 <= length <= len(self._data) - self._position:
+            raise CorruptionError(f"group record claims {length} members")
+        return length
+
+    def uuid(self) -> bytes:
+        return self._take(16)
+
+    def skip_tagged_fields(self) -> None:
+        if self.flexible:
+            self.tagged_fields()
+
+    def tagged_fields(self) -> dict[int, bytes]:
+        return {self._varint(): self._take(self._varint()) for _ in range(self._varint())}
+
+    def _varint(self) -> int:
+        value = 0
+        for shift in range(0, 35, 7):
+            byte = self._take(1)[0]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+        raise CorruptionError("group record holds a number that does not end")
+
+    def _take(self, length: int) -> bytes:
+        end = self._position + length
+        if length < 0 or end > len(self._data):
+            raise CorruptionError("group record ends early")
+        taken = self._data[self._position : end]
+        self._position = end
+        return taken
+
+
+def varint_bytes(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def compact_string(text: str | None) -> bytes:
+    if text is None:
+        return b"\0"
+    data = text.encode()
+    return varint_bytes(len(data) + 1) + data
+
+
+def compact_array(items: Iterable[bytes]) -> bytes:
+    """Each item is encoded already."""
+    encoded = list(items)
+    return varint_bytes(len(encoded) + 1) + b"".join(encoded)
