@@ -46,7 +46,6 @@ from moldau.records.batch import (
     stamp_append_time,
 )
 from moldau.records.control import EndMarker, build_end_marker, read_end_marker
-from moldau.replica.aborted import AbortedTransaction
 from moldau.replica.copies import Copies, Waiters, insert_waiter
 from moldau.replica.driver import Driver
 from moldau.replica.flusher import Flusher
@@ -495,15 +494,6 @@ class Replica:
         if first is None or first >= self.high_watermark:
             return self.high_watermark
         return max(first, self.log.start_offset)
-
-    def read_stable(
-        self, offset: Offset, bytes_max: int
-    ) -> tuple[LogRead, list[AbortedTransaction]]:
-        """Whole batches below the last stable offset, and what of them was aborted."""
-        read = self.log.read(offset, bytes_max, self.last_stable_offset)
-        if not read.size or not self.producers.aborted:
-            return read, []
-        return read, self.producers.aborted.between(offset, read.next_offset)
 
     def read(self, offset: Offset, bytes_max: int) -> LogRead:
         """Whole committed batches from `offset` on."""

@@ -12,6 +12,7 @@ from moldau.model.errors import CorruptionError, ErrorCode, RefusedError
 from moldau.model.ids import Offset
 from moldau.model.limits import FETCH_BYTES_MAX
 from moldau.model.slices import FileSlice
+from moldau.replica.aborted import AbortedTransaction
 from moldau.replica.replica import Replica
 from moldau.service.partitions import Partitions
 
@@ -28,6 +29,8 @@ class FetchRequest(NamedTuple):
     bytes_max: int
     leader_epoch: int
     """What the client believes; -1 if it does not say."""
+    reads_committed: bool = False
+    """Nothing of transactions that are open, and the list of those that were aborted."""
 
 
 class FetchResult(NamedTuple):
@@ -38,6 +41,9 @@ class FetchResult(NamedTuple):
     log_start_offset: int
     data: FileSlice | bytes | None
     size: int
+    last_stable_offset: int = -1
+    aborted: Sequence[AbortedTransaction] | None = None
+    """What of the data was aborted; None if the client did not ask."""
 
 
 class FetchService:
@@ -87,14 +93,16 @@ class FetchService:
                 check_epoch(replica, request.leader_epoch)
             watermark = replica.high_watermark
             start = replica.log.start_offset
-            if request.offset >= watermark or (left <= 0 and not is_first):
-                # Appended and not yet committed is not out of range: whoever asks for it waits.
+            stable = replica.last_stable_offset
+            end = stable if request.reads_committed else watermark
+            if request.offset >= end or (left <= 0 and not is_first):
+                # Appended and not yet to be read is not out of range: whoever asks for it waits.
                 # The error would send a consumer that knows the offset of an acks=1 reply back to
                 # the start.
                 if not start <= request.offset <= replica.log.end_offset:
                     raise RefusedError(ErrorCode.OFFSET_OUT_OF_RANGE)
-                return FetchResult(ErrorCode.NONE, watermark, start, b"", 0)
-            read = replica.read(request.offset, min(request.bytes_max, left))
+                return _nothing(request, watermark, start, stable)
+            read = replica.log.read(request.offset, min(request.bytes_max, left), end)
         except CorruptionError as error:
             if hosted is not None:
                 self._partitions.take_offline(hosted, error)
@@ -108,8 +116,11 @@ class FetchService:
             )
         if read.size > left and not is_first:
             # One batch may exceed the limit so that a consumer is never stuck, but only one.
-            return FetchResult(ErrorCode.NONE, watermark, start, b"", 0)
-        return FetchResult(ErrorCode.NONE, watermark, start, read.data, read.size)
+            return _nothing(request, watermark, start, stable)
+        aborted = None
+        if request.reads_committed:
+            aborted = replica.producers.aborted.between(request.offset, read.next_offset)
+        return FetchResult(ErrorCode.NONE, watermark, start, read.data, read.size, stable, aborted)
 
     def fetch(
         self,
@@ -225,6 +236,11 @@ class ParkedFetch:
             replica.watchers.pop(self, None)
         self._watched.clear()
         self._service.forget(self)
+
+
+def _nothing(request: FetchRequest, watermark: int, start: int, stable: int) -> FetchResult:
+    aborted = () if request.reads_committed else None
+    return FetchResult(ErrorCode.NONE, watermark, start, b"", 0, stable, aborted)
 
 
 def check_epoch(replica: Replica, epoch: int) -> None:

@@ -34,12 +34,21 @@ class OffsetService:
         self._partitions = partitions
 
     def list_offset(
-        self, topic: str, partition: int, timestamp: int, leader_epoch: int = _UNSAID
+        self,
+        topic: str,
+        partition: int,
+        timestamp: int,
+        leader_epoch: int = _UNSAID,
+        *,
+        reads_committed: bool = False,
     ) -> FoundOffset:
-        """The offset for a time, or for one of the special times above. Raises RefusedError."""
+        """The offset for a time, or for one of the special times above. Raises RefusedError.
+
+        One who reads committed finds nothing at or above the last stable offset.
+        """
         hosted = self._partitions.lead(topic, partition)
         try:
-            return _find(hosted.replica, timestamp, leader_epoch)
+            return _find(hosted.replica, timestamp, leader_epoch, reads_committed)
         except CorruptionError as error:
             self._partitions.take_offline(hosted, error)
             raise RefusedError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from None
@@ -60,12 +69,15 @@ class OffsetService:
         return replica.log.epoch_end(Epoch(epoch))
 
 
-def _find(replica: Replica, timestamp: int, leader_epoch: int) -> FoundOffset:
+def _find(
+    replica: Replica, timestamp: int, leader_epoch: int, reads_committed: bool
+) -> FoundOffset:
     if leader_epoch != _UNSAID:
         check_epoch(replica, leader_epoch)
     if not replica.is_ready:
         raise RefusedError(ErrorCode.OFFSET_NOT_AVAILABLE, "the leader was just elected")
-    log, end = replica.log, replica.high_watermark
+    log = replica.log
+    end = replica.last_stable_offset if reads_committed else replica.high_watermark
     if timestamp == LATEST:
         return FoundOffset(end, NO_TIMESTAMP, replica.epoch)
     if timestamp in (EARLIEST, EARLIEST_LOCAL):

@@ -7,6 +7,7 @@ from moldau.model.ids import Offset, TopicId
 from moldau.service.fetch import FetchRequest as PartitionFetch
 from moldau.service.fetch import FetchResult
 from moldau.wire.messages.fetch import (
+    FetchAbortedTransaction,
     FetchLeader,
     FetchNode,
     FetchRequest,
@@ -16,6 +17,7 @@ from moldau.wire.messages.fetch import (
 )
 from moldau.wire.registry import ApiKey
 
+_READ_COMMITTED = 1
 _TOPIC_IDS_FROM = 13
 _LEADERS_FROM = 16
 _WAIT_MS_MAX = 300_000
@@ -27,6 +29,7 @@ def handle(call: Call, request: FetchRequest) -> FetchResponse | None:
         # We hand out no sessions, so this is one of another broker life.
         return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, topics=[])
     by_id = call.version >= _TOPIC_IDS_FROM
+    reads_committed = request.isolation_level == _READ_COMMITTED
     wanted: list[PartitionFetch] = []
     for topic in request.topics:
         name: str | None = topic.topic
@@ -41,6 +44,7 @@ def handle(call: Call, request: FetchRequest) -> FetchResponse | None:
                     Offset(partition.fetch_offset),
                     partition.partition_max_bytes,
                     partition.current_leader_epoch,
+                    reads_committed,
                 )
             )
     operation = _Operation(call, request, wanted)
@@ -78,8 +82,9 @@ class _Operation:
                     partition_index=partition.partition,
                     error_code=result.error,
                     high_watermark=result.high_watermark,
-                    last_stable_offset=result.high_watermark,
+                    last_stable_offset=result.last_stable_offset,
                     log_start_offset=result.log_start_offset,
+                    aborted_transactions=_named(result),
                     records=result.data if result.data is not None else b"",
                 )
                 partitions.append(answer)
@@ -108,6 +113,15 @@ class _Operation:
         answer.current_leader = FetchLeader(leader_id=leader.id, leader_epoch=leader.epoch)
         node = leader.node
         nodes[node.id] = FetchNode(node_id=node.id, host=node.host, port=node.port, rack=node.rack)
+
+
+def _named(result: FetchResult) -> list[FetchAbortedTransaction] | None:
+    if result.aborted is None:
+        return None
+    return [
+        FetchAbortedTransaction(producer_id=each.producer_id, first_offset=each.first)
+        for each in result.aborted
+    ]
 
 
 API = Api(

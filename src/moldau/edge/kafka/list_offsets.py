@@ -10,12 +10,14 @@ from moldau.wire.messages.list_offsets import (
 )
 from moldau.wire.registry import ApiKey
 
+_READ_COMMITTED = 1
 _EPOCHS_FROM = 4
 _SOON_FROM = 5
 
 
 def handle(call: Call, request: ListOffsetsRequest) -> ListOffsetsResponse:
     find = call.broker.offsets.list_offset
+    reads_committed = request.isolation_level == _READ_COMMITTED
     topics = []
     for topic in request.topics:
         partitions = []
@@ -27,6 +29,7 @@ def handle(call: Call, request: ListOffsetsRequest) -> ListOffsetsResponse:
                     partition.partition_index,
                     partition.timestamp,
                     partition.current_leader_epoch,
+                    reads_committed=reads_committed,
                 )
             except RefusedError as error:
                 answer.error_code = error.code
