@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -130,6 +131,28 @@ def test_a_cluster_lives_through_a_kill_a_join_a_move_and_a_farewell(cluster):
     cluster.cluster("start", "-d")
     assert [one["kafka"] for one in cluster.until_well()["brokers"]] == ports
     assert sorted(cluster.numbers("orders")) == list(range(700))
+
+
+def test_a_broker_that_lost_its_disk_is_replaced_by_a_new_one(cluster):
+    cluster.learn(cluster.cluster("start", "-n", "3", "-d", *FREE))
+    cluster.do("topic", "create", "orders", "-p", "2")
+    cluster.do("produce", "orders", stdin=lines(0, 200))
+    cluster.cluster("kill", "2")
+    shutil.rmtree(cluster.directory / "broker-2")
+
+    # Under its old number it is refused, and founds nothing of its own either.
+    refused = cluster.moldau("cluster", "restart", "2", "--data-dir", cluster.directory)
+    assert refused.returncode == ExitCode.FAILED
+    assert "Broker id 2 belongs to another data directory" in refused.stderr
+    assert [one["state"] for one in cluster.status()["brokers"]] == ["ready", "failed", "ready"]
+
+    cluster.learn(cluster.cluster("add"))
+    cluster.learn(cluster.cluster("remove", "2", "-y"))
+    status = cluster.until_well()
+    assert [one["id"] for one in status["brokers"]] == [1, 3, 4]
+    described = json.loads(cluster.do("topic", "describe", "orders", "-o", "json"))
+    assert {tuple(sorted(one["replicas"])) for one in described["partitions"]} == {(1, 3, 4)}
+    assert sorted(cluster.numbers("orders")) == list(range(200))
 
 
 def test_in_the_foreground_a_broker_that_dies_comes_back_and_ctrl_c_ends_all(cluster, spawn):
