@@ -87,6 +87,16 @@ class Outgoing:
                 return True
             out[0] = memoryview(only)[sent:]
             return False
+        if len(out) <= _IOV_MAX:
+            memory = [chunk for chunk in out if not isinstance(chunk, FileSlice)]
+            if len(memory) == len(out):
+                # The usual case: no files, and the socket takes everything.
+                sent = self._socket.sendmsg(memory)
+                if sent == self._out_bytes:
+                    self._out_bytes = 0
+                    out.clear()
+                    return True
+                return self._took(memory, sent)
         run: list[bytes | bytearray | memoryview] = []
         flags = 0
         for index, chunk in enumerate(out):
@@ -103,7 +113,11 @@ class Outgoing:
                 run.append(chunk)
             if len(run) == _IOV_MAX:
                 break
-        sent = self._socket.sendmsg(run, (), flags)
+        return self._took(run, self._socket.sendmsg(run, (), flags))
+
+    def _took(self, run: Sequence[bytes | bytearray | memoryview], sent: int) -> bool:
+        """The socket took so much of the run at the head; False if it was only a part."""
+        out = self._out
         self._out_bytes -= sent
         for chunk in run:
             size = len(chunk)

@@ -240,19 +240,16 @@ class ReadFailed(NamedTuple):
     read_ids: tuple[int, ...]
 
 
-Effect = (
-    Send
-    | SendAppend
-    | SendSnapshot
+RareEffect = (
+    SendSnapshot
     | PersistVote
     | AppendNoop
     | AppendMembership
-    | StoreEntries
     | Truncate
     | ResetLog
-    | Committed
     | RoleChanged
     | TransferEnded
     | ReadReady
     | ReadFailed
 )
+Effect = Send | SendAppend | StoreEntries | Committed | RareEffect

@@ -10,7 +10,7 @@ from moldau.model.ids import NO_EPOCH, BrokerId, Offset, RaftIndex
 from moldau.net.peers.frames import FRAME_BYTES_MAX
 from moldau.raft import events as e
 from moldau.raft.errors import RaftError
-from moldau.raft.events import Effect, Event, Role
+from moldau.raft.events import Effect, Event, RareEffect, Role
 from moldau.raft.membership import NO_BROKER, encode_members
 from moldau.raft.messages import Snapshot
 from moldau.replica.flusher import Flusher
@@ -35,21 +35,31 @@ class Effects:
 
     def execute(self, group: Group, effect: Effect) -> None:
         """Raises RaftError, CorruptionError, StorageError."""
+        # The four of every entry first, without patterns: they cost as much as the rest.
+        if isinstance(effect, e.SendAppend):
+            peer = self._peers.get(effect.peer)
+            if peer is not None:
+                # Last in the row: groups take turns.
+                peer.waiting.pop(group, None)
+                peer.waiting[group] = effect
+        elif isinstance(effect, e.Committed):
+            self.tell_commit(group, effect.end)
+        elif isinstance(effect, e.Send):
+            peer = self._peers.get(effect.peer)
+            if peer is not None:
+                peer.post(encode_message(group.wire, effect.message))
+        elif isinstance(effect, e.StoreEntries):
+            self._store(group, effect.start)
+        else:
+            self._execute_rare(group, effect)
+
+    def _execute_rare(self, group: Group, effect: RareEffect) -> None:
         match effect:
-            case e.Send(broker, message):
+            case e.SendSnapshot(broker):
                 peer = self._peers.get(broker)
                 if peer is not None:
-                    peer.post(encode_message(group.wire, message))
-            case e.SendAppend(broker) | e.SendSnapshot(broker):
-                peer = self._peers.get(broker)
-                if peer is not None:
-                    # Last in the row: groups take turns.
                     peer.waiting.pop(group, None)
                     peer.waiting[group] = effect
-            case e.StoreEntries(start):
-                self._store(group, start)
-            case e.Committed(end):
-                self.tell_commit(group, end)
             case e.PersistVote(epoch, voted_for):
                 self._votes.ask(group.name, (epoch, voted_for))
             case e.AppendNoop(epoch):

@@ -29,6 +29,8 @@ from moldau.raft.messages import (
 )
 from moldau.records.batch import BatchFormatError, BatchHeader, crc_matches, read_header
 
+_new_entry = tuple.__new__
+"""Without the keyword arguments of a NamedTuple's own: one for every batch that is replicated."""
 _KEY: Final = struct.Struct(">16si")
 KEY_BYTES: Final = _KEY.size
 
@@ -234,7 +236,7 @@ def _decode(body: memoryview, position: int) -> tuple[Parcel, int]:
 
 
 def _check(epoch: int, other_epoch: int, *indexes: int) -> None:
-    if epoch < _EPOCH_MIN or other_epoch < _EPOCH_MIN or any(index < 0 for index in indexes):
+    if epoch < _EPOCH_MIN or other_epoch < _EPOCH_MIN or (indexes and min(indexes) < 0):
         raise PeerProtocolError(f"epochs {epoch}, {other_epoch}, indexes {indexes}")
 
 
@@ -293,22 +295,26 @@ def _decode_run(data: memoryview, index: RaftIndex, entries: list[Entry]) -> Bat
     headers: list[BatchHeader] = []
     position = 0
     size = len(data)
+    next_offset = 0
     while position < size:
         try:
             header = read_header(data, position)
         except BatchFormatError as error:
             raise PeerProtocolError(f"no batch: {error}") from None
-        if header.size > size - position:
-            raise PeerProtocolError(f"a batch of {header.size} bytes is cut")
-        if not crc_matches(data, position, header.size, header.crc):
-            raise PeerProtocolError(f"the batch at offset {header.base_offset} fails its checksum")
-        if headers and header.base_offset != headers[-1].next_offset:
-            raise PeerProtocolError(f"offset {header.base_offset} after {headers[-1].last_offset}")
-        end = RaftIndex(index + header.last_offset_delta + 1)
-        entries.append(Entry(index, end, header.leader_epoch))
+        batch_bytes, base_offset = header.size, header.base_offset
+        if batch_bytes > size - position:
+            raise PeerProtocolError(f"a batch of {batch_bytes} bytes is cut")
+        if not crc_matches(data, position, batch_bytes, header.crc):
+            raise PeerProtocolError(f"the batch at offset {base_offset} fails its checksum")
+        if base_offset != next_offset and headers:
+            raise PeerProtocolError(f"offset {base_offset} after {next_offset - 1}")
+        count = header.last_offset_delta + 1
+        next_offset = base_offset + count
+        end = RaftIndex(index + count)
+        entries.append(_new_entry(Entry, (index, end, header.leader_epoch, None)))
         headers.append(header)
         index = end
-        position += header.size
+        position += batch_bytes
     return BatchRun(start, headers, data)
 
 

@@ -100,6 +100,18 @@ class Steps:
         if group.news:
             self.tell(group)
 
+    def handle_sent(self, group: Group, event: e.AppendSent) -> None:
+        """An Append has left: all that can come of it is the next one."""
+        if group.is_grown or group.is_stepping or not group.is_running:
+            self.handle(group, event)
+            return
+        try:
+            for effect in group.core.step(self._now(), event):
+                self._effects.execute(group, effect)
+        except (RaftError, CorruptionError) as error:
+            self.fail(group, error)
+            self.tell(group)
+
     def handle_all(self, work: deque[tuple[Group, Event]]) -> None:
         """Events of many groups. A defect in the owner of one must not cost another its event."""
         try:

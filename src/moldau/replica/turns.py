@@ -101,8 +101,7 @@ class Turns:
                 steps.tell(group)
             if core.progress is not group.tracked:
                 self._beats.track(group)
-            if core.deadline < group.timer_at:
-                self._timers.set(group, core.deadline)
+            self._set_timer(group)
             steps.settled(group)
 
     # ---- entries
@@ -138,6 +137,14 @@ class Turns:
             steps.fail(group, failure)
             steps.tell(group)
             return 0
-        if event is not None:
+        if isinstance(event, e.AppendSent):
+            steps.handle_sent(group, event)
+            self._set_timer(group)
+        elif event is not None:
             steps.handle(group, event)
         return size
+
+    def _set_timer(self, group: Group) -> None:
+        deadline = group.core.deadline
+        if deadline < group.timer_at:
+            self._timers.set(group, deadline)
