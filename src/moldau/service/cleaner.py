@@ -1,0 +1,212 @@
+"""Owns the compaction of the broker's partitions: which one is next, and what came of it.
+
+Every replica cleans its own log, leader or not: what is committed is cleaned, and nobody has to
+agree on when. The work is done by another process; here only the outcome is swapped in. A cleaning
+that fails is an error line and a later retry, longer with each failure, never the broker's end.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from moldau.log.clean import AbortedRange, CleanRequest, CleanResult
+from moldau.log.clean_worker import Answer, Asked, CleanAsked, CleanDone, RemovalAsked, WorkFailed
+from moldau.log.keymap import MAP_BYTES_MAX
+from moldau.log.swapping import DiskClean
+from moldau.model.clock import Clock
+from moldau.model.errors import DiskFullError
+from moldau.model.ids import TopicPartition
+from moldau.replica.flusher import Flusher
+from moldau.service.cleaner_process import WorkerLostError
+from moldau.service.partitions import Hosted, Partitions
+
+log = logging.getLogger(__name__)
+
+_RETRY_SECONDS_MAX: Final = 600.0
+Ask = Callable[[Asked], Awaitable[Answer]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanerConfig:
+    """How often to look for work, and with how much memory to do it."""
+
+    check_seconds: float = 15.0
+    retry_seconds: float = 15.0
+    map_bytes_max: int = MAP_BYTES_MAX
+    merges: bool = True
+
+
+class CleanerMetrics:
+    """Since the start of the broker."""
+
+    def __init__(self) -> None:
+        self.cleanings = 0
+        self.failures = 0
+        self.bytes_read = 0
+        self.bytes_written = 0
+        self.records_read = 0
+        self.records_dropped = 0
+        self.seconds = 0.0
+        self.last_error = ""
+
+    def add(self, result: CleanResult) -> None:
+        counts = result.counts
+        self.cleanings += 1
+        self.bytes_read += counts.bytes_read
+        self.bytes_written += counts.bytes_written
+        self.records_read += counts.records_read
+        self.records_dropped += counts.records_dropped
+        self.seconds += counts.seconds
+
+
+class _Failed:
+    """A partition whose last cleaning failed."""
+
+    __slots__ = ("count", "retry_at")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.retry_at = 0.0
+
+
+class Cleaner:
+    """Cleans one partition after another, the dirtiest first."""
+
+    def __init__(
+        self,
+        *,
+        config: CleanerConfig,
+        partitions: Partitions,
+        flusher: Flusher,
+        clock: Clock,
+        ask: Ask,
+    ) -> None:
+        self._config = config
+        self._partitions = partitions
+        self._flusher = flusher
+        self._clock = clock
+        self._ask = ask
+        self._failed: dict[TopicPartition, _Failed] = {}
+        self.metrics = CleanerMetrics()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await asyncio.sleep(self._config.check_seconds)
+            while await self.clean_next():
+                pass
+
+    async def clean_next(self) -> bool:
+        """Clean the log that needs it most; False if none does, or it failed."""
+        hosted = self._most_urgent()
+        if hosted is None:
+            return False
+        try:
+            error = await self._clean(hosted)
+        except WorkerLostError as lost:
+            error = str(lost)
+        except DiskFullError as full:
+            error = str(full)
+        key = hosted.replica.partition
+        if not error:
+            self._failed.pop(key, None)
+            return True
+        failed = self._failed.setdefault(key, _Failed())
+        failed.count += 1
+        seconds = min(self._config.retry_seconds * 2 ** (failed.count - 1), _RETRY_SECONDS_MAX)
+        failed.retry_at = self._clock.monotonic() + seconds
+        self.metrics.failures += 1
+        self.metrics.last_error = error
+        log.error(
+            "compaction of %s failed, next try in %d s: %s",
+            hosted.replica.partition,
+            seconds,
+            error,
+        )
+        return True
+
+    def _look(self, hosted: Hosted) -> CleanRequest:
+        """Enough to see whether there is something to do."""
+        replica = hosted.replica
+        return CleanRequest(
+            now=self._clock.wall_ms(),
+            end_offset=replica.high_watermark,
+            first_unstable=replica.producers.first_unstable,
+            merges=self._config.merges,
+            map_bytes_max=self._config.map_bytes_max,
+        )
+
+    def _request(self, hosted: Hosted) -> CleanRequest:
+        """All that the log must be told by those who know."""
+        producers = hosted.replica.producers
+        return replace(
+            self._look(hosted),
+            aborted=[
+                AbortedRange(span.producer_id, span.first, span.last)
+                for span in producers.aborted.all()
+            ],
+            producers=[producer for producer, _ in producers],
+        )
+
+    def _most_urgent(self) -> Hosted | None:
+        now = self._clock.monotonic()
+        best: Hosted | None = None
+        best_due = 0.0
+        known = set()
+        for hosted in self._partitions:
+            known.add(hosted.replica.partition)
+            if not hosted.is_compacted or not hosted.replica.is_open:
+                continue
+            failed = self._failed.get(hosted.replica.partition)
+            if failed is not None and now < failed.retry_at:
+                continue
+            due = hosted.replica.log.clean_due(self._look(hosted))
+            if due > best_due:
+                best, best_due = hosted, due
+        for key in self._failed.keys() - known:
+            del self._failed[key]
+        return best
+
+    async def _clean(self, hosted: Hosted) -> str:
+        """Empty, or why it failed."""
+        replica = hosted.replica
+        partition_log = replica.log
+        task = partition_log.begin_clean(self._request(hosted))
+        if task is None:
+            return ""
+        if isinstance(task, DiskClean):
+            answer = await self._ask(CleanAsked(task.job))
+            if not replica.is_open:
+                # Deleted or moved away meanwhile, with all its files.
+                return ""
+            if isinstance(answer, WorkFailed):
+                return answer.reason
+            if not isinstance(answer, CleanDone):
+                return f"the cleaner's process answered {type(answer).__name__}"
+            result = answer.result
+        else:
+            result = task.run()
+        with self._flusher.fencing():
+            is_swapped = partition_log.end_clean(task, result)
+        if is_swapped:
+            self.metrics.add(result)
+            counts = result.counts
+            log.info(
+                "compacted %s to offset %d: %d of %d records dropped, %d bytes read, "
+                "%d written, %.1f s",
+                replica.partition,
+                result.first_dirty,
+                counts.records_dropped,
+                counts.records_read,
+                counts.bytes_read,
+                counts.bytes_written,
+                counts.seconds,
+            )
+        stale = partition_log.take_stale_files()
+        if stale:
+            answer = await self._ask(RemovalAsked(stale))
+            if isinstance(answer, WorkFailed):
+                return answer.reason
+        return ""
