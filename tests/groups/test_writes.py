@@ -87,7 +87,7 @@ def test_commits_that_wait_are_written_together_and_other_writes_alone() -> None
     shared = runtime()
     group = shared.group("g")
     gone = Note(GroupRecord(group_id="g", value=None))
-    gone.mergeable = False
+    gone.merges = ""
     writes = [Note(offset_record(1)), Note(offset_record(2)), Note(offset_record(3)), gone]
     for write in writes:
         shared.submit(0.0, group, write)

@@ -35,6 +35,7 @@ from moldau.replica.driver import Driver
 from moldau.replica.flusher import Flusher
 from moldau.replica.replica import Replica
 from moldau.replica.transport import Transport
+from moldau.server.assignors import load as load_assignors
 from moldau.server.config.schema import Address, ServerConfig
 from moldau.server.descriptors import connections_allowed, raise_limit
 from moldau.server.entry import Endpoints, Entry, enter_cluster
@@ -44,10 +45,13 @@ from moldau.server.settings import fixed_settings, topic_defaults
 from moldau.server.storage import METADATA_TOPIC, METADATA_TOPIC_ID, Storage
 from moldau.service.announcements import ANNOUNCE_METHOD, Announcements
 from moldau.service.broker import Broker
+from moldau.service.cleaner import Cleaner, CleanerConfig
+from moldau.service.cleaner_process import CleanerProcess
 from moldau.service.cluster import TRANSFER_METHOD, ClusterService
 from moldau.service.configs import ConfigService
 from moldau.service.disk import DiskGuard
 from moldau.service.fetch import FetchService
+from moldau.service.group_topics import ImageTopics
 from moldau.service.groups import GroupService
 from moldau.service.metadata_store import (
     FRESH_METHOD,
@@ -118,6 +122,7 @@ class BrokerServer:
         )
         self._controller_told = NO_BROKER
         self._tasks: list[asyncio.Task[None]] = []
+        self._cleaner_process: CleanerProcess | None = None
         self._ports: list[Port] = []
         self._listener: Listener | None = None
         self._http: HttpListener | None = None
@@ -206,6 +211,7 @@ class BrokerServer:
         upkeep = self._make_upkeep()
         upkeep.check_disk()
         self._keep(upkeep.run())
+        self._keep(self._make_cleaner().run())
         await self._partitions.wait_led()
         kafka.listen(listener.start)
         self._cluster.starting = None
@@ -424,6 +430,21 @@ class BrokerServer:
             free_bytes=self._storage.free_bytes,
         )
 
+    def _make_cleaner(self) -> Cleaner:
+        config = self._config.log
+        self._cleaner_process = CleanerProcess(self._storage.path)
+        return Cleaner(
+            config=CleanerConfig(
+                check_seconds=config.compaction_check_ms / 1000,
+                retry_seconds=config.compaction_check_ms / 1000,
+                map_bytes_max=config.compaction_map_bytes,
+            ),
+            partitions=self._partitions,
+            flusher=self._flusher,
+            clock=self._clock,
+            ask=self._cleaner_process.ask,
+        )
+
     def _build_services(self, defaults: dict[str, str]) -> None:
         config = self._config
         topics = TopicService(
@@ -434,6 +455,8 @@ class BrokerServer:
             default_partitions=config.topic.partitions,
             default_replication_factor=config.topic.replication_factor,
         )
+        group_topics = ImageTopics(lambda: topics.image)
+        assignors = load_assignors(config.group.consumer_assignors.split(","))
         self._groups = GroupService(
             loop=self._loop,
             clock=self._clock,
@@ -443,7 +466,13 @@ class BrokerServer:
                     session_timeout_ms_min=config.group.session_timeout_ms_min,
                     session_timeout_ms_max=config.group.session_timeout_ms_max,
                     offsets_retention_ms=config.group.offsets_retention_minutes * 60_000,
+                    group_size_max=config.group.size_max,
+                    consumer_heartbeat_interval_ms=config.group.consumer_heartbeat_interval_ms,
+                    consumer_session_timeout_ms=config.group.consumer_session_timeout_ms,
+                    consumer_group_size_max=config.group.size_max,
                 ),
+                topics=group_topics,
+                assignors=assignors,
                 new_member_id=lambda client_id: f"{client_id}-{uuid.uuid4()}",
                 wall_ms=self._clock.wall_ms,
             ),
@@ -513,6 +542,8 @@ class BrokerServer:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._cleaner_process is not None:
+            await self._cleaner_process.close()
         listener = self._listener
         if listener is not None:
             listener.stop_accepting()

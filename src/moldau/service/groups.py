@@ -15,6 +15,7 @@ from moldau.groups.events import (
     NO_GENERATION,
     NO_MEMBER_ID,
     CommitOffsets,
+    CommitTransactionOffsets,
     DeleteGroups,
     DeleteOffsets,
     Event,
@@ -23,11 +24,14 @@ from moldau.groups.events import (
     PersistFailed,
     Tick,
     TopicsDeleted,
+    TransactionEnded,
+    TransactionEnds,
 )
 from moldau.groups.results import (
     CommitResult,
     DeleteGroupsResult,
     DeleteOffsetsResult,
+    DescribedConsumerGroup,
     DescribedGroup,
     Effect,
     FetchOffsetsResult,
@@ -41,9 +45,16 @@ from moldau.metadata.image import CONSUMER_OFFSETS_TOPIC, Image, Topic
 from moldau.metadata.leaders import Leader
 from moldau.model.clock import Clock
 from moldau.model.errors import ErrorCode, RefusedError
-from moldau.model.ids import BrokerId, TopicPartition
-from moldau.service.coordination import Coordination
+from moldau.model.ids import (
+    BrokerId,
+    PartitionIndex,
+    ProducerEpoch,
+    ProducerId,
+    TopicPartition,
+)
+from moldau.service.coordination import Coordination, java_hash
 from moldau.service.coordinators import CoordinatorReplica, PartitionCoordinator
+from moldau.service.latest import LatestRecords
 from moldau.service.partitions import Hosted, Partitions
 from moldau.service.topics import TopicService
 
@@ -81,9 +92,22 @@ class GroupCoordinator(PartitionCoordinator[Event, Effect, Result]):
             case Reply(request_id=request_id, result=result):
                 self._answer(request_id, result)
             case Persist(token=token, records=records, group_id=group_id):
-                self._persist(token, records, f"offsets of group {group_id}")
+                self._persist(
+                    token,
+                    records,
+                    f"offsets of group {group_id}",
+                    producer_id=effect.producer[0],
+                    producer_epoch=effect.producer[1],
+                )
             case _:
                 assert_never(effect)
+
+    async def _replay(self, latest: LatestRecords) -> int:
+        used = await super()._replay(latest)
+        return used + await self._in_turns(
+            latest.pending(),
+            lambda one: self.state.replay_pending(one.producer_id, one.key, one.value),
+        )
 
     def _persisted(self, token: int) -> Event:
         return Persisted(token=token)
@@ -184,24 +208,39 @@ class GroupService(Coordination[GroupCoordinator]):
         return result
 
     async def fetch_offsets(
-        self, group_id: str, partitions: Iterable[TopicPartition] | None = None
+        self,
+        group_id: str,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        member_id: str | None = None,
+        member_epoch: int = -1,
     ) -> FetchOffsetsResult:
         """Committed offsets of these partitions, or of all.
 
+        A member of a consumer group says who it is, and is refused if it is no longer up to date.
         A majority is asked first whether this broker still leads: one that stood still for a while
         would tell what was committed before, and the consumer would go back.
         """
-        known = self.known_offsets(group_id, partitions)
+        known = self.known_offsets(
+            group_id, partitions, member_id=member_id, member_epoch=member_epoch
+        )
         if known.error is not ErrorCode.NONE:
             return known
         try:
             await self._coordinator_of(group_id).replica.confirm_leading()
         except RefusedError:
             return FetchOffsetsResult(error=ErrorCode.NOT_COORDINATOR, offsets={})
-        return self.known_offsets(group_id, partitions)
+        return self.known_offsets(
+            group_id, partitions, member_id=member_id, member_epoch=member_epoch
+        )
 
     def known_offsets(
-        self, group_id: str, partitions: Iterable[TopicPartition] | None = None
+        self,
+        group_id: str,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        member_id: str | None = None,
+        member_epoch: int = -1,
     ) -> FetchOffsetsResult:
         """Committed offsets as this broker knows them.
 
@@ -214,7 +253,9 @@ class GroupService(Coordination[GroupCoordinator]):
         except RefusedError:
             # The one code that makes every client look for the coordinator again.
             return FetchOffsetsResult(error=ErrorCode.NOT_COORDINATOR, offsets={})
-        return coordinator.state.fetch_offsets(group_id, partitions)
+        return coordinator.state.fetch_offsets(
+            group_id, partitions, member_id=member_id, member_epoch=member_epoch
+        )
 
     def describe(self, group_id: str) -> DescribedGroup:
         """State and members of a group; what is wrong is in its error."""
@@ -224,6 +265,15 @@ class GroupService(Coordination[GroupCoordinator]):
             if error.code is ErrorCode.COORDINATOR_NOT_AVAILABLE:
                 return DescribedGroup(group_id=group_id, error=ErrorCode.GROUP_ID_NOT_FOUND)
             return DescribedGroup(group_id=group_id, error=error.code)
+
+    def describe_consumers(self, group_id: str) -> DescribedConsumerGroup:
+        """As `describe`, for groups of the next-generation protocol."""
+        try:
+            return self._coordinator_of(group_id).state.describe_consumers(group_id)
+        except RefusedError as error:
+            is_new = error.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+            code = ErrorCode.GROUP_ID_NOT_FOUND if is_new else error.code
+            return DescribedConsumerGroup(group_id=group_id, error=code)
 
     def list_groups(
         self, states: Iterable[str], group_types: Iterable[str]
@@ -294,6 +344,76 @@ class GroupService(Coordination[GroupCoordinator]):
             next(stored)[1] if exists else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for exists in known
         ]
 
+    # ---- transactions
+
+    async def partition_of(self, group_id: str) -> TopicPartition:
+        """Where the offsets of a group are stored. Raises RefusedError."""
+        await self.ready()
+        topic = self._topics.image.topic(self._topic)
+        if topic is None:
+            raise RefusedError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        index = java_hash(group_id) % len(topic.partitions)
+        return TopicPartition(self._topic, PartitionIndex(index))
+
+    async def commit_transaction_offsets(
+        self,
+        group_id: str,
+        producer_id: ProducerId,
+        producer_epoch: ProducerEpoch,
+        offsets: Sequence[OffsetToCommit],
+        *,
+        admit: Callable[[TopicPartition], Awaitable[ErrorCode]],
+        member_id: str = NO_MEMBER_ID,
+        generation: int = NO_GENERATION,
+        instance_id: str | None = None,
+    ) -> list[ErrorCode]:
+        """Store positions that count once the producer's transaction is committed.
+
+        `admit` asks whether the transaction includes the partition that stores this group. An
+        error per offset, in their order. Raises RefusedError.
+        """
+        known = [self._exists(offset.partition) for offset in offsets]
+        to_store = tuple(offset for offset, exists in zip(offsets, known, strict=True) if exists)
+        coordinator = await self._coordinator_for(group_id)
+        guard = coordinator.state.transaction_guard()
+        error = await admit(coordinator.replica.partition)
+        if error is not ErrorCode.NONE:
+            return [error] * len(offsets)
+        # Of the same coordinator: another one would not know what ended since.
+        result = await coordinator.submit(
+            lambda request_id: CommitTransactionOffsets(
+                request_id=request_id,
+                group_id=group_id,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                guard=guard,
+                member_id=member_id,
+                generation=generation,
+                instance_id=instance_id,
+                offsets=to_store,
+            )
+        )
+        if not isinstance(result, CommitResult):
+            raise TypeError(f"the coordinator answered {type(result).__name__}")
+        stored = iter(result.errors)
+        return [
+            next(stored)[1] if exists else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for exists in known
+        ]
+
+    def transaction_ends(self, index: int, producer_id: ProducerId) -> Callable[[bool], None]:
+        """The end of a transaction is about to be written to that partition; tell when it is there.
+
+        Raises RefusedError if its groups are not served here, or are still being loaded: they
+        would not hear of the end, and the offsets would stay pending.
+        """
+        coordinator = self._coordinators.get(index)
+        if coordinator is None or not coordinator.is_current:
+            raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if not coordinator.loaded:
+            raise RefusedError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        coordinator.handle(TransactionEnds(producer_id=producer_id))
+        return partial(_tell_end, coordinator, producer_id)
+
     async def delete_offsets(
         self, group_id: str, partitions: Sequence[TopicPartition]
     ) -> list[ErrorCode]:
@@ -324,6 +444,11 @@ class GroupService(Coordination[GroupCoordinator]):
         """The image lacks these topics now. One that still loads looks into the image itself."""
         for coordinator in self._coordinators.values():
             coordinator.handle(TopicsDeleted(topics=names))
+
+
+def _tell_end(coordinator: GroupCoordinator, producer_id: ProducerId, is_commit: bool) -> None:
+    if not coordinator.is_over:
+        coordinator.handle(TransactionEnded(producer_id=producer_id, is_commit=is_commit))
 
 
 def _delete_event(group_ids: tuple[str, ...], request_id: int) -> DeleteGroups:

@@ -6,6 +6,8 @@ from types import MappingProxyType
 from moldau.edge.kafka import (
     alter_configs,
     alter_partition_reassignments,
+    consumer_group_describe,
+    consumer_group_heartbeat,
     create_partitions,
     create_topics,
     delete_groups,
@@ -41,6 +43,8 @@ from moldau.edge.kafka.api import Api
 _MODULES = (
     alter_configs,
     alter_partition_reassignments,
+    consumer_group_describe,
+    consumer_group_heartbeat,
     create_partitions,
     create_topics,
     delete_groups,

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 
 from moldau.edge.kafka.api import Api, Call
 from moldau.groups.results import NO_OFFSET, CommittedOffset, FetchOffsetsResult
@@ -43,7 +44,11 @@ async def handle(call: Call, request: OffsetFetchRequest) -> OffsetFetchResponse
 
 async def _answer(call: Call, group: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup:
     by_id = call.version >= _TOPIC_IDS_FROM
-    fetch = call.broker.groups.fetch_offsets
+    fetch = partial(
+        call.broker.groups.fetch_offsets,
+        member_id=group.member_id,
+        member_epoch=group.member_epoch,
+    )
     if group.topics is None:
         result = await fetch(group.group_id, None)
         topics = _all_topics(call, result, by_id)

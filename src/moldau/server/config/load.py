@@ -286,6 +286,7 @@ def _check_together(
     at_most("topic.message_bytes_max", "kafka.request_bytes_max")
     at_most("topic.min_insync_replicas", "topic.replication_factor")
     at_most("group.session_timeout_ms_min", "group.session_timeout_ms_max")
+    at_most("group.consumer_heartbeat_interval_ms", "group.consumer_session_timeout_ms")
 
     listen, advertised = values["kafka.addr"], values["kafka.advertised"]
     if isinstance(listen, Address) and listen.host in _WILDCARDS and advertised is None:

@@ -217,6 +217,24 @@ class StorageConfig:
         int,
         Setting("Time between looks for records to delete.", Unit.MILLISECONDS, min=100),
     ] = 5 * MINUTE_MS
+    compaction_check_ms: Annotated[
+        int,
+        Setting(
+            "Time between looks for logs to compact (cleanup.policy=compact).",
+            Unit.MILLISECONDS,
+            min=100,
+        ),
+    ] = 15_000
+    compaction_map_bytes: Annotated[
+        int,
+        Setting(
+            "Memory of the compaction process for keys, 32 bytes each; with more keys it takes "
+            "several rounds.",
+            Unit.BYTES,
+            min=1024 * 1024,
+            max=16 * 1024 * MIB,
+        ),
+    ] = 64 * MIB
     disk_reserve_bytes: Annotated[
         int,
         Setting(
@@ -270,6 +288,34 @@ class GroupConfig:
     session_timeout_ms_max: Annotated[
         int, Setting("Longest session timeout that a member may ask for.", Unit.MILLISECONDS, min=1)
     ] = 30 * MINUTE_MS
+    size_max: Annotated[int, Setting("Most members of a group.", min=1, max=2**31 - 1)] = 2**31 - 1
+    consumer_heartbeat_interval_ms: Annotated[
+        int,
+        Setting(
+            "How often members of the next-generation protocol are heard of; group.protocol="
+            "consumer. What a new member is to get, the others let go of within that time.",
+            Unit.MILLISECONDS,
+            min=10,
+            max=HOUR_MS,
+        ),
+    ] = 5 * SECOND_MS
+    consumer_session_timeout_ms: Annotated[
+        int,
+        Setting(
+            "A member of the next-generation protocol that is not heard of for so long is gone.",
+            Unit.MILLISECONDS,
+            min=100,
+            max=DAY_MS,
+        ),
+    ] = 45 * SECOND_MS
+    consumer_assignors: Annotated[
+        str,
+        Setting(
+            "Assignors that groups of the next-generation protocol may ask for, separated by "
+            "commas, the default first: uniform, range, and those that are installed under the "
+            "entry point moldau.assignors."
+        ),
+    ] = "uniform,range"
     offsets_partitions: Annotated[
         int,
         Setting(

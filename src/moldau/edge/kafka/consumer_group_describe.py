@@ -1,0 +1,84 @@
+"""ConsumerGroupDescribe (69): state and members of groups whose broker assigns."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from moldau.edge.kafka import authorized
+from moldau.edge.kafka.api import Api, Call
+from moldau.groups.results import DescribedConsumer
+from moldau.model.ids import TopicId
+from moldau.wire.messages.consumer_group_describe import (
+    ConsumerGroupAssignment,
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupMember,
+    ConsumerGroupTopic,
+    DescribedConsumerGroup,
+)
+from moldau.wire.registry import ApiKey
+
+_MEMBER_TYPE_CONSUMER: Final = 1
+
+
+def handle(call: Call, request: ConsumerGroupDescribeRequest) -> ConsumerGroupDescribeResponse:
+    operations = (
+        authorized.ON_GROUP if request.include_authorized_operations else authorized.NOT_ASKED
+    )
+    return ConsumerGroupDescribeResponse(
+        groups=[_describe(call, group_id, operations) for group_id in request.group_ids]
+    )
+
+
+def _describe(call: Call, group_id: str, operations: int) -> DescribedConsumerGroup:
+    group = call.broker.groups.describe_consumers(group_id)
+    return DescribedConsumerGroup(
+        error_code=group.error,
+        error_message=group.message,
+        group_id=group_id,
+        group_state=group.state,
+        group_epoch=group.epoch,
+        assignment_epoch=group.target_epoch,
+        assignor_name=group.assignor,
+        members=[_member(call, member) for member in group.members],
+        authorized_operations=operations,
+    )
+
+
+def _member(call: Call, member: DescribedConsumer) -> ConsumerGroupMember:
+    return ConsumerGroupMember(
+        member_id=member.member_id,
+        instance_id=member.instance_id,
+        rack_id=member.rack,
+        member_epoch=member.epoch,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        subscribed_topic_names=list(member.topics),
+        subscribed_topic_regex=member.pattern,
+        assignment=_assignment(call, member.assigned),
+        target_assignment=_assignment(call, member.target),
+        member_type=_MEMBER_TYPE_CONSUMER,
+    )
+
+
+def _assignment(
+    call: Call, assignment: Mapping[TopicId, frozenset[int]]
+) -> ConsumerGroupAssignment:
+    topics = []
+    for topic_id, indexes in sorted(assignment.items()):
+        topic = call.broker.image.topic_by_id(topic_id)
+        # Deleted a moment ago: it has no name by which it could be told.
+        if topic is not None:
+            topics.append(
+                ConsumerGroupTopic(
+                    topic_id=topic_id, topic_name=topic.name, partitions=sorted(indexes)
+                )
+            )
+    return ConsumerGroupAssignment(topic_partitions=topics)
+
+
+API = Api(
+    key=ApiKey.CONSUMER_GROUP_DESCRIBE,
+    request=ConsumerGroupDescribeRequest,
+    versions=(0, 1),
+    handle=handle,
+)
