@@ -1,5 +1,3 @@
-from collections import Counter
-
 import pytest
 
 from moldau.metadata.apply import apply_all
@@ -18,7 +16,6 @@ from moldau.metadata.leader_balance import (
     balance_leaders,
     elect_leader,
     elections_due,
-    hand_over,
     preferred_leader,
 )
 from moldau.metadata.leaders import Announcement, Leader, Leaders
@@ -90,28 +87,6 @@ def test_a_broker_that_leaves_hands_over_even_a_little() -> None:
     image = after(cluster(*[(1, 2)] * 20, (3, 1)), DrainBroker(broker_id=THREE))
     assert preferred_leader(image, image.topics["a"].partitions[20]) == ONE
     assert balance_leaders(image, led(*[1] * 20, 3), ALL) == [transfer(20, 3, 1)]
-
-
-def test_a_broker_that_stops_hands_over_to_all_others_evenly() -> None:
-    image = cluster(*[(1, 2, 3)] * 6, (1, 4, 2))
-    leaders = led(*[1] * 7)
-    transfers = hand_over(image, leaders, ONE, ALL)
-    assert Counter(t.taker for t in transfers) == {TWO: 3, THREE: 3, FOUR: 1}
-    assert all(t.giver == ONE for t in transfers)
-    leaving = after(image, DrainBroker(broker_id=FOUR))
-    assert hand_over(leaving, leaders, ONE, ALL)[-1].taker == TWO
-    # Nobody else alive: the partition keeps its leader to the end.
-    assert hand_over(image, leaders, ONE, {ONE}) == []
-
-
-def test_leadership_is_not_handed_to_a_replica_that_is_still_learning() -> None:
-    image = after(
-        cluster((1, 2)),
-        ReassignPartition(topic="a", partition=PartitionIndex(0), replicas=(3, 1)),
-        DrainBroker(broker_id=FOUR),
-    )
-    assert hand_over(image, led(1), ONE, ALL) == [transfer(0, 1, 2)]
-    assert hand_over(image, led(1), ONE, {ONE, THREE}) == []
 
 
 def code_of(

@@ -76,30 +76,6 @@ def balance_leaders(
     ][:count_max]
 
 
-def hand_over(
-    image: Image, leaders: Leaders, giver: BrokerId, alive: Collection[BrokerId]
-) -> list[Transfer]:
-    """Everything that `giver` leads goes to others, evenly: before it stops."""
-    load: Counter[BrokerId] = Counter()
-    mine = []
-    for topic in image.topics.values():
-        for partition in topic.partitions:
-            leader = leaders.of(topic.topic_id, partition.index).broker
-            load[leader] += 1
-            if leader == giver:
-                mine.append((topic.topic_id, partition))
-    transfers = []
-    for topic_id, partition in mine:
-        # The group's voters may be any of these; those being added may still be learning.
-        voters = [b for b in partition.replicas if b not in partition.adding]
-        takers = [b for b in voters if b != giver and b in alive and not _is_leaving(image, b)]
-        if takers:
-            taker = min(takers, key=lambda broker: (load[broker], broker))
-            load[taker] += 1
-            transfers.append(Transfer(topic_id, partition.index, giver, taker))
-    return transfers
-
-
 def elect_leader(
     image: Image,
     leaders: Leaders,
