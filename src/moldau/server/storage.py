@@ -60,6 +60,11 @@ class Storage:
             lock.release()
             raise
 
+    @property
+    def path(self) -> str:
+        """Of the directory, for the process that cleans logs in it."""
+        return str(self._root)
+
     def become(self, identity: Identity) -> None:
         """Give the directory its identity, durably. Raises StorageError."""
         try:

@@ -50,6 +50,11 @@ def log_config(config: TopicConfig, *, internal: bool) -> LogConfig:
         retention_ms=config.retention_ms,
         retention_bytes=config.retention_bytes,
         delete_expired="delete" in config.cleanup_policy,
+        compact=config.compacted,
+        delete_retention_ms=config.delete_retention_ms,
+        compaction_lag_ms_min=config.compaction_lag_min_ms,
+        compaction_lag_ms_max=config.compaction_lag_max_ms,
+        dirty_ratio_min=config.cleanable_dirty_ratio_min,
         flush=FlushPolicy.ALWAYS if internal else FlushPolicy(config.flush),
     )
 

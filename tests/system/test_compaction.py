@@ -1,0 +1,254 @@
+"""A compacted topic on a real broker: every client steps over what is gone; kills lose nothing."""
+
+import asyncio
+import random
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import aiokafka
+import confluent_kafka
+import kafka
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+from kafka.structs import TopicPartition
+
+from moldau.testing.broker import Broker
+
+pytestmark = pytest.mark.system
+TOPIC = "compacted"
+SETTINGS = {"LOG__COMPACTION_CHECK_MS": "100"}
+KEYS = 20
+Found = list[tuple[int, bytes, bytes | None]]
+
+
+def create(broker: Broker, **config: str) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    settings = {
+        "cleanup.policy": "compact",
+        "segment.bytes": "20000",
+        "min.cleanable.dirty.ratio": "0.01",
+        "delete.retention.ms": "0",
+        **config,
+    }
+    topic = NewTopic(TOPIC, num_partitions=1, replication_factor=1, config=settings)
+    admin.create_topics([topic])[TOPIC].result(30)
+
+
+def new_producer(broker: Broker, **more: object) -> confluent_kafka.Producer:
+    return confluent_kafka.Producer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "enable.idempotence": True,
+            "linger.ms": 1,
+            "batch.num.messages": 7,
+            **more,
+        }
+    )
+
+
+class Writer:
+    """Writes keys at random and remembers what was acknowledged, with its offset."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.acked: dict[int, tuple[bytes, bytes | None]] = {}
+
+    def write(self, producer: confluent_kafka.Producer, count: int, *, quiet: bool = False) -> None:
+        for _ in range(count):
+            key = b"key-%d" % self.rng.randrange(KEYS)
+            value = (
+                None if self.rng.random() < 0.1 else self.rng.randbytes(self.rng.choice((9, 400)))
+            )
+            producer.produce(TOPIC, value, key, on_delivery=self._note)
+            producer.poll(0)
+        left = producer.flush(60)
+        assert quiet or left == 0
+
+    def _note(self, error: object, message: confluent_kafka.Message) -> None:
+        if error is None:
+            self.acked[message.offset()] = (message.key(), message.value())
+
+    def last(self) -> dict[bytes, bytes]:
+        values: dict[bytes, bytes] = {}
+        for offset in sorted(self.acked):
+            key, value = self.acked[offset]
+            if value is None:
+                values.pop(key, None)
+            else:
+                values[key] = value
+        return values
+
+    def check(self, found: Found) -> None:
+        """Offsets and contents as they were acknowledged; every key's last value is there."""
+        assert [offset for offset, _, _ in found] == sorted({offset for offset, _, _ in found})
+        values: dict[bytes, bytes] = {}
+        for offset, key, value in found:
+            assert self.acked.get(offset, (key, value)) == (key, value)
+            if value is None:
+                values.pop(key, None)
+            else:
+                values[key] = value
+        assert values == self.last()
+
+
+def read_confluent(broker: Broker, start: int = 0, **more: object) -> Found:
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "group.id": f"reader-{time.monotonic_ns()}",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+            **more,
+        }
+    )
+    consumer.assign([confluent_kafka.TopicPartition(TOPIC, 0, start)])
+    found: Found = []
+    deadline = time.monotonic() + 60
+    try:
+        while time.monotonic() < deadline:
+            message = consumer.poll(1)
+            if message is None:
+                continue
+            if message.error():
+                assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF
+                return found
+            found.append((message.offset(), message.key(), message.value()))
+    finally:
+        consumer.close()
+    pytest.fail(f"no end after {len(found)} messages")
+
+
+def read_kafka_python(broker: Broker, start: int, end: int) -> Found:
+    consumer = kafka.KafkaConsumer(
+        bootstrap_servers=broker.bootstrap, auto_offset_reset="none", enable_auto_commit=False
+    )
+    place = TopicPartition(TOPIC, 0)
+    consumer.assign([place])
+    consumer.seek(place, start)
+    found: Found = []
+    deadline = time.monotonic() + 60
+    try:
+        while consumer.position(place) < end:
+            assert time.monotonic() < deadline
+            for messages in consumer.poll(timeout_ms=500).values():
+                found += [(m.offset, m.key, m.value) for m in messages]
+    finally:
+        consumer.close()
+    return found
+
+
+async def read_aiokafka(broker: Broker, start: int, end: int) -> Found:
+    consumer = aiokafka.AIOKafkaConsumer(
+        bootstrap_servers=broker.bootstrap, auto_offset_reset="none", enable_auto_commit=False
+    )
+    await consumer.start()
+    place = aiokafka.TopicPartition(TOPIC, 0)
+    found: Found = []
+    try:
+        consumer.assign([place])
+        consumer.seek(place, start)
+        async with asyncio.timeout(60):
+            while await consumer.position(place) < end:
+                for messages in (await consumer.getmany(timeout_ms=500)).values():
+                    found += [(m.offset, m.key, m.value) for m in messages]
+    finally:
+        await consumer.stop()
+    return found
+
+
+def read_kcat(broker: Broker, start: int) -> Found:
+    command = ["kcat", "-C", "-b", broker.bootstrap, "-t", TOPIC, "-p", "0", "-o", str(start)]
+    output = subprocess.run(
+        [*command, "-e", "-q", "-f", "%o %k %S\n"], capture_output=True, timeout=60, check=True
+    ).stdout
+    found: Found = []
+    for line in output.splitlines():
+        offset, key, size = line.split()
+        found.append((int(offset), key, None if int(size) < 0 else size))
+    return found
+
+
+def cleaned_files(broker: Broker) -> list[Path]:
+    """Segments that a cleaning wrote; their names carry its number."""
+    found = (broker.data_dir / "topics" / TOPIC).glob("*/0/*.log")
+    return [path for path in found if path.name.count(".") == 2]
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("codec", ["none", "lz4", "zstd"])
+def test_every_client_reads_a_compacted_topic_from_every_offset(codec: str, tmp_path: Path) -> None:
+    broker = Broker(data_dir=tmp_path / "data", settings=SETTINGS)
+    with broker:
+        create(broker)
+        producer = new_producer(broker, **{"compression.type": codec})
+        writer = Writer(1)
+        writer.write(producer, 600)
+        eventually(lambda: bool(cleaned_files(broker)))
+        # Twice cleaned, so that there are runs of what was emptied before.
+        writer.write(producer, 600)
+        first = set(cleaned_files(broker))
+        eventually(lambda: set(cleaned_files(broker)) != first)
+        # The producer goes on where it was: its numbers are known.
+        writer.write(producer, 50)
+        found = read_confluent(broker)
+        writer.check(found)
+        assert len(found) < 600
+        end = max(writer.acked) + 1
+        holes = [o for o in range(end) if o not in {offset for offset, _, _ in found}]
+        rng = random.Random(2)
+        starts = [0, holes[0], holes[len(holes) // 2], holes[-1], *rng.sample(range(end), 3)]
+        for start in starts:
+            newest = read_confluent(broker, start)
+            assert newest == [m for m in newest if m[0] >= start]
+            writer_view = [m for m in found if m[0] >= start]
+            # A cleaning may have come between: then there is less, and never anything else.
+            assert set(newest) <= set(writer_view)
+            for other in (
+                read_kafka_python(broker, start, end),
+                asyncio.run(read_aiokafka(broker, start, end)),
+            ):
+                assert set(other) <= set(writer_view)
+                assert {key for _, key, _ in other} == {key for _, key, _ in newest}
+            if shutil.which("kcat"):
+                offsets = [offset for offset, _, _ in read_kcat(broker, start)]
+                assert set(offsets) <= {offset for offset, _, _ in writer_view}
+                assert len(offsets) > 0 or not newest
+
+
+def test_a_compacted_topic_survives_kills_in_the_middle_of_it(tmp_path: Path) -> None:
+    broker = Broker(data_dir=tmp_path / "data", settings=SETTINGS)
+    writer = Writer(3)
+    rng = random.Random(4)
+    broker.start()
+    create(broker)
+    broker.kill()
+    seen: set[int] = set()
+    for _ in range(5):
+        broker.start()
+        try:
+            producer = new_producer(broker)
+            writer.write(producer, 400)
+            time.sleep(rng.random() * 0.6)
+        finally:
+            broker.kill()
+        broker.start()
+        try:
+            found = read_confluent(broker)
+            writer.check(found)
+            # What was gone once does not come back.
+            present = {offset for offset, _, _ in found}
+            assert not present & seen
+            seen |= set(writer.acked) - present
+        finally:
+            broker.kill()
+    assert len(seen) > 500
