@@ -47,6 +47,8 @@ from moldau.service.announcements import ANNOUNCE_METHOD, Announcements
 from moldau.service.broker import Broker
 from moldau.service.cleaner import Cleaner, CleanerConfig
 from moldau.service.cleaner_process import CleanerProcess
+from moldau.service.cleaner import Cleaner, CleanerConfig
+from moldau.service.cleaner_process import CleanerProcess
 from moldau.service.cluster import TRANSFER_METHOD, ClusterService
 from moldau.service.configs import ConfigService
 from moldau.service.disk import DiskGuard
@@ -122,6 +124,7 @@ class BrokerServer:
         )
         self._controller_told = NO_BROKER
         self._tasks: list[asyncio.Task[None]] = []
+        self._cleaner_process: CleanerProcess | None = None
         self._cleaner_process: CleanerProcess | None = None
         self._ports: list[Port] = []
         self._listener: Listener | None = None
@@ -211,6 +214,7 @@ class BrokerServer:
         upkeep = self._make_upkeep()
         upkeep.check_disk()
         self._keep(upkeep.run())
+        self._keep(self._make_cleaner().run())
         self._keep(self._make_cleaner().run())
         await self._partitions.wait_led()
         kafka.listen(listener.start)
@@ -428,6 +432,21 @@ class BrokerServer:
             disk=self._disk,
             clock=self._clock,
             free_bytes=self._storage.free_bytes,
+        )
+
+    def _make_cleaner(self) -> Cleaner:
+        config = self._config.log
+        self._cleaner_process = CleanerProcess(self._storage.path)
+        return Cleaner(
+            config=CleanerConfig(
+                check_seconds=config.compaction_check_ms / 1000,
+                retry_seconds=config.compaction_check_ms / 1000,
+                map_bytes_max=config.compaction_map_bytes,
+            ),
+            partitions=self._partitions,
+            flusher=self._flusher,
+            clock=self._clock,
+            ask=self._cleaner_process.ask,
         )
 
     def _make_cleaner(self) -> Cleaner:
