@@ -47,8 +47,6 @@ from moldau.service.announcements import ANNOUNCE_METHOD, Announcements
 from moldau.service.broker import Broker
 from moldau.service.cleaner import Cleaner, CleanerConfig
 from moldau.service.cleaner_process import CleanerProcess
-from moldau.service.cleaner import Cleaner, CleanerConfig
-from moldau.service.cleaner_process import CleanerProcess
 from moldau.service.cluster import TRANSFER_METHOD, ClusterService
 from moldau.service.configs import ConfigService
 from moldau.service.disk import DiskGuard
@@ -68,6 +66,7 @@ from moldau.service.produce import ProduceService
 from moldau.service.producer_ids import ProducerIds
 from moldau.service.steward import Steward
 from moldau.service.topics import TopicService
+from moldau.service.transactional_produce import ClosedGate, TransactionalProduce
 from moldau.service.upkeep import Upkeep, UpkeepConfig
 
 log = logging.getLogger(__name__)
@@ -124,7 +123,6 @@ class BrokerServer:
         )
         self._controller_told = NO_BROKER
         self._tasks: list[asyncio.Task[None]] = []
-        self._cleaner_process: CleanerProcess | None = None
         self._cleaner_process: CleanerProcess | None = None
         self._ports: list[Port] = []
         self._listener: Listener | None = None
@@ -214,7 +212,6 @@ class BrokerServer:
         upkeep = self._make_upkeep()
         upkeep.check_disk()
         self._keep(upkeep.run())
-        self._keep(self._make_cleaner().run())
         self._keep(self._make_cleaner().run())
         await self._partitions.wait_led()
         kafka.listen(listener.start)
@@ -449,21 +446,6 @@ class BrokerServer:
             ask=self._cleaner_process.ask,
         )
 
-    def _make_cleaner(self) -> Cleaner:
-        config = self._config.log
-        self._cleaner_process = CleanerProcess(self._storage.path)
-        return Cleaner(
-            config=CleanerConfig(
-                check_seconds=config.compaction_check_ms / 1000,
-                retry_seconds=config.compaction_check_ms / 1000,
-                map_bytes_max=config.compaction_map_bytes,
-            ),
-            partitions=self._partitions,
-            flusher=self._flusher,
-            clock=self._clock,
-            ask=self._cleaner_process.ask,
-        )
-
     def _build_services(self, defaults: dict[str, str]) -> None:
         config = self._config
         topics = TopicService(
@@ -503,6 +485,10 @@ class BrokerServer:
             fresh_image=self._metadata.fresh,
             on_defect=self._on_defect,
         )
+        produce = ProduceService(self._partitions, self._disk, self._clock)
+        self._transactional_produce = TransactionalProduce(
+            self._loop, self._partitions, produce, ClosedGate()
+        )
         self._broker = Broker(
             broker_id=self._broker_id,
             auto_create_topics=config.topic.auto_create,
@@ -513,7 +499,8 @@ class BrokerServer:
             metadata=self._metadata,
             cluster=self._cluster,
             partitions=self._partitions,
-            produce=ProduceService(self._partitions, self._disk, self._clock),
+            produce=produce,
+            transactional_produce=self._transactional_produce,
             fetch=FetchService(self._loop, self._partitions),
             offsets=OffsetService(self._partitions),
             topics=topics,
@@ -573,6 +560,7 @@ class BrokerServer:
         if self._http is not None:
             await self._http.stop(_HTTP_GRACE_SECONDS)
         self._groups.stop()
+        self._transactional_produce.stop()
         if not self._flusher.failed:
             await self._metadata.stop()
         self._end_peers()

@@ -16,6 +16,7 @@ from moldau.service.partitions import Partitions
 from moldau.service.produce import ProduceService
 from moldau.service.producer_ids import ProducerIds
 from moldau.service.topics import TopicService
+from moldau.service.transactional_produce import TransactionalProduce
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +31,7 @@ class Broker:
     cluster: ClusterService
     partitions: Partitions
     produce: ProduceService
+    transactional_produce: TransactionalProduce
     fetch: FetchService
     offsets: OffsetService
     topics: TopicService

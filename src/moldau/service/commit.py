@@ -5,14 +5,18 @@ import asyncio
 from moldau.model.errors import DiskFullError, ErrorCode
 from moldau.model.ids import Offset
 from moldau.records.batch import read_header
+from moldau.replica.guards import Guard
 from moldau.replica.replica import Replica
 
 
-async def commit_batch(replica: Replica, batch: bytes) -> ErrorCode:
-    """Append one batch that the broker itself built; returns when it is committed."""
+async def commit_batch(replica: Replica, batch: bytes, guard: Guard | None = None) -> ErrorCode:
+    """Append one batch that the broker itself built; returns when it is committed.
+
+    `guard`: see Replica.propose. Raises RefusedError.
+    """
     data = bytearray(batch)
     try:
-        proposal = replica.propose(data, [read_header(data)])
+        proposal = replica.propose(data, [read_header(data)], guard=guard)
     except DiskFullError:
         return ErrorCode.KAFKA_STORAGE_ERROR
     done = _Done()

@@ -1,4 +1,4 @@
-"""Owns the search for offsets: the ends of a partition, by time, and by leader epoch."""
+"""Owns questions about a partition: offsets by place, time or leader epoch, and its producers."""
 
 from typing import NamedTuple
 
@@ -22,6 +22,18 @@ class FoundOffset(NamedTuple):
     offset: int
     timestamp: int
     epoch: int
+
+
+class DescribedProducer(NamedTuple):
+    """What a partition remembers of one producer."""
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    last_timestamp: int
+    coordinator_epoch: int
+    transaction_start: int
+    """First offset of its open transaction; -1: none is open."""
 
 
 NOT_FOUND = FoundOffset(-1, NO_TIMESTAMP, NO_EPOCH)
@@ -52,6 +64,24 @@ class OffsetService:
         except CorruptionError as error:
             self._partitions.take_offline(hosted, error)
             raise RefusedError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from None
+
+    def producers(self, topic: str, partition: int) -> list[DescribedProducer]:
+        """All that are remembered. Raises RefusedError."""
+        replica = self._partitions.lead(topic, partition).replica
+        described = []
+        for producer, state in replica.producers:
+            last = state.batches[-1] if state.batches else None
+            described.append(
+                DescribedProducer(
+                    producer,
+                    state.epoch,
+                    last.last_sequence if last is not None else -1,
+                    last.timestamp if last is not None else state.seen_at,
+                    state.coordinator_epoch,
+                    state.first,
+                )
+            )
+        return described
 
     def epoch_end(
         self, topic: str, partition: int, epoch: int, leader_epoch: int = _UNSAID

@@ -14,6 +14,7 @@ from moldau.records.batch import (
     read_header,
 )
 from moldau.records.record import has_null_key, recompress
+from moldau.replica.guards import Guard
 from moldau.replica.replica import LAG_MS_MAX, Proposal, Replica
 from moldau.service.disk import DiskGuard
 from moldau.service.partitions import Hosted, Partitions
@@ -35,9 +36,19 @@ class ProduceService:
         self._clock = clock
 
     def append(
-        self, topic: str, partition: int, data: memoryview, acks: int
+        self,
+        topic: str,
+        partition: int,
+        data: memoryview,
+        acks: int,
+        *,
+        is_transactional: bool = False,
+        guard: Guard | None = None,
     ) -> tuple[Replica, Proposal]:
-        """Append the batches of one partition. Raises RefusedError; nothing is appended then."""
+        """Append the batches of one partition. Raises RefusedError; nothing is appended then.
+
+        `is_transactional`: the client named a transactional id; `guard`: see Replica.propose.
+        """
         hosted = self._partitions.get(topic, partition)
         if hosted is None:
             hosted = self._partitions.find(topic, partition)
@@ -54,16 +65,17 @@ class ProduceService:
                     f"{in_sync} {'replica is' if in_sync == 1 else 'replicas are'} in sync, "
                     f"min.insync.replicas is {config.insync_replicas_min}",
                 )
+        if headers[0].attributes & TRANSACTIONAL_BIT and not is_transactional:
+            raise RefusedError(
+                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+                "a batch of a transaction in a request without a transactional id",
+            )
         writable: bytearray | memoryview = data
-        if hosted.is_plain:
-            for header in headers:
-                if header.attributes & TRANSACTIONAL_BIT:
-                    _refuse_transactional()
-        else:
+        if not hosted.is_plain:
             writable, headers = self._treat_specially(hosted, data, headers)
         try:
             proposal = hosted.replica.propose(
-                writable, headers, append_time=hosted.stamps_append_time
+                writable, headers, append_time=hosted.stamps_append_time, guard=guard
             )
         except StorageError as error:
             raise RefusedError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from None
@@ -84,8 +96,6 @@ class ProduceService:
         rewritten = bytearray()
         codec_wanted = hosted.codec
         for header in headers:
-            if header.attributes & TRANSACTIONAL_BIT:
-                _refuse_transactional()
             batch = data[position : position + header.size]
             position += header.size
             try:
@@ -125,9 +135,3 @@ class ProduceService:
                     "a record's timestamp is too far from the broker's time "
                     "(message.timestamp.before.max.ms, message.timestamp.after.max.ms)",
                 )
-
-
-def _refuse_transactional() -> None:
-    raise RefusedError(
-        ErrorCode.INVALID_TXN_STATE, "transactions are not served by this version of the broker"
-    )

@@ -5,6 +5,7 @@ from functools import partial
 from moldau.edge.kafka.api import Api, Call
 from moldau.edge.kafka.placement import MOVED, current_leader
 from moldau.edge.kafka.produce_reply import single_reply
+from moldau.edge.kafka.produce_transactional import TransactionalRequest
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import Offset, TopicId
 from moldau.replica.replica import Replica
@@ -71,7 +72,8 @@ def handle(call: Call, request: ProduceRequest) -> ProduceResponse | None:
     if not -1 <= acks <= 1:
         return _refuse_all(call, request, ErrorCode.INVALID_REQUIRED_ACKS)
     if request.transactional_id is not None:
-        return _refuse_all(call, request, ErrorCode.INVALID_TXN_STATE)
+        TransactionalRequest(call, acks, _with_leaders).start(request, _name_of)
+        return None
     topics_asked = request.topics
     if len(topics_asked) == 1 and call.version < _TOPIC_IDS_FROM:
         topic = topics_asked[0]
