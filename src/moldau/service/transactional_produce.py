@@ -8,7 +8,7 @@ that come while one is asked about stand in line behind it.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Final, NamedTuple, Protocol
 
@@ -33,45 +33,37 @@ _Key = tuple[str, int, ProducerId, ProducerEpoch]
 
 
 class TransactionGate(Protocol):
-    """The way to the coordinators of transactions, on this broker or another.
+    """The way to the coordinators of transactions, on this broker or another."""
 
-    Both return NONE or the coordinator's error, and may raise RefusedError.
-    """
-
-    async def verify(
+    async def admit(
         self,
         transactional_id: str,
         producer_id: ProducerId,
         producer_epoch: ProducerEpoch,
-        partition: TopicPartition,
-    ) -> ErrorCode:
-        """Whether the partition belongs to the producer's open transaction."""
-        ...
+        partitions: Iterable[TopicPartition],
+        *,
+        adds: bool,
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        """Whether partitions belong to the producer's open transaction; `adds`: make it so.
 
-    async def add(
-        self,
-        transactional_id: str,
-        producer_id: ProducerId,
-        producer_epoch: ProducerEpoch,
-        partition: TopicPartition,
-    ) -> ErrorCode:
-        """As verify, and make it so: the client leaves that to the broker."""
+        NONE or the coordinator's error for each. May raise RefusedError.
+        """
         ...
 
 
 class ClosedGate:
     """Of a broker without coordinators of transactions: none is open."""
 
-    async def verify(
+    async def admit(
         self,
         transactional_id: str,
         producer_id: ProducerId,
         producer_epoch: ProducerEpoch,
-        partition: TopicPartition,
-    ) -> ErrorCode:
-        return ErrorCode.INVALID_TXN_STATE
-
-    add = verify
+        partitions: Iterable[TopicPartition],
+        *,
+        adds: bool,
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        return dict.fromkeys(partitions, ErrorCode.INVALID_TXN_STATE)
 
 
 class TransactionalWrite(NamedTuple):
@@ -166,12 +158,14 @@ class TransactionalProduce:
         topic, index, producer_id, epoch = key
         partition = TopicPartition(topic, PartitionIndex(index))
         adds = first.api_version >= ADDS_FROM
-        ask = self._gate.add if adds else self._gate.verify
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_VERIFY_SECONDS_MAX):
-                    code = await ask(first.transactional_id, producer_id, epoch, partition)
+                    errors = await self._gate.admit(
+                        first.transactional_id, producer_id, epoch, [partition], adds=adds
+                    )
+                    code = errors[partition]
         except RefusedError as error:
             code = error.code
         finally:
@@ -207,6 +201,7 @@ def error_for(code: ErrorCode, api_version: int) -> ErrorCode:
             | ErrorCode.NOT_COORDINATOR
             | ErrorCode.NETWORK_EXCEPTION
             | ErrorCode.REQUEST_TIMED_OUT
+            | ErrorCode.THROTTLING_QUOTA_EXCEEDED
         ):
             # Every producer sends again after this one, and does not look for another leader.
             return ErrorCode.NOT_ENOUGH_REPLICAS
