@@ -22,10 +22,15 @@ from moldau.model.ids import (
     Epoch,
     Offset,
     PartitionIndex,
+    ProducerEpoch,
+    ProducerId,
+    TimestampMs,
     TopicId,
     TopicPartition,
 )
-from moldau.records.batch import BatchHeader, stamp
+from moldau.records.batch import BatchHeader, read_header, stamp
+from moldau.records.control import EndMarker, build_end_marker
+from moldau.replica.guards import Guard
 from moldau.replica.replica import Proposal
 from moldau.service.coordination import java_hash
 from moldau.service.groups import GroupService
@@ -52,7 +57,13 @@ class OffsetsReplica:
         self.epochs_written: list[int] = []
         self._waiters: list[tuple[Offset, Callable[[ErrorCode], None]]] = []
 
-    def propose(self, data: bytearray | memoryview, headers: list[BatchHeader]) -> Proposal:
+    def propose(
+        self,
+        data: bytearray | memoryview,
+        headers: list[BatchHeader],
+        *,
+        guard: Guard | None = None,
+    ) -> Proposal:
         if self.refusal is not None:
             raise self.refusal
         if not self.is_ready:
@@ -65,6 +76,22 @@ class OffsetsReplica:
         if not self.holds:
             self.commit()
         return Proposal(base, self.log.end_offset, NO_TIMESTAMP)
+
+    def guard_for(self, header: BatchHeader) -> Guard | None:
+        """Whether a transaction may be opened is the matter of real replicas."""
+        return None
+
+    def write_marker(
+        self,
+        producer: ProducerId,
+        epoch: ProducerEpoch,
+        marker: EndMarker,
+        callback: Callable[[ErrorCode], None],
+        *,
+        transaction_version: int = 0,
+    ) -> None:
+        data = bytearray(build_end_marker(producer, epoch, marker, TimestampMs(1)))
+        self.when_committed(self.propose(data, [read_header(data)]).end_offset, callback)
 
     def when_committed(self, offset: Offset, callback: Callable[[ErrorCode], None]) -> None:
         if offset <= self.high_watermark:

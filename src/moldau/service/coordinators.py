@@ -29,6 +29,7 @@ from moldau.records.record import (
     build_batch,
     read_records,
 )
+from moldau.replica.guards import Guard
 from moldau.replica.replica import Proposal
 from moldau.service.latest import LatestRecords
 
@@ -81,7 +82,15 @@ class CoordinatorReplica(Protocol):
     @property
     def is_ready(self) -> bool: ...
 
-    def propose(self, data: bytearray | memoryview, headers: list[BatchHeader]) -> Proposal: ...
+    def propose(
+        self,
+        data: bytearray | memoryview,
+        headers: list[BatchHeader],
+        *,
+        guard: Guard | None = None,
+    ) -> Proposal: ...
+
+    def guard_for(self, header: BatchHeader) -> Guard | None: ...
 
     def when_committed(self, offset: Offset, callback: Callable[[ErrorCode], None]) -> None: ...
 
@@ -123,6 +132,10 @@ class PartitionCoordinator(ABC, Generic[E, F, R]):
     @property
     def loaded(self) -> bool:
         return self._core.loaded
+
+    @property
+    def is_over(self) -> bool:
+        return self._is_over
 
     @property
     def is_current(self) -> bool:
@@ -331,8 +344,11 @@ class PartitionCoordinator(ABC, Generic[E, F, R]):
             else:
                 self._lose(code)
 
+        header = read_header(data)
         try:
-            proposal = self.replica.propose(data, [read_header(data)])
+            # The core has made sure that the transaction is open, until this very moment.
+            guard = self.replica.guard_for(header) if header.is_transactional else None
+            proposal = self.replica.propose(data, [header], guard=guard)
         except RefusedError as error:
             # Not from within the coordinator's own call: it hears of it in an event of its own.
             self._loop.call_soon(self._refused, token, error.code)

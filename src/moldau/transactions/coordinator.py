@@ -259,7 +259,10 @@ class Coordinator:
         for state in write.states:
             entry.apply(TransactionRecord(transactional_id=entry.transactional_id, value=state))
         if write.answered is not None:
-            self._reply(write.answered, _answer(write.answered, Settled(), entry.stored))
+            result = _answer(write.answered, Settled(), entry.stored)
+            if isinstance(result, PartitionsResult):
+                result = PartitionsResult(errors=result.errors, is_stored=True)
+            self._reply(write.answered, result)
         if write.then_again is not None:
             self._park(now, entry, write.then_again)
         entry.retries = 0

@@ -237,7 +237,9 @@ def decide_end(
         return FENCED
     match stored.state:
         case State.ONGOING:
-            return Change(_prepared(stored, now_ms, is_commit=event.is_commit))
+            prepared = _prepared(stored, now_ms, is_commit=event.is_commit)
+            # The partitions judge the marker by how it was decided.
+            return Change(msgspec.structs.replace(prepared, client_version=event.client_version))
         case State.PREPARE_COMMIT | State.PREPARE_ABORT:
             return Busy() if _agrees(stored, event) else INVALID
         case State.COMPLETE_COMMIT | State.COMPLETE_ABORT:

@@ -30,6 +30,8 @@ class PartitionsResult(Struct, frozen=True, kw_only=True):
     """Of AddPartitions and VerifyPartitions: an error per partition."""
 
     errors: dict[TopicPartition, ErrorCode]
+    is_stored: bool = False
+    """It was written for this very request, so this coordinator is no stale one."""
 
 
 Result = ProducerResult | NeedsProducerId | PartitionsResult
