@@ -1,6 +1,7 @@
 """Replication between logs that were compacted each for itself."""
 
 import random
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -205,3 +206,41 @@ async def test_a_broker_that_was_away_catches_up_with_compacted_logs(
             assert states[0] == states[1] == states[2]
             if rng.random() < 0.5:
                 await cluster.lead(int(away.id))
+
+
+def steps_down(broker: ReplicaBroker) -> bool:
+    return not broker.replica.is_leader
+
+
+def all_committed(brokers: list[ReplicaBroker]) -> bool:
+    ends = {broker.replica.log.end_offset for broker in brokers}
+    return len(ends) == 1 and {broker.replica.high_watermark for broker in brokers} == ends
+
+
+async def test_a_deposed_leader_gives_up_what_nobody_got_for_a_compacted_log() -> None:
+    rng = random.Random(8)
+    async with ReplicaCluster(3) as cluster:
+        cluster.add_group()
+        for broker in cluster.all:
+            broker.replica.log.reconfigure(CONFIG)
+        for turn in range(3):
+            old = await cluster.ready()
+            for number in range(20):
+                put(old, b"%d" % rng.randrange(3), b"%d-%d" % (turn, number))
+            await settle(cluster)
+            cluster.cut_off(old)
+            for number in range(rng.randint(1, 40)):
+                put(old, b"lost", b"%d" % number)
+            await until(partial(steps_down, old), "the old leader to step down")
+            new = await cluster.ready(other_than=int(old.id))
+            for number in range(rng.randint(1, 60)):
+                put(new, b"%d" % rng.randrange(3), b"%d+%d" % (turn, number))
+            others = [broker for broker in cluster.running if broker is not old]
+            await until(partial(all_committed, others), "the two to agree")
+            for broker in others:
+                clean(broker.replica.log, now=1000 * (turn + 1))
+            cluster.introduce()
+            await settle(cluster)
+            states = [live(broker.replica.log) for broker in cluster.running]
+            assert states[0] == states[1] == states[2]
+            assert b"lost" not in states[0]

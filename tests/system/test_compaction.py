@@ -15,6 +15,8 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka.structs import TopicPartition
 
+from moldau.records.batch import read_header
+from moldau.records.compact import is_filler
 from moldau.testing.broker import Broker
 
 pytestmark = pytest.mark.system
@@ -178,6 +180,22 @@ def cleaned_files(broker: Broker) -> list[Path]:
     return [path for path in found if path.name.count(".") == 2]
 
 
+def empty_batches(broker: Broker) -> tuple[int, int]:
+    """How many there are that only stand for offsets, and how many that name a producer."""
+    fillers = named = 0
+    for path in cleaned_files(broker):
+        data = path.read_bytes()
+        position = 4096
+        while position + 61 <= len(data):
+            header = read_header(data, position)
+            if is_filler(header):
+                fillers += 1
+            elif not header.record_count:
+                named += 1
+            position += header.size
+    return fillers, named
+
+
 def eventually(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 60
     while not condition():
@@ -198,6 +216,8 @@ def test_every_client_reads_a_compacted_topic_from_every_offset(codec: str, tmp_
         writer.write(producer, 600)
         first = set(cleaned_files(broker))
         eventually(lambda: set(cleaned_files(broker)) != first)
+        fillers, _ = empty_batches(broker)
+        assert fillers > 0
         # The producer goes on where it was: its numbers are known.
         writer.write(producer, 50)
         found = read_confluent(broker)
