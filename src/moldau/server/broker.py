@@ -17,11 +17,9 @@ from typing import Any
 from moldau.edge.http.server import HttpListener, listener_for
 from moldau.edge.kafka.apis import APIS
 from moldau.edge.kafka.dispatcher import Dispatcher
-from moldau.groups.config import GroupConfig as CoordinatorConfig
-from moldau.groups.coordinator import Coordinator
 from moldau.log.interface import LogConfig
 from moldau.metadata.broker_rules import peer_refusal
-from moldau.metadata.image import CONSUMER_OFFSETS_TOPIC, EMPTY_IMAGE, Image
+from moldau.metadata.image import EMPTY_IMAGE, Image
 from moldau.model.clock import Clock
 from moldau.model.errors import ConfigError, MoldauError, StorageError
 from moldau.model.flush import FlushPolicy
@@ -35,8 +33,8 @@ from moldau.replica.driver import Driver
 from moldau.replica.flusher import Flusher
 from moldau.replica.replica import Replica
 from moldau.replica.transport import Transport
-from moldau.server.assignors import load as load_assignors
 from moldau.server.config.schema import Address, ServerConfig
+from moldau.server.coordinators import Coordinators
 from moldau.server.descriptors import connections_allowed, raise_limit
 from moldau.server.entry import Endpoints, Entry, enter_cluster
 from moldau.server.ports import Port
@@ -51,8 +49,6 @@ from moldau.service.cluster import TRANSFER_METHOD, ClusterService
 from moldau.service.configs import ConfigService
 from moldau.service.disk import DiskGuard
 from moldau.service.fetch import FetchService
-from moldau.service.group_topics import ImageTopics
-from moldau.service.groups import GroupService
 from moldau.service.metadata_store import (
     FRESH_METHOD,
     SUBMIT_METHOD,
@@ -66,7 +62,7 @@ from moldau.service.produce import ProduceService
 from moldau.service.producer_ids import ProducerIds
 from moldau.service.steward import Steward
 from moldau.service.topics import TopicService
-from moldau.service.transactional_produce import ClosedGate, TransactionalProduce
+from moldau.service.transactional_produce import TransactionalProduce
 from moldau.service.upkeep import Upkeep, UpkeepConfig
 
 log = logging.getLogger(__name__)
@@ -187,7 +183,7 @@ class BrokerServer:
             on_removed=self._on_removed,
         )
         self._build_cluster(transport, driver)
-        self._build_services(defaults)
+        self._build_services(defaults, transport)
         self._partitions.on_leadership = self._on_partition_leadership
         self._listener = listener = self._make_listener()
         self._http = listener_for(self._broker, loop=self._loop)
@@ -340,7 +336,7 @@ class BrokerServer:
         self._announcements.only(image)
         deleted = before - self._partitions.topic_names
         if deleted:
-            self._groups.topics_deleted(deleted)
+            self._coordinators.groups.topics_deleted(deleted)
 
     def _set_strays_aside(self) -> None:
         """Move away logs that a crash left behind, of partitions that are no longer here.
@@ -374,13 +370,7 @@ class BrokerServer:
 
     def _on_partition_leadership(self, replica: Replica) -> None:
         self._steward.announce(replica)
-        topic, index = replica.partition
-        if topic == CONSUMER_OFFSETS_TOPIC:
-            hosted = self._partitions.get(topic, index)
-            if replica.is_ready and hosted is not None and hosted.replica is replica:
-                self._groups.lead(index, hosted)
-            else:
-                self._groups.unlead(index)
+        self._coordinators.on_leadership(replica)
 
     # ---- parts
 
@@ -446,7 +436,7 @@ class BrokerServer:
             ask=self._cleaner_process.ask,
         )
 
-    def _build_services(self, defaults: dict[str, str]) -> None:
+    def _build_services(self, defaults: dict[str, str], transport: Transport) -> None:
         config = self._config
         topics = TopicService(
             metadata=self._metadata,
@@ -456,38 +446,23 @@ class BrokerServer:
             default_partitions=config.topic.partitions,
             default_replication_factor=config.topic.replication_factor,
         )
-        group_topics = ImageTopics(lambda: topics.image)
-        assignors = load_assignors(config.group.consumer_assignors.split(","))
-        self._groups = GroupService(
+        producer_ids = ProducerIds(self._metadata)
+        self._coordinators = coordinators = Coordinators(
+            config,
             loop=self._loop,
             clock=self._clock,
-            new_coordinator=lambda: Coordinator(
-                CoordinatorConfig(
-                    initial_rebalance_delay_ms=config.group.initial_rebalance_delay_ms,
-                    session_timeout_ms_min=config.group.session_timeout_ms_min,
-                    session_timeout_ms_max=config.group.session_timeout_ms_max,
-                    offsets_retention_ms=config.group.offsets_retention_minutes * 60_000,
-                    group_size_max=config.group.size_max,
-                    consumer_heartbeat_interval_ms=config.group.consumer_heartbeat_interval_ms,
-                    consumer_session_timeout_ms=config.group.consumer_session_timeout_ms,
-                    consumer_group_size_max=config.group.size_max,
-                ),
-                topics=group_topics,
-                assignors=assignors,
-                new_member_id=lambda client_id: f"{client_id}-{uuid.uuid4()}",
-                wall_ms=self._clock.wall_ms,
-            ),
+            me=self._broker_id,
+            metadata=self._metadata,
             partitions=self._partitions,
             topics=topics,
-            offsets_partitions=config.group.offsets_partitions,
-            broker=self._broker_id,
-            leader_of=self._cluster.leader_of,
-            fresh_image=self._metadata.fresh,
+            cluster=self._cluster,
+            transport=transport,
+            producer_ids=producer_ids,
             on_defect=self._on_defect,
         )
         produce = ProduceService(self._partitions, self._disk, self._clock)
         self._transactional_produce = TransactionalProduce(
-            self._loop, self._partitions, produce, ClosedGate()
+            self._loop, self._partitions, produce, coordinators.transactions
         )
         self._broker = Broker(
             broker_id=self._broker_id,
@@ -510,8 +485,9 @@ class BrokerServer:
                 defaults=defaults,
                 fixed=fixed_settings(config),
             ),
-            groups=self._groups,
-            producer_ids=ProducerIds(self._metadata),
+            groups=coordinators.groups,
+            transactions=coordinators.transactions,
+            producer_ids=producer_ids,
         )
 
     def _make_listener(self) -> Listener:
@@ -559,7 +535,7 @@ class BrokerServer:
         await self._dispatcher.stop()
         if self._http is not None:
             await self._http.stop(_HTTP_GRACE_SECONDS)
-        self._groups.stop()
+        self._coordinators.stop()
         self._transactional_produce.stop()
         if not self._flusher.failed:
             await self._metadata.stop()
@@ -583,7 +559,7 @@ class BrokerServer:
         deadline = self._clock.monotonic() + _DRAIN_SECONDS_MAX
         while listener.connection_count and self._clock.monotonic() < deadline:
             self._broker.fetch.answer_all()
-            self._groups.answer_waiting()
+            self._coordinators.answer_waiting()
             await asyncio.sleep(0.01)
 
     async def abandon(self) -> None:

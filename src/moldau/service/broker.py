@@ -17,6 +17,7 @@ from moldau.service.produce import ProduceService
 from moldau.service.producer_ids import ProducerIds
 from moldau.service.topics import TopicService
 from moldau.service.transactional_produce import TransactionalProduce
+from moldau.service.transactions import TransactionService
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +38,7 @@ class Broker:
     topics: TopicService
     configs: ConfigService
     groups: GroupService
+    transactions: TransactionService
     producer_ids: ProducerIds
     disk_free_bytes: Callable[[], int]
     disk_total_bytes: Callable[[], int]

@@ -12,6 +12,7 @@ from moldau.server.config.schema import (
     ServerConfig,
     StorageConfig,
     TopicConfig,
+    TransactionConfig,
 )
 
 __all__ = [
@@ -28,5 +29,6 @@ __all__ = [
     "Source",
     "StorageConfig",
     "TopicConfig",
+    "TransactionConfig",
     "load_config",
 ]

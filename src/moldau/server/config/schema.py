@@ -349,6 +349,38 @@ class ProducerConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionConfig:
+    """Transactions and their coordinators."""
+
+    timeout_ms_max: Annotated[
+        int,
+        Setting(
+            "Longest transaction timeout that a producer may ask for; until then an abandoned "
+            "transaction keeps back those who read committed.",
+            Unit.MILLISECONDS,
+            min=SECOND_MS,
+            max=DAY_MS,
+        ),
+    ] = 15 * MINUTE_MS
+    id_expiry_ms: Annotated[
+        int,
+        Setting(
+            "A transactional id that nobody used for so long is forgotten.",
+            Unit.MILLISECONDS,
+            min=MINUTE_MS,
+        ),
+    ] = 7 * DAY_MS
+    state_partitions: Annotated[
+        int,
+        Setting(
+            "Partitions of the internal topic of transactions; fixed once it exists.",
+            min=1,
+            max=limits.PARTITIONS_PER_TOPIC_MAX,
+        ),
+    ] = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LoggingConfig:
     """What the broker writes to stderr about itself."""
 
@@ -394,4 +426,5 @@ class ServerConfig:
     topic: TopicConfig = field(default_factory=TopicConfig)
     group: GroupConfig = field(default_factory=GroupConfig)
     producer: ProducerConfig = field(default_factory=ProducerConfig)
+    transaction: TransactionConfig = field(default_factory=TransactionConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)

@@ -1,0 +1,139 @@
+"""Owns how the coordinators of groups and transactions are put together, and what they are told."""
+
+import uuid
+from asyncio import AbstractEventLoop
+from collections.abc import Callable
+
+from moldau.groups.config import GroupConfig
+from moldau.groups.coordinator import Coordinator as GroupCore
+from moldau.metadata.image import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
+from moldau.model.clock import Clock
+from moldau.model.ids import BrokerId
+from moldau.replica.replica import Replica
+from moldau.replica.transport import Transport
+from moldau.server.assignors import load as load_assignors
+from moldau.server.config.schema import ServerConfig
+from moldau.service.cluster import ClusterService
+from moldau.service.group_topics import ImageTopics
+from moldau.service.groups import GroupService
+from moldau.service.markers import WRITE_MARKERS_METHOD, MarkerSender, MarkerWriter
+from moldau.service.metadata_store import MetadataStore
+from moldau.service.partitions import Partitions
+from moldau.service.producer_ids import ProducerIds
+from moldau.service.topics import TopicService
+from moldau.service.transactions import ADMIT_METHOD, TransactionService
+from moldau.transactions.config import TransactionConfig
+from moldau.transactions.coordinator import Coordinator as TransactionCore
+
+
+class Coordinators:
+    """Those of one broker."""
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        *,
+        loop: AbstractEventLoop,
+        clock: Clock,
+        me: BrokerId,
+        metadata: MetadataStore,
+        partitions: Partitions,
+        topics: TopicService,
+        cluster: ClusterService,
+        transport: Transport,
+        producer_ids: ProducerIds,
+        on_defect: Callable[[BaseException], None],
+    ) -> None:
+        self._partitions = partitions
+        group_config = _group_config(config)
+        group_topics = ImageTopics(lambda: topics.image)
+        assignors = load_assignors(config.group.consumer_assignors.split(","))
+        self.groups = GroupService(
+            loop=loop,
+            clock=clock,
+            new_coordinator=lambda: GroupCore(
+                group_config,
+                topics=group_topics,
+                assignors=assignors,
+                new_member_id=lambda client_id: f"{client_id}-{uuid.uuid4()}",
+                wall_ms=clock.wall_ms,
+            ),
+            partitions=partitions,
+            topics=topics,
+            offsets_partitions=config.group.offsets_partitions,
+            broker=me,
+            leader_of=cluster.leader_of,
+            fresh_image=metadata.fresh,
+            on_defect=on_defect,
+        )
+        writer = MarkerWriter(partitions, self.groups)
+        transaction_config = TransactionConfig(
+            timeout_ms_max=config.transaction.timeout_ms_max,
+            id_expiry_ms=config.transaction.id_expiry_ms,
+        )
+        self.transactions = TransactionService(
+            loop=loop,
+            clock=clock,
+            new_coordinator=lambda epoch, first_token: TransactionCore(
+                transaction_config, epoch, clock.wall_ms, first_token=first_token
+            ),
+            partitions=partitions,
+            topics=topics,
+            groups=self.groups,
+            state_partitions=config.transaction.state_partitions,
+            broker=me,
+            leader_of=cluster.leader_of,
+            on_defect=on_defect,
+            take_producer_id=producer_ids.take,
+            markers=MarkerSender(
+                loop=loop,
+                me=me,
+                writer=writer,
+                caller=transport,
+                image=lambda: metadata.image,
+                fresh_image=metadata.fresh,
+                leader_of=cluster.leader_of,
+            ),
+            caller=transport,
+        )
+        transport.rpc.serve(WRITE_MARKERS_METHOD, writer.answer)
+        transport.rpc.serve(ADMIT_METHOD, self.transactions.answer_admit)
+
+    def on_leadership(self, replica: Replica) -> None:
+        """Somebody else leads that partition, or this broker does and is ready."""
+        topic, index = replica.partition
+        served: GroupService | TransactionService
+        if topic == CONSUMER_OFFSETS_TOPIC:
+            served = self.groups
+        elif topic == TRANSACTION_STATE_TOPIC:
+            served = self.transactions
+        else:
+            return
+        hosted = self._partitions.get(topic, index)
+        if replica.is_ready and hosted is not None and hosted.replica is replica:
+            served.lead(index, hosted)
+        else:
+            served.unlead(index)
+
+    def answer_waiting(self) -> None:
+        """The broker stops: nobody shall wait for what never comes."""
+        self.groups.answer_waiting()
+        self.transactions.answer_waiting()
+
+    def stop(self) -> None:
+        self.groups.stop()
+        self.transactions.stop()
+
+
+def _group_config(config: ServerConfig) -> GroupConfig:
+    group = config.group
+    return GroupConfig(
+        initial_rebalance_delay_ms=group.initial_rebalance_delay_ms,
+        session_timeout_ms_min=group.session_timeout_ms_min,
+        session_timeout_ms_max=group.session_timeout_ms_max,
+        offsets_retention_ms=group.offsets_retention_minutes * 60_000,
+        group_size_max=group.size_max,
+        consumer_heartbeat_interval_ms=group.consumer_heartbeat_interval_ms,
+        consumer_session_timeout_ms=group.consumer_session_timeout_ms,
+        consumer_group_size_max=group.size_max,
+    )
