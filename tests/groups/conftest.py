@@ -7,9 +7,11 @@ from itertools import count
 import pytest
 
 from moldau.groups.config import GroupConfig
+from moldau.groups.consumer.topics import TopicSize
 from moldau.groups.coordinator import Coordinator
 from moldau.groups.events import (
     CommitOffsets,
+    ConsumerHeartbeat,
     DeleteGroups,
     DeleteOffsets,
     Event,
@@ -42,19 +44,47 @@ def tp(topic: str, partition: int = 0) -> TopicPartition:
     return TopicPartition(topic, PartitionIndex(partition))
 
 
+class Topics:
+    """The topics of the cluster: the test makes, grows and deletes them."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.sizes = {}
+        self._ids = count(1)
+
+    def create(self, name, partitions):
+        self.version += 1
+        topic_id = next(self._ids).to_bytes(16, "big")
+        if name in self.sizes:
+            topic_id = self.sizes[name].topic_id
+        self.sizes[name] = TopicSize(topic_id, partitions)
+        return topic_id
+
+    def delete(self, name):
+        self.version += 1
+        self.sizes.pop(name, None)
+
+    def topic(self, name):
+        return self.sizes.get(name)
+
+    def names(self):
+        return tuple(self.sizes)
+
+
 class World:
     """Persists complete at once, unless `hold_writes`; then `complete` and `fail` decide."""
 
     subscription = staticmethod(subscription)
     tp = staticmethod(tp)
 
-    def __init__(self, log=None, now=0.0, ids=None, **config) -> None:
+    def __init__(self, log=None, now=0.0, ids=None, topics=None, **config) -> None:
+        self.topics = topics or Topics()
         self.now = now
         self.log = [] if log is None else log
         self.ids = count(1) if ids is None else ids
         self.config = GroupConfig(**{"initial_rebalance_delay_ms": 0, **config})
         self.coordinator = Coordinator(
-            self.config, lambda client: f"{client}-{next(self.ids)}", self.wall_ms
+            self.config, lambda client: f"{client}-{next(self.ids)}", self.wall_ms, self.topics
         )
         self.requests = count(1)
         self.replies = {}
@@ -69,7 +99,7 @@ class World:
 
     def restarted(self, **changes) -> "World":
         """A new coordinator that has read the log."""
-        return World(log=list(self.log), now=self.now, ids=self.ids, **changes)
+        return World(log=list(self.log), now=self.now, ids=self.ids, topics=self.topics, **changes)
 
     def wall_ms(self) -> TimestampMs:
         return TimestampMs(WALL_START_MS + int(self.now * 1000))
@@ -157,6 +187,31 @@ class World:
             for member_id, instance in instances
         )
         return self.reply(self.send(Leave, group_id=group, members=members))
+
+    def send_beat(self, member_id, epoch, owned=..., *, group="g", **fields) -> int:
+        """Owned: {topic id: indexes}. A join says what a join must say."""
+        values = {"client_id": "c", "client_host": "/127.0.0.1"}
+        if epoch == 0:
+            values |= {"topics": ("t",), "rebalance_timeout_ms": 30_000}
+        if owned is ...:
+            owned = {} if epoch == 0 else None
+        if owned is not None:
+            owned = {one: frozenset(some) for one, some in owned.items()}
+        values["owned"] = owned
+        event = {"group_id": group, "member_id": member_id, "member_epoch": epoch}
+        return self.send(ConsumerHeartbeat, **{**event, **values, **fields})
+
+    def beat(self, member_id, epoch, owned=..., **fields):
+        return self.reply(self.send_beat(member_id, epoch, owned, **fields))
+
+    def consumers(self, group="g"):
+        """State, epoch, and for each member its epoch with what it has."""
+        found = self.coordinator.describe_consumers(group)
+        return (
+            found.state.value,
+            found.epoch,
+            {one.member_id: (one.epoch, one.assigned) for one in found.members},
+        )
 
     def send_commit(self, offsets, member_id="", generation=-1, *, group="g", **fields) -> int:
         return self.send(

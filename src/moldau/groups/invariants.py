@@ -103,7 +103,7 @@ def _check_consumers(runtime: Runtime, group: Group) -> None:
                     held.add((topic, index))
                     _require(state.owner(topic, index) == member_id, "owners are indexed")
         deadline = runtime.timers.deadline(session_key(group, member_id))
-        _require(deadline is not None or bool(group.waiting), "a consumer has a session")
+        _require(deadline is not None or group.writing is not None, "a consumer has a session")
 
 
 def _require(holds: bool, fact: str) -> None:

@@ -93,7 +93,7 @@ class Beat(ConsumerWrite):
             self.consumers.runtime.reply(self._event.request_id, self._result)
 
     def failed(self, now: float, error: ErrorCode) -> None:
-        self.group.draft = None
+        self.undo(now)
         self.consumers.refuse(self._event, RefusedError(client_error(error)))
 
     # ---- decisions
@@ -135,6 +135,8 @@ class Beat(ConsumerWrite):
         config = self.consumers.runtime.config
         records, member_id, before, current = self._enter(state)
         self._member_id = member_id
+        # Now, not when it is stored: the end of its session may be next in turn.
+        self.consumers.heard_of(now, self.group, member_id)
         members = dict(state.members) if records else state.members
         if self._gone is not None:
             members.pop(self._gone, None)
@@ -170,12 +172,13 @@ class Beat(ConsumerWrite):
             records.append(
                 CurrentRecord(group_id=self.group.group_id, member_id=member_id, value=stepped)
             )
-        elif not records:
-            self.consumers.heard_of(now, self.group, member_id)
         is_full = event.member_epoch == JOIN_EPOCH or (
             event.owned is not None and (event.topics is not None or event.pattern is not None)
         )
-        is_behind = event.member_epoch != current.epoch
+        # It may have missed the answer that told it; what it says that it has shows that.
+        is_behind = event.member_epoch != current.epoch or (
+            event.owned is not None and event.owned != stepped.assigned
+        )
         is_told = is_full or is_behind or stepped.assigned != current.assigned
         interval_ms = config.consumer_heartbeat_interval_ms
         if stepped.state is MemberState.UNRELEASED:

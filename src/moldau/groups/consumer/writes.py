@@ -49,6 +49,14 @@ class ConsumerWrite(Write):
                 self.group.draft.apply(record)
         return list(records)
 
+    def undo(self, now: float) -> None:
+        """The draft came to nothing. A session that ended with it begins anew."""
+        self.group.draft = None
+        members = self.group.consumer.members if self.group.consumer is not None else {}
+        for member_id in members:
+            if self.consumers.runtime.timers.deadline(session_key(self.group, member_id)) is None:
+                self.consumers.heard_of(now, self.group, member_id)
+
     def without(
         self, state: ConsumerState, member_id: str, *, is_replaced: bool = False
     ) -> list[ConsumerRecord]:
@@ -100,7 +108,7 @@ class Expel(ConsumerWrite):
         self.consumers.forget(self.group, self._key.member_id)
 
     def failed(self, now: float, error: ErrorCode) -> None:
-        self.group.draft = None
+        self.undo(now)
         # Tried again: a member that is gone must not hold its partitions for ever.
         self.consumers.runtime.timers.set(self._key, now + 1.0)
 
