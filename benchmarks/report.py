@@ -38,6 +38,9 @@ class Table:
     rows: list[list[str]] = field(default_factory=list)
 
 
+LOAD_COLUMNS = ["load", "client", "server", "MB/s", "msg/s", "CPU ms/MB", "CPU µs/msg"]
+
+
 def number(value: float | None) -> str:
     """Three digits that mean something."""
     if value is None:
@@ -69,16 +72,7 @@ def loads_table(bench: Bench) -> Table:
     """Every Kafka load of ours and of the mock, with what bounded it."""
     table = Table(
         "Kafka loads",
-        [
-            "load",
-            "client",
-            "server",
-            "MB/s",
-            "msg/s",
-            "CPU ms/MB",
-            "CPU µs/msg",
-            "server/client cores",
-        ],
+        [*LOAD_COLUMNS, "server/client cores"],
     )
     clients = {
         "rdkafka": "librdkafka (C)",
@@ -100,6 +94,61 @@ def loads_table(bench: Bench) -> Table:
         _add_load(table, bench, metric, name, "librdkafka (C)", server)
     for server in ("moldau", "mock"):
         _add_load(table, bench, f"small.{server}", "100 B requests, 8 × 5", "raw socket", server)
+    return table
+
+
+def cluster_table(bench: Bench) -> Table:
+    """Three brokers and one, on the same load; CPU is that of all brokers together."""
+    table = Table(
+        "Three brokers on one machine, replication factor 3, acks=all (CPU: all brokers together)",
+        [*LOAD_COLUMNS, "servers/client cores"],
+    )
+    servers = (
+        ("single", "one broker, acks=1"),
+        ("never", "three, flush=never"),
+        ("always", "three, flush=always"),
+    )
+    for client, name in (("confluent", "confluent-kafka"), ("rdkafka", "librdkafka (C)")):
+        for server, text in servers:
+            _add_load(table, bench, f"cluster.{server}.{client}", "produce 1024 B 1MB", name, text)
+    for flush in ("never", "always"):
+        metric = f"cluster.small.{flush}"
+        leader, follower = (
+            number(bench.value(f"{metric}.{who}_us")) for who in ("leader", "follower")
+        )
+        text = f"three, flush={flush} (leader {leader} µs, a follower {follower} µs each)"
+        _add_load(table, bench, metric, "100 B requests, 8 × 5", "raw socket", text)
+    return table
+
+
+LIFE = (
+    ("idle.few.cpu_percent", "idle, 10 partitions: CPU of a broker", "% of a core"),
+    ("idle.many.cpu_percent", "idle, 1,000 partitions: CPU of a broker", "% of a core"),
+    ("idle.few.frames_s", "idle, 10 partitions: frames between the brokers", "a second"),
+    ("idle.many.frames_s", "idle, 1,000 partitions: frames between the brokers", "a second"),
+    ("idle.few.bytes_s", "idle, 10 partitions: bytes between the brokers", "a second"),
+    ("idle.many.bytes_s", "idle, 1,000 partitions: bytes between the brokers", "a second"),
+    ("idle.few.rss_mb", "10 partitions: memory of a broker", "MB"),
+    ("idle.many.rss_mb", "1,000 partitions: memory of a broker", "MB"),
+    ("idle.create_s", "1,000 partitions: created and led", "s"),
+    ("cluster.restart.stop_s", "1,000 partitions: clean stop, leaders handed over", "s"),
+    ("cluster.restart.clean.ready_s", "then start until the ready line", "s"),
+    ("cluster.restart.clean_s", "then in sync with all partitions, since the start", "s"),
+    ("cluster.restart.killed.ready_s", "after kill -9: start until the ready line", "s"),
+    ("cluster.restart.killed_s", "then in sync with all partitions, since the start", "s"),
+    ("failover.p50_s", "SIGKILL of a leader: writable again, median", "s"),
+    ("failover.p99_s", "SIGKILL of a leader: writable again, p99", "s"),
+    ("failover.max_s", "SIGKILL of a leader: writable again, longest", "s"),
+)
+
+
+def life_table(bench: Bench) -> Table:
+    table = Table("Life of a cluster of three", ["", "median", "lowest–highest", "unit"])
+    for metric, name, unit in LIFE:
+        values = bench.values.get(metric)
+        if values:
+            spread = f"{number(min(values))}–{number(max(values))}" if len(values) > 1 else "–"
+            table.rows.append([name, number(bench.value(metric)), spread, unit])
     return table
 
 
@@ -128,6 +177,8 @@ def latency_table(bench: Bench) -> Table:
         ("latency.mock", "librdkafka's mock"),
         ("lone.never", "moldau, acks=all, flush=never"),
         ("lone.always", "moldau, acks=all, flush=always"),
+        ("cluster.lone.never", "moldau × 3, acks=all, flush=never"),
+        ("cluster.lone.always", "moldau × 3, acks=all, flush=always"),
     ]
     for metric, name in rows:
         if bench.value(f"{metric}.p50_us") is not None:
@@ -188,7 +239,15 @@ def peers_table(bench: Bench) -> Table:
 
 
 def tables(bench: Bench) -> list[Table]:
-    made = (targets_table, loads_table, latency_table, start_table, peers_table)
+    made = (
+        targets_table,
+        loads_table,
+        cluster_table,
+        latency_table,
+        start_table,
+        life_table,
+        peers_table,
+    )
     return [table for table in (make(bench) for make in made) if table.rows]
 
 
