@@ -321,9 +321,13 @@ class ProducerTable:
         self._unstable = dict.fromkeys(sorted(unstable))
         self.first_unstable = next(iter(self._unstable), None)
 
-    def forget_aborted_below(self, offset: Offset) -> None:
-        """The log begins there now."""
-        self.aborted.forget_below(offset)
+    def forget_transactions(self) -> None:
+        """Those that seem open may have ended in a part of the log that is gone. Of what is left,
+        replay opens again what is open."""
+        for state in self._states.values():
+            state.first = NO_TRANSACTION
+        self.ended.clear()
+        self._index_open()
 
     def expire(self, before: TimestampMs) -> int:
         """Forget producers that were silent since `before` and have no transaction open."""

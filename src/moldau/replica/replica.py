@@ -187,6 +187,9 @@ class Replica:
             except CorruptionError:
                 # A snapshot is only a shortcut: the log's headers say the same, more slowly.
                 table, offset = ProducerTable(), self.log.start_offset
+        if offset < self.log.start_offset:
+            # How transactions ended before the log's new start, nobody can tell any more.
+            table.forget_transactions()
         headers = self.log.headers(max(offset, self.log.start_offset))
         table.replay(headers, self._clock.wall_ms(), self._read_marker)
         table.aborted.forget_below(self.log.start_offset)
@@ -286,6 +289,7 @@ class Replica:
                 self.producers.appended(header, now, marker)
 
     def on_truncated(self, group: Group, offset: Offset) -> None:
+        self._guards.clear()
         if not self.producers.cut(offset):
             self._load_state()
 
