@@ -46,7 +46,7 @@ class Entry(NamedTuple):
     """A batch of the history."""
 
     base: int
-    count: int
+    size: int
     producer: int
     epoch: int
     sequence: int
@@ -55,7 +55,7 @@ class Entry(NamedTuple):
 
     @property
     def end(self) -> int:
-        return self.base + self.count
+        return self.base + self.size
 
 
 class Span(NamedTuple):
@@ -228,7 +228,7 @@ class World:
             return told.batches[-1].last_sequence + 1 if told.batches else 0
         epoch = self.epoch_of(producer)
         data = [each for each in self.of(producer) if each.marker is None and each.epoch == epoch]
-        return data[-1].sequence + data[-1].count if data else 0
+        return data[-1].sequence + data[-1].size if data else 0
 
     def is_open(self, producer: int) -> bool:
         if (told := self.told(producer)) is not None:
@@ -277,6 +277,7 @@ class World:
         coordinator = max(0, self.coordinator_of(producer) + self.rng.choice((0, 0, 0, 1, -1)))
         marker = EndMarker(self.rng.random() < 0.5, coordinator)
         expected = self.verdict(producer, epoch, coordinator, version)
+        refusal = ErrorCode.NONE
         try:
             self.leader.replica.write_marker(
                 ProducerId(producer),
@@ -286,11 +287,10 @@ class World:
                 transaction_version=version,
             )
         except RefusedError as error:
-            assert error.code is expected or self.told(producer) is not None
-            return
+            refusal = error.code
         is_written = self.leader.log.end_offset > self.end
         if self.told(producer) is None:
-            assert expected is (None if is_written else ErrorCode.NONE)
+            assert expected is (None if is_written else refusal)
         if is_written:
             self.history.append(Entry(self.end, 1, producer, epoch, -1, True, marker))
 
