@@ -51,21 +51,6 @@ class TransactionGate(Protocol):
         ...
 
 
-class ClosedGate:
-    """Of a broker without coordinators of transactions: none is open."""
-
-    async def admit(
-        self,
-        transactional_id: str,
-        producer_id: ProducerId,
-        producer_epoch: ProducerEpoch,
-        partitions: Iterable[TopicPartition],
-        *,
-        adds: bool,
-    ) -> Mapping[TopicPartition, ErrorCode]:
-        return dict.fromkeys(partitions, ErrorCode.INVALID_TXN_STATE)
-
-
 class TransactionalWrite(NamedTuple):
     """The batches of one partition, as a transactional producer sent them."""
 
