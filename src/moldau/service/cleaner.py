@@ -89,6 +89,8 @@ class Cleaner:
         self._clock = clock
         self._ask = ask
         self._failed: dict[TopicPartition, _Failed] = {}
+        self._stale: list[str] = []
+        """Files to be removed. Their names never come back, so there is no hurry."""
         self.metrics = CleanerMetrics()
 
     async def run(self) -> None:
@@ -204,9 +206,16 @@ class Cleaner:
                 counts.bytes_written,
                 counts.seconds,
             )
-        stale = partition_log.take_stale_files()
-        if stale:
-            answer = await self._ask(RemovalAsked(stale))
-            if isinstance(answer, WorkFailed):
-                return answer.reason
+        self._stale += partition_log.take_stale_files()
+        return await self._remove_stale()
+
+    async def _remove_stale(self) -> str:
+        """Empty, or why it failed: then they are tried again after the next cleaning."""
+        if not self._stale:
+            return ""
+        paths = list(self._stale)
+        answer = await self._ask(RemovalAsked(paths))
+        if isinstance(answer, WorkFailed):
+            return answer.reason
+        del self._stale[: len(paths)]
         return ""
