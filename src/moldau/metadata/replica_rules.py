@@ -96,11 +96,18 @@ def internal_replication(image: Image) -> int:
 def spread_internal_topics(_: SpreadInternalTopics, image: Image) -> list[MetadataRecord]:
     factor = internal_replication(image)
     records: list[MetadataRecord] = []
+    short = {
+        topic.name: few
+        for topic in image.topics.values()
+        if topic.internal
+        and (few := [p for p in topic.partitions if not p.moving and len(p.replicas) < factor])
+    }
+    if not short:
+        # Asked several times a second: what all brokers hold is counted only when it matters.
+        return records
     loads = cluster_loads(image)
-    for topic in image.topics.values():
-        few = [p for p in topic.partitions if not p.moving and len(p.replicas) < factor]
-        if not topic.internal or not few:
-            continue
+    for name, few in short.items():
+        topic = image.topics[name]
         rest = [p.wanted for p in topic.partitions if p not in few]
         spread = Spread(
             image.brokers.values(), topic_id=topic.topic_id, existing=rest, cluster=loads
