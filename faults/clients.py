@@ -16,8 +16,11 @@ everything once and says where it ended, `committed` what the group has committe
 
 import argparse
 import json
+import logging
+import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -31,7 +34,9 @@ OUTSTANDING_MAX = 2_000
 """Sends without an outcome: the load stays bounded while the broker is away."""
 FLUSH_SECONDS_MAX = 60.0
 READ_SECONDS_MAX = 90.0
+CLOSE_SECONDS_MAX = 30.0
 _GROUP = "faults-group"
+_DEBUG_VARIABLE = "FAULTS_CLIENT_DEBUG"
 EXIT_UNREAD = 3
 """`read` could not reach the end; what it saw is on record."""
 _NEVER_WRITTEN = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError._QUEUE_FULL})
@@ -168,9 +173,20 @@ def _consumer(options: argparse.Namespace, **more: Any) -> Consumer:
             "fetch.wait.max.ms": 100,
             "fetch.error.backoff.ms": 50,
             "check.crcs": True,
+            **_debug(options),
             **more,
         }
     )
+
+
+def _debug(options: argparse.Namespace) -> dict[str, Any]:
+    """What a consumer did, for whoever looks for the cause of an anomaly."""
+    if _DEBUG_VARIABLE not in os.environ:
+        return {}
+    logger = logging.getLogger(options.name)
+    logger.setLevel(logging.DEBUG)
+    logger.addHandler(logging.FileHandler(options.history.with_suffix(".debug")))
+    return {"debug": os.environ[_DEBUG_VARIABLE], "log_level": 7, "logger": logger}
 
 
 def _offset(message: Message) -> int:
@@ -200,8 +216,20 @@ def consume(options: argparse.Namespace, history: History, stop: Stop) -> int:
     while not stop.asked:
         _record_polled(history, options.name, consumer.consume(500, timeout=0.1))
         history.flush()
-    consumer.close()
+    _close(consumer, history)
     return 0
+
+
+def _close(consumer: Consumer, history: History) -> None:
+    """Close it, but not for ever: what it saw is on record, and that it hung is, too."""
+    closing = threading.Thread(target=consumer.close, daemon=True)
+    closing.start()
+    closing.join(CLOSE_SECONDS_MAX)
+    if closing.is_alive():
+        history.add("x-close-hung")
+        history.flush()
+        # Threads of the library may not be waited for either.
+        os._exit(0)
 
 
 def member(options: argparse.Namespace, history: History, stop: Stop) -> int:
@@ -218,7 +246,7 @@ def member(options: argparse.Namespace, history: History, stop: Stop) -> int:
         history.flush()
         if positions:
             _commit(consumer, history, positions)
-    consumer.close()
+    _close(consumer, history)
     return 0
 
 

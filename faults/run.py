@@ -537,6 +537,9 @@ class Run:
         result = self.result
         result.verdict = check(self.events())
         result.unavailable_seconds = unavailability(self.events())
+        hung = sum(event["op"] == "x-close-hung" for event in self.events())
+        if hung:
+            self.note(f"{hung} consumers did not close in time")
         for anomaly, count in result.verdict.found.items():
             if anomaly not in self._expected:
                 examples = "; ".join(result.verdict.examples[anomaly][:3])
