@@ -67,6 +67,30 @@ def test_a_core_hears_once_of_all_that_was_proposed_in_a_turn(
     run(scenario())
 
 
+def test_of_many_proposals_the_first_are_sent_while_more_come() -> None:
+    async def scenario() -> None:
+        async with Cluster(3, flush=FlushPolicy.NEVER) as cluster:
+            cluster.add_group()
+            leader = await cluster.wait_for_leader()
+            await cluster.produce()
+            await cluster.agree()
+            links = leader.transport.links.values()
+            sent = [link.frames_total for link in links]
+            count = 0
+            while [link.frames_total for link in links] == sent:
+                propose(leader)
+                count += 1
+            assert 10 < count < 40
+            assert [link.frames_total for link in links] == [frames + 1 for frames in sent]
+            for _ in range(100):
+                end = propose(leader)
+            # The rest goes together.
+            assert [link.frames_total for link in links] == [frames + 1 for frames in sent]
+            await until(lambda: leader.owners[0].commit == end, lambda: cluster.describe(0))
+
+    run(scenario())
+
+
 def test_a_group_of_one_commits_at_once_what_waits_for_no_flush() -> None:
     async def scenario() -> None:
         async with Cluster(1, flush=FlushPolicy.NEVER) as cluster:

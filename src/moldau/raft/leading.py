@@ -92,7 +92,8 @@ class Leading(Electing):
 
     def _send_append(self, peer: BrokerId, progress: Progress, bytes_max: int) -> None:
         index = progress.next
-        prev_epoch = self._epoch_before(index)
+        # Since its no-op all entries are the leader's own.
+        prev_epoch = self.epoch if index > self.epoch_start else self._epoch_before(index)
         self._emit(SendAppend(peer, self.epoch, index, prev_epoch, bytes_max))
 
     def _send_snapshot(self, peer: BrokerId, progress: Progress) -> None:

@@ -250,7 +250,7 @@ class Driver:
         """Raises RefusedError unless records may be appended now, also if too many wait."""
         if group.is_alone and not group.proposed_bytes:
             return
-        if not group.is_running or not group.core.may_propose:
+        if group.failure is not None or group.is_removed or not group.core.may_propose:
             raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{group.name} is led elsewhere")
         if group.proposed_bytes >= self._uncommitted_bytes_max:
             raise RefusedError(
@@ -268,7 +268,7 @@ class Driver:
             group.flush_handle.unflushed_bytes += size
             self._steps.advance_alone(group)
             return
-        if not group.is_running:
+        if group.failure is not None or group.is_removed:
             return
         self._effects.flush_later(group, size)
         group.proposed.append((group.log.end_index, size))
@@ -276,7 +276,7 @@ class Driver:
         if not group.is_grown:
             group.is_grown = True
             self._steps.touched[group] = None
-            self._turns.soon()
+        self._turns.proposed()
 
     def append_control(self, group: Group, kind: ControlKind, payload: bytes) -> RaftIndex:
         """Append an entry that is no record; on_control says on every member when it counts.

@@ -20,6 +20,8 @@ from moldau.replica.steps import Steps
 from moldau.replica.timers import GroupTimers
 from moldau.replica.vote_writer import VoteWriter
 
+_PROPOSALS_FIRST: Final = 20
+"""So many are sent before the turn is over: followers work while this broker reads on."""
 _BULK_BYTES_PER_TURN_MAX: Final = 4 * 1024 * 1024
 """Sent to one peer before it is the turn of others."""
 
@@ -49,12 +51,25 @@ class Turns:
         self._peers = peers
         self._is_due = False
         self._is_running = False
+        self._proposals = 0
 
     def soon(self) -> None:
         """There is something to do at the end of this turn."""
         if not self._is_due and not self._is_running:
             self._is_due = True
-            self._loop.call_soon(self._run)
+            self._loop.call_soon(self._on_due)
+
+    def proposed(self) -> None:
+        """Something was appended here. Of many, the first do not wait for the last."""
+        self._proposals += 1
+        if self._proposals == _PROPOSALS_FIRST and not self._is_running:
+            self._run()
+        self.soon()
+
+    def _on_due(self) -> None:
+        self._proposals = 0
+        if self._is_due:
+            self._run()
 
     def _run(self) -> None:
         self._is_due = False
@@ -81,7 +96,8 @@ class Turns:
             group = next(iter(touched))
             del touched[group]
             core = group.core
-            flushed = group.log.flushed_index
+            is_behind = group.is_grown or core.flushed < core.end
+            flushed = group.log.flushed_index if is_behind else core.flushed
             if group.is_alone:
                 if group.is_grown or flushed > core.flushed:
                     steps.advance_alone(group)
