@@ -7,7 +7,6 @@ from confluent_kafka import (
     ConsumerGroupState,
     ConsumerGroupTopicPartitions,
     KafkaException,
-    Producer,
     TopicCollection,
     TopicPartition,
 )
@@ -20,8 +19,8 @@ from confluent_kafka.admin import (
     NewTopic,
     OffsetSpec,
 )
-from kafka import KafkaProducer, errors
 from kafka import TopicPartition as PythonPartition
+from kafka import errors
 from kafka.admin import KafkaAdminClient
 from kafka.structs import OffsetAndMetadata
 
@@ -107,33 +106,6 @@ def test_librdkafka_looks_after_groups(librdkafka: AdminClient, name: str) -> No
     assert described.state is ConsumerGroupState.EMPTY
     done(librdkafka.delete_consumer_groups([name]))
     assert refused_with(librdkafka.delete_consumer_groups([name])) == "GROUP_ID_NOT_FOUND"
-
-
-def test_librdkafka_is_told_at_once_that_there_are_no_transactions(
-    moldau_session_broker: Broker,
-) -> None:
-    producer = Producer(
-        {"bootstrap.servers": moldau_session_broker.bootstrap, "transactional.id": "tx"},
-        logger=None,
-    )
-    with pytest.raises(KafkaException) as raised:
-        producer.init_transactions(SECONDS)
-    error = raised.value.args[0]
-    assert error.fatal()
-    assert "transactions are not served" in error.str()
-
-
-def test_kafka_python_is_told_at_once_that_there_are_no_transactions(
-    moldau_session_broker: Broker,
-) -> None:
-    producer = KafkaProducer(
-        bootstrap_servers=moldau_session_broker.bootstrap, transactional_id="tx"
-    )
-    try:
-        with pytest.raises(errors.KafkaError, match="UnsupportedVersion"):
-            producer.init_transactions()
-    finally:
-        producer.close(timeout=0)
 
 
 def test_kafka_python_looks_after_topics_and_groups(kafka_python, name: str) -> None:

@@ -13,7 +13,7 @@ from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId, Offset, TimestampMs
 from moldau.service.coordination import java_hash
 from moldau.service.markers import WRITE_MARKERS_METHOD, Marking
-from moldau.service.transactions import ADMIT_METHOD, produce_error
+from moldau.service.transactions import ADMIT_METHOD
 from moldau.transactions.results import ProducerResult
 
 NONE = ErrorCode.NONE
@@ -289,7 +289,6 @@ async def test_a_leader_asks_the_coordinator_wherever_it_is() -> None:
     here.cut.add(OTHER)
     errors = await here.service.admit(*who, [A, B], adds=False)
     assert errors == dict.fromkeys((A, B), ErrorCode.NETWORK_EXCEPTION)
-    assert produce_error(errors[A]) is ErrorCode.NOT_ENOUGH_REPLICAS
 
 
 async def test_a_coordinator_that_was_deposed_admits_nothing() -> None:
@@ -300,16 +299,31 @@ async def test_a_coordinator_that_was_deposed_admits_nothing() -> None:
     assert errors == {A: ErrorCode.NOT_COORDINATOR}
 
 
-async def test_a_fenced_producer_hears_of_it_as_producers_expect() -> None:
-    world = await TransactionWorld().ready()
+async def test_a_fenced_producer_is_not_admitted() -> None:
+    world = await with_groups()
     one = await opened(world, A)
     await end(world, one)
     await world.settle()
     await producer(world)
     errors = await world.service.admit(X, one.producer_id, one.producer_epoch, [A], adds=True)
     assert errors == {A: ErrorCode.PRODUCER_FENCED}
-    assert produce_error(errors[A]) is ErrorCode.INVALID_PRODUCER_EPOCH
-    assert produce_error(ErrorCode.TRANSACTION_ABORTABLE) is ErrorCode.TRANSACTION_ABORTABLE
+    # From the coordinator of a group a client expects another code for it.
+    assert await commit_offset(world, one, 5) is ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+async def test_offsets_wait_for_a_coordinator_of_the_transaction_that_is_not_there() -> None:
+    world = await with_groups()
+    one = await producer(world)
+    world.leaders[TRANSACTION_STATE_TOPIC, 0] = BrokerId(-1)
+    assert await commit_offset(world, one, 5, adds=True) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+
+async def test_an_administrator_ends_what_no_coordinator_knows() -> None:
+    world = await TransactionWorld().ready()
+    assert await world.service.abort_hanging(A, 7, 3, 2) is NONE
+    assert world.replica(A).markers == [(7, 3, False, 2, 0)]
+    world.leaders["t", 1] = OTHER
+    assert await world.service.abort_hanging(B, 7, 3, 2) is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 # ---- offsets of groups

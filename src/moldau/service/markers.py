@@ -42,6 +42,9 @@ _CALL_SECONDS_MAX: Final = 6.0
 _WRITE_SECONDS_MAX: Final = 3.0
 _NUMBERS_REMEMBERED_MAX: Final = 50_000
 
+NO_COORDINATOR: Final = -1
+"""In place of a partition of the state: an administrator asks, not a coordinator."""
+
 Settled = Callable[[ErrorCode], None]
 Report = Callable[[bool, frozenset[TopicPartition]], None]
 """(whether they are marked, which)"""
@@ -108,6 +111,8 @@ class MarkerWriter:
             settled(error.code)
 
     def _check_number(self, marking: Marking, partition: TopicPartition) -> None:
+        if marking.coordinator == NO_COORDINATOR:
+            return
         key = (partition, marking.producer_id)
         asked = (marking.coordinator_epoch, marking.number)
         last = self._numbers.pop(key, None)
@@ -200,7 +205,7 @@ class MarkerSender:
     ) -> None:
         self._loop = loop
         self._me = me
-        self._writer = writer
+        self.writer = writer
         self._caller = caller
         self._image = image
         self._fresh_image = fresh_image
@@ -230,7 +235,7 @@ class MarkerSender:
             part = msgspec.structs.replace(marking, partitions=tuple(partitions))
             if leader == self._me:
                 for partition in partitions:
-                    self._writer.write(part, partition, self._settled_here(partition, report))
+                    self.writer.write(part, partition, self._settled_here(partition, report))
             else:
                 self._queues[leader].append(_Waiting(part, report))
                 self._send_queue(leader)

@@ -29,7 +29,7 @@ from moldau.model.ids import (
 from moldau.service.coordination import Coordination, java_hash
 from moldau.service.coordinators import CoordinatorReplica, PartitionCoordinator
 from moldau.service.groups import GroupService
-from moldau.service.markers import Caller, MarkerSender, Marking
+from moldau.service.markers import NO_COORDINATOR, Caller, MarkerSender, Marking
 from moldau.service.partitions import Hosted, Partitions
 from moldau.service.topics import TopicService
 from moldau.transactions.coordinator import Coordinator
@@ -329,7 +329,7 @@ class TransactionService(Coordination[TransactionCoordinator]):
             errors = await self.admit(
                 transactional_id, producer_id, producer_epoch, [partition], adds=adds
             )
-            return errors[partition]
+            return _offsets_error(errors[partition])
 
         return await self._groups.commit_transaction_offsets(
             group_id,
@@ -355,8 +355,7 @@ class TransactionService(Coordination[TransactionCoordinator]):
 
         For the leaders of those partitions, on whatever broker the coordinator is. With `adds`
         those that are not in it are entered. What the coordinator itself refuses, or that it
-        cannot be reached, is the error of all of them: see `produce_error` for what clients
-        expect to hear.
+        cannot be reached, is the error of all of them.
         """
         wanted = frozenset(partitions)
         try:
@@ -452,6 +451,33 @@ class TransactionService(Coordination[TransactionCoordinator]):
         topic = self._topics.image.topic(partition.topic)
         return topic is not None and 0 <= partition.partition < len(topic.partitions)
 
+    async def abort_hanging(
+        self,
+        partition: TopicPartition,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int,
+    ) -> ErrorCode:
+        """End a transaction that is open in a partition and that no coordinator knows any more."""
+        done: asyncio.Future[ErrorCode] = self._loop.create_future()
+
+        def settled(code: ErrorCode) -> None:
+            if not done.done():
+                done.set_result(code)
+
+        marking = Marking(
+            coordinator=NO_COORDINATOR,
+            coordinator_epoch=coordinator_epoch,
+            number=0,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            is_commit=False,
+            transaction_version=0,
+            partitions=(partition,),
+        )
+        self._markers.writer.write(marking, partition, settled)
+        return await done
+
     # ---- reads
 
     def describe(self, transactional_id: str) -> DescribedTransaction:
@@ -477,23 +503,23 @@ class TransactionService(Coordination[TransactionCoordinator]):
         return ErrorCode.NONE, found
 
 
-def produce_error(error: ErrorCode) -> ErrorCode:
-    """An error of `admit`, as those who produce or commit offsets expect it: retry, or begin anew.
+def _offsets_error(error: ErrorCode) -> ErrorCode:
+    """An error of `admit`, as those who commit offsets expect it of a group's coordinator.
 
-    Kafka's clients know only some of the coordinator's codes in those answers.
+    They would look for another one of the group if they heard what the transaction's answered.
     """
     match error:
         case ErrorCode.PRODUCER_FENCED:
             return ErrorCode.INVALID_PRODUCER_EPOCH
         case (
-            ErrorCode.NOT_COORDINATOR
+            ErrorCode.CONCURRENT_TRANSACTIONS
+            | ErrorCode.NOT_COORDINATOR
             | ErrorCode.COORDINATOR_NOT_AVAILABLE
-            | ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             | ErrorCode.NETWORK_EXCEPTION
             | ErrorCode.REQUEST_TIMED_OUT
             | ErrorCode.THROTTLING_QUOTA_EXCEEDED
         ):
-            return ErrorCode.NOT_ENOUGH_REPLICAS
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         case _:
             return error
 

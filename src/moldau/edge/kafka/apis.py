@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from moldau.edge.kafka import (
+    add_offsets_to_txn,
+    add_partitions_to_txn,
     alter_configs,
     alter_partition_reassignments,
     consumer_group_describe,
@@ -17,8 +19,11 @@ from moldau.edge.kafka import (
     describe_configs,
     describe_groups,
     describe_log_dirs,
+    describe_producers,
     describe_topic_partitions,
+    describe_transactions,
     elect_leaders,
+    end_txn,
     fetch,
     find_coordinator,
     heartbeat,
@@ -29,6 +34,7 @@ from moldau.edge.kafka import (
     list_groups,
     list_offsets,
     list_partition_reassignments,
+    list_transactions,
     metadata,
     offset_commit,
     offset_delete,
@@ -36,11 +42,15 @@ from moldau.edge.kafka import (
     offset_for_leader_epoch,
     produce,
     sync_group,
+    txn_offset_commit,
     versions,
+    write_txn_markers,
 )
 from moldau.edge.kafka.api import Api
 
 _MODULES = (
+    add_offsets_to_txn,
+    add_partitions_to_txn,
     alter_configs,
     alter_partition_reassignments,
     consumer_group_describe,
@@ -54,8 +64,11 @@ _MODULES = (
     describe_configs,
     describe_groups,
     describe_log_dirs,
+    describe_producers,
     describe_topic_partitions,
+    describe_transactions,
     elect_leaders,
+    end_txn,
     fetch,
     find_coordinator,
     heartbeat,
@@ -66,6 +79,7 @@ _MODULES = (
     list_groups,
     list_offsets,
     list_partition_reassignments,
+    list_transactions,
     metadata,
     offset_commit,
     offset_delete,
@@ -73,7 +87,9 @@ _MODULES = (
     offset_for_leader_epoch,
     produce,
     sync_group,
+    txn_offset_commit,
     versions,
+    write_txn_markers,
 )
 
 APIS: Mapping[int, Api] = MappingProxyType(

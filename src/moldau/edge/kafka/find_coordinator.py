@@ -1,4 +1,4 @@
-"""FindCoordinator (10): which broker looks after a group."""
+"""FindCoordinator (10): which broker looks after a group or a transactional id."""
 
 from moldau.edge.kafka.api import Api, Call
 from moldau.model.errors import ErrorCode, RefusedError
@@ -11,7 +11,6 @@ from moldau.wire.registry import ApiKey
 
 GROUP, TRANSACTION = 0, 1
 _KEYS_FROM = 4
-_UNSUPPORTED_IS_FINAL_FROM = 3
 _NOWHERE = -1
 
 
@@ -34,10 +33,15 @@ async def handle(call: Call, request: FindCoordinatorRequest) -> FindCoordinator
 
 async def _find(call: Call, key_type: int, key: str) -> FoundCoordinator:
     try:
-        if key_type != GROUP:
-            raise _refusal(call, key_type)
-        # A client that finds its coordinator expects to commit there at once.
-        coordinator = await call.broker.groups.find_coordinator(key)
+        # A client that finds its coordinator expects to be served there at once.
+        if key_type == GROUP:
+            coordinator = await call.broker.groups.find_coordinator(key)
+        elif key_type == TRANSACTION:
+            coordinator = await call.broker.transactions.find_coordinator(key)
+        else:
+            raise RefusedError(
+                ErrorCode.INVALID_REQUEST, f"there is no coordinator of type {key_type}"
+            )
         broker = call.broker.image.brokers.get(coordinator)
         if broker is None:
             raise RefusedError(
@@ -55,25 +59,10 @@ async def _find(call: Call, key_type: int, key: str) -> FoundCoordinator:
     return FoundCoordinator(key=key, node_id=broker.id, host=broker.host, port=broker.port)
 
 
-def _refusal(call: Call, key_type: int) -> RefusedError:
-    if key_type != TRANSACTION:
-        return RefusedError(
-            ErrorCode.INVALID_REQUEST, f"there is no coordinator of type {key_type}"
-        )
-    # librdkafka, which asks at version 2 at most, asks again and again unless the refusal is about
-    # authorization; it shows the message. The Java client shows the message for any other code.
-    code = (
-        ErrorCode.UNSUPPORTED_VERSION
-        if call.version >= _UNSUPPORTED_IS_FINAL_FROM
-        else ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    )
-    return RefusedError(code, "transactions are not served by this version of the broker")
-
-
 API = Api(
     key=ApiKey.FIND_COORDINATOR,
     request=FindCoordinatorRequest,
     versions=(0, 6),
     handle=handle,
-    note="groups only: coordinators of transactions and share groups are refused",
+    note="groups and transactions: coordinators of share groups are refused",
 )

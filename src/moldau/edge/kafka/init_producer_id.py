@@ -1,11 +1,14 @@
-"""InitProducerId (22): an id for an idempotent producer.
+"""InitProducerId (22): an id and an epoch for a producer, idempotent or transactional.
 
 Without a transactional id every call gives a fresh id with epoch 0, also to a producer that names
-the id it had (KIP-360): nothing ties the two together, as in Kafka.
+the id it had (KIP-360): nothing ties the two together, as in Kafka. With one, the coordinator of
+that id answers, and whoever had it before is locked out.
 """
 
 from moldau.edge.kafka.api import Api, Call
+from moldau.edge.kafka.transactional import producer_error
 from moldau.model.errors import ErrorCode, RefusedError
+from moldau.model.ids import ProducerEpoch, ProducerId
 from moldau.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from moldau.wire.registry import ApiKey
 
@@ -17,6 +20,8 @@ async def handle(call: Call, request: InitProducerIdRequest) -> InitProducerIdRe
         _check(request)
     except RefusedError as error:
         return InitProducerIdResponse(error_code=error.code, producer_epoch=_UNSAID)
+    if request.transactional_id is not None:
+        return await _init_transactional(call, request, request.transactional_id)
     try:
         producer_id = await call.broker.producer_ids.take()
     except RefusedError:
@@ -28,13 +33,28 @@ async def handle(call: Call, request: InitProducerIdRequest) -> InitProducerIdRe
     return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
 
 
+async def _init_transactional(
+    call: Call, request: InitProducerIdRequest, transactional_id: str
+) -> InitProducerIdResponse:
+    try:
+        found = await call.broker.transactions.init_producer(
+            transactional_id,
+            request.transaction_timeout_ms,
+            ProducerId(request.producer_id),
+            ProducerEpoch(request.producer_epoch),
+        )
+    except RefusedError as error:
+        return InitProducerIdResponse(error_code=error.code, producer_epoch=_UNSAID)
+    return InitProducerIdResponse(
+        error_code=producer_error(call, found.error, fenced_from=4, abortable_from=5),
+        producer_id=found.producer_id,
+        producer_epoch=found.producer_epoch,
+    )
+
+
 def _check(request: InitProducerIdRequest) -> None:
     if request.transactional_id == "":
         raise RefusedError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
-    if request.transactional_id is not None:
-        # The response has no message. Of the codes that clients do not retry, librdkafka takes
-        # only the refusals of authorization for final.
-        raise RefusedError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     if (request.producer_id == _UNSAID) != (request.producer_epoch == _UNSAID):
         raise RefusedError(
             ErrorCode.INVALID_REQUEST, "producer id and epoch must be given together"
@@ -46,5 +66,4 @@ API = Api(
     request=InitProducerIdRequest,
     versions=(0, 5),
     handle=handle,
-    note="idempotent producers only: a transactional id is refused",
 )

@@ -29,10 +29,12 @@ _TOPIC_IDS_FROM = 10
 async def handle(call: Call, request: OffsetFetchRequest) -> OffsetFetchResponse:
     if call.version >= _GROUPS_FROM:
         # At once: each asks other brokers, and one question does for all.
-        answers = await asyncio.gather(*(_answer(call, group) for group in request.groups))
+        answers = await asyncio.gather(
+            *(_answer(call, group, stable=request.require_stable) for group in request.groups)
+        )
         return OffsetFetchResponse(groups=answers)
     group = _in_new_form(request)
-    answer = await _answer(call, group)
+    answer = await _answer(call, group, stable=request.require_stable)
     if answer.error_code and call.version < _ERROR_FROM:
         # There is no place for an error of the group, so each partition carries it.
         code = ErrorCode(answer.error_code)
@@ -42,7 +44,10 @@ async def handle(call: Call, request: OffsetFetchRequest) -> OffsetFetchResponse
     )
 
 
-async def _answer(call: Call, group: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup:
+async def _answer(
+    call: Call, group: OffsetFetchRequestGroup, *, stable: bool
+) -> OffsetFetchResponseGroup:
+    """`stable`: what an open transaction may yet replace is not told; the client asks again."""
     by_id = call.version >= _TOPIC_IDS_FROM
     fetch = partial(
         call.broker.groups.fetch_offsets,
@@ -51,7 +56,7 @@ async def _answer(call: Call, group: OffsetFetchRequestGroup) -> OffsetFetchResp
     )
     if group.topics is None:
         result = await fetch(group.group_id, None)
-        topics = _all_topics(call, result, by_id)
+        topics = _all_topics(call, _told(result, stable=stable), by_id)
     else:
         names = [_name_of(call, topic) if by_id else topic.name for topic in group.topics]
         wanted = [
@@ -61,10 +66,11 @@ async def _answer(call: Call, group: OffsetFetchRequestGroup) -> OffsetFetchResp
             for index in topic.partition_indexes
         ]
         result = await fetch(group.group_id, wanted)
+        offsets = _told(result, stable=stable)
         topics = [
             _failed(topic, ErrorCode.UNKNOWN_TOPIC_ID)
             if name is None
-            else _filled(topic, name, result.offsets)
+            else _filled(topic, name, offsets)
             for name, topic in zip(names, group.topics, strict=True)
         ]
     if result.error is not ErrorCode.NONE:
@@ -72,11 +78,20 @@ async def _answer(call: Call, group: OffsetFetchRequestGroup) -> OffsetFetchResp
     return OffsetFetchResponseGroup(group_id=group.group_id, topics=topics, error_code=result.error)
 
 
+def _told(
+    result: FetchOffsetsResult, *, stable: bool
+) -> Mapping[TopicPartition, CommittedOffset | None]:
+    """None where there may be another offset in a moment."""
+    if not stable or not result.unstable:
+        return result.offsets
+    return {**result.offsets, **dict.fromkeys(result.unstable)}
+
+
 def _all_topics(
-    call: Call, result: FetchOffsetsResult, by_id: bool
+    call: Call, offsets: Mapping[TopicPartition, CommittedOffset | None], by_id: bool
 ) -> list[OffsetFetchResponseGroupTopic]:
     topics: dict[str, OffsetFetchResponseGroupTopic] = {}
-    for partition, committed in sorted(result.offsets.items()):
+    for partition in sorted(offsets):
         answer = topics.get(partition.topic)
         if answer is None:
             known = call.broker.image.topic(partition.topic)
@@ -88,30 +103,35 @@ def _all_topics(
                 topic_id=NO_TOPIC_ID if known is None else known.topic_id,
                 partitions=[],
             )
-        answer.partitions.append(_filled_partition(partition.partition, committed))
+        answer.partitions.append(_filled_partition(partition.partition, partition, offsets))
     return list(topics.values())
 
 
 def _filled(
     topic: OffsetFetchRequestGroupTopic,
     name: str,
-    offsets: Mapping[TopicPartition, CommittedOffset],
+    offsets: Mapping[TopicPartition, CommittedOffset | None],
 ) -> OffsetFetchResponseGroupTopic:
     return OffsetFetchResponseGroupTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         partitions=[
-            _filled_partition(index, offsets.get(TopicPartition(name, PartitionIndex(index))))
+            _filled_partition(index, TopicPartition(name, PartitionIndex(index)), offsets)
             for index in topic.partition_indexes
         ],
     )
 
 
 def _filled_partition(
-    index: int, committed: CommittedOffset | None
+    index: int,
+    partition: TopicPartition,
+    offsets: Mapping[TopicPartition, CommittedOffset | None],
 ) -> OffsetFetchResponseGroupPartition:
+    committed = offsets.get(partition)
     if committed is None:
-        return _empty_partition(index, ErrorCode.NONE)
+        is_pending = partition in offsets
+        code = ErrorCode.UNSTABLE_OFFSET_COMMIT if is_pending else ErrorCode.NONE
+        return _empty_partition(index, code)
     return OffsetFetchResponseGroupPartition(
         partition_index=index,
         committed_offset=committed.offset,

@@ -2,10 +2,31 @@
 
 from moldau.edge.kafka.api import Api, Call
 from moldau.model.errors import ErrorCode
-from moldau.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from moldau.wire.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeature,
+    SupportedFeature,
+)
 from moldau.wire.registry import ApiKey
 
 _advertised: list[ApiVersion] = []
+_TRANSACTION_VERSION = "transaction.version"
+_TRANSACTION_LEVEL = 2
+"""Of the clients that ask, those that can let their epoch rise with every transaction (KIP-890)."""
+_SUPPORTED = [
+    SupportedFeature(name=_TRANSACTION_VERSION, min_version=0, max_version=_TRANSACTION_LEVEL)
+]
+_FINALIZED = [
+    FinalizedFeature(
+        name=_TRANSACTION_VERSION,
+        max_version_level=_TRANSACTION_LEVEL,
+        min_version_level=_TRANSACTION_LEVEL,
+    )
+]
+_FEATURES_EPOCH = 0
+"""What is served follows from the broker's version and never changes while it runs."""
 
 
 def advertise(apis: list[Api]) -> None:
@@ -21,7 +42,12 @@ def advertise(apis: list[Api]) -> None:
 
 
 def handle(call: Call, request: ApiVersionsRequest) -> ApiVersionsResponse:
-    return ApiVersionsResponse(api_keys=_advertised)
+    return ApiVersionsResponse(
+        api_keys=_advertised,
+        supported_features=_SUPPORTED,
+        finalized_features_epoch=_FEATURES_EPOCH,
+        finalized_features=_FINALIZED,
+    )
 
 
 def unsupported_version_response() -> ApiVersionsResponse:

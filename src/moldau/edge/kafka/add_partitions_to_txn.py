@@ -1,0 +1,61 @@
+"""AddPartitionsToTxn (24): a producer is about to write to partitions within its transaction.
+
+From version 4 on it is a question between brokers, which ask each other in their own way.
+"""
+
+from moldau.edge.kafka.api import Api, Call
+from moldau.edge.kafka.transactional import producer_error
+from moldau.model.errors import RefusedError
+from moldau.model.ids import PartitionIndex, ProducerEpoch, ProducerId, TopicPartition
+from moldau.wire.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopicResult,
+)
+from moldau.wire.registry import ApiKey
+
+
+async def handle(call: Call, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
+    wanted = [
+        TopicPartition(topic.name, PartitionIndex(index))
+        for topic in request.v3_and_below_topics
+        for index in topic.partitions
+    ]
+    try:
+        errors = await call.broker.transactions.add_partitions(
+            request.v3_and_below_transactional_id,
+            ProducerId(request.v3_and_below_producer_id),
+            ProducerEpoch(request.v3_and_below_producer_epoch),
+            wanted,
+        )
+    except RefusedError as error:
+        errors = dict.fromkeys(wanted, error.code)
+    return AddPartitionsToTxnResponse(
+        results_by_topic_v3_and_below=[
+            AddPartitionsToTxnTopicResult(
+                name=topic.name,
+                results_by_partition=[
+                    AddPartitionsToTxnPartitionResult(
+                        partition_index=index,
+                        partition_error_code=producer_error(
+                            call,
+                            errors[TopicPartition(topic.name, PartitionIndex(index))],
+                            fenced_from=2,
+                            abortable_from=5,
+                        ),
+                    )
+                    for index in topic.partitions
+                ],
+            )
+            for topic in request.v3_and_below_topics
+        ]
+    )
+
+
+API = Api(
+    key=ApiKey.ADD_PARTITIONS_TO_TXN,
+    request=AddPartitionsToTxnRequest,
+    versions=(0, 3),
+    handle=handle,
+)

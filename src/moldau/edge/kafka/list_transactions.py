@@ -1,0 +1,44 @@
+"""ListTransactions (66): the transactional ids that this broker coordinates."""
+
+from moldau.edge.kafka.api import Api, Call
+from moldau.transactions.records import TransactionState
+from moldau.wire.messages.list_transactions import (
+    ListedTransaction,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
+from moldau.wire.registry import ApiKey
+
+_STATES = frozenset(state.value for state in TransactionState)
+
+
+def handle(call: Call, request: ListTransactionsRequest) -> ListTransactionsResponse:
+    known = [state for state in request.state_filters if state in _STATES]
+    unknown = [state for state in request.state_filters if state not in _STATES]
+    if unknown and not known:
+        # A filter that nothing can meet is not the same as none.
+        return ListTransactionsResponse(unknown_state_filters=unknown, transaction_states=[])
+    error, found = call.broker.transactions.list_transactions(
+        known, request.producer_id_filters, request.duration_filter
+    )
+    return ListTransactionsResponse(
+        error_code=error,
+        unknown_state_filters=unknown,
+        transaction_states=[
+            ListedTransaction(
+                transactional_id=each.transactional_id,
+                producer_id=each.producer_id,
+                transaction_state=each.state,
+            )
+            for each in found
+        ],
+    )
+
+
+API = Api(
+    key=ApiKey.LIST_TRANSACTIONS,
+    request=ListTransactionsRequest,
+    versions=(0, 1),
+    handle=handle,
+    note="no search by pattern: the broker runs no regular expressions of clients",
+)

@@ -1,0 +1,69 @@
+"""WriteTxnMarkers (27): an administrator ends a transaction that its coordinator has forgotten.
+
+Brokers tell each other of ends in their own way; what comes in here can only abort.
+"""
+
+import asyncio
+
+from moldau.edge.kafka.api import Api, Call
+from moldau.model.errors import ErrorCode
+from moldau.model.ids import PartitionIndex, TopicPartition
+from moldau.wire.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from moldau.wire.registry import ApiKey
+
+
+async def handle(call: Call, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
+    return WriteTxnMarkersResponse(
+        markers=[await _write(call, marker) for marker in request.markers]
+    )
+
+
+async def _write(call: Call, marker: WritableTxnMarker) -> WritableTxnMarkerResult:
+    places = [
+        TopicPartition(topic.name, PartitionIndex(index))
+        for topic in marker.topics
+        for index in topic.partition_indexes
+    ]
+    if marker.transaction_result:
+        codes = [ErrorCode.CLUSTER_AUTHORIZATION_FAILED] * len(places)
+    else:
+        codes = await asyncio.gather(
+            *(
+                call.broker.transactions.abort_hanging(
+                    place, marker.producer_id, marker.producer_epoch, marker.coordinator_epoch
+                )
+                for place in places
+            )
+        )
+    outcome = iter(codes)
+    return WritableTxnMarkerResult(
+        producer_id=marker.producer_id,
+        topics=[
+            WritableTxnMarkerTopicResult(
+                name=topic.name,
+                partitions=[
+                    WritableTxnMarkerPartitionResult(
+                        partition_index=index, error_code=next(outcome)
+                    )
+                    for index in topic.partition_indexes
+                ],
+            )
+            for topic in marker.topics
+        ],
+    )
+
+
+API = Api(
+    key=ApiKey.WRITE_TXN_MARKERS,
+    request=WriteTxnMarkersRequest,
+    versions=(1, 2),
+    handle=handle,
+    note="only aborts, for the AdminClient; brokers end transactions among themselves",
+)
