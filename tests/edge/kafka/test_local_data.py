@@ -153,7 +153,7 @@ def test_more_replicas_than_brokers_are_refused_with_both_numbers(version: int) 
 def test_a_leader_that_was_just_elected_asks_for_patience_in_words_that_clients_know(
     version: int,
 ) -> None:
-    def find(*_: object) -> None:
+    def find(*_: object, **__: object) -> None:
         raise RefusedError(ErrorCode.OFFSET_NOT_AVAILABLE, "just elected")
 
     partition = ListOffsetsPartition(partition_index=0, timestamp=-1)
