@@ -1,0 +1,125 @@
+"""Groups of unmodified clients: shared, taken over, static, and without standing still."""
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from group_member import CLIENTS, SECONDS_MAX, Member, shared
+
+from moldau.testing.broker import Broker
+
+pytestmark = [pytest.mark.compat, pytest.mark.system]
+
+PARTITIONS = 4
+INCREMENTAL = ["confluent cooperative", "confluent consumer"]
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    settings = {
+        "GROUP__CONSUMER_HEARTBEAT_INTERVAL_MS": "500",
+        "GROUP__CONSUMER_SESSION_TIMEOUT_MS": "6000",
+    }
+    with Broker(settings=settings) as started:
+        yield started
+
+
+@pytest.fixture
+def topic(broker: Broker) -> str:
+    name = f"groups-{next(_numbers)}"
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(SECONDS_MAX)
+    return name
+
+
+class Writer:
+    """Writes to every partition as long as it is asked to."""
+
+    def __init__(self, broker: Broker, topic: str) -> None:
+        self._producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0})
+        self._topic = topic
+        self.sent = dict.fromkeys(range(PARTITIONS), 0)
+
+    def write(self) -> None:
+        for partition in self.sent:
+            self._producer.produce(self._topic, b"x", partition=partition)
+            self.sent[partition] += 1
+        assert self._producer.flush(SECONDS_MAX) == 0
+
+    def until(self, what: Callable[[], bool], why: str) -> None:
+        """Goes on writing until that is so."""
+        deadline = time.monotonic() + SECONDS_MAX
+        while not what():
+            assert time.monotonic() < deadline, why
+            self.write()
+            time.sleep(0.02)
+
+
+def read_all(members: list[Member], writer: Writer) -> bool:
+    got = {(partition, offset) for member in members for partition, offset, _ in member.got}
+    return all((partition, sent - 1) in got for partition, sent in writer.sent.items())
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_two_members_share_and_one_takes_over_when_the_other_dies(
+    broker: Broker, topic: str, client: str
+) -> None:
+    writer = Writer(broker, topic)
+    with (
+        Member(client, broker.bootstrap, topic, topic) as first,
+        Member(client, broker.bootstrap, topic, topic) as second,
+    ):
+        writer.until(lambda: shared([first, second], PARTITIONS), "the members do not share")
+        second.kill()
+        writer.until(lambda: len(first.owned) == PARTITIONS, "nobody takes over")
+        last = dict(writer.sent)
+        writer.until(
+            lambda: all((p, n) in {(q, m) for q, m, _ in first.got} for p, n in last.items()),
+            "what was written after the death is not read",
+        )
+        got = {(partition, offset) for one in (first, second) for partition, offset, _ in one.got}
+        for partition, sent in last.items():
+            assert {offset for where, offset in got if where == partition} >= set(range(sent))
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_static_member_that_restarts_keeps_its_partitions_and_disturbs_nobody(
+    broker: Broker, topic: str, client: str
+) -> None:
+    writer = Writer(broker, topic)
+    with Member(client, broker.bootstrap, topic, topic, instance="one") as one:
+        with Member(client, broker.bootstrap, topic, topic, instance="two") as two:
+            writer.until(lambda: shared([one, two], PARTITIONS), "the members do not share")
+            had = two.owned
+            one.lost.clear()
+            two.leave()
+        with Member(client, broker.bootstrap, topic, topic, instance="two") as again:
+            writer.until(lambda: bool(again.owned), "it does not come back")
+            assert again.owned == had
+            assert one.lost == []
+            assert shared([one, again], PARTITIONS)
+
+
+@pytest.mark.parametrize("client", INCREMENTAL)
+def test_what_stays_is_read_without_a_pause_when_members_come_and_go(
+    broker: Broker, topic: str, client: str
+) -> None:
+    writer = Writer(broker, topic)
+    with Member(client, broker.bootstrap, topic, topic) as first:
+        writer.until(lambda: len(first.owned) == PARTITIONS, "the first gets nothing")
+        with Member(client, broker.bootstrap, topic, topic) as second:
+            writer.until(lambda: shared([first, second], PARTITIONS), "the members do not share")
+            stayed = first.owned
+            writer.until(lambda: read_all([first, second], writer), "not all is read")
+            second.leave()
+        writer.until(lambda: len(first.owned) == PARTITIONS, "nobody takes over")
+        # Only what the other got was ever taken away.
+        assert sorted(first.lost) == sorted(set(range(PARTITIONS)) - stayed)
+        # In order and once: what stays is not read again from a committed offset.
+        for partition in stayed:
+            offsets = [offset for where, offset, _ in first.got if where == partition]
+            assert offsets == list(range(len(offsets)))
