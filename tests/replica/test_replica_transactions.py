@@ -1,0 +1,269 @@
+"""Transactions on replicas: markers are committed as records are, and every copy knows them."""
+
+import asyncio
+
+import pytest
+from raft_brokers import until
+from replica_brokers import ReplicaCluster, make_batch, propose
+
+from moldau.log.interface import LogConfig
+from moldau.log.memory import MemoryLog
+from moldau.model.errors import DiskFullError, ErrorCode, RefusedError
+from moldau.model.ids import Offset, ProducerEpoch, ProducerId, TimestampMs
+from moldau.records.batch import TRANSACTIONAL_BIT, read_header
+from moldau.records.control import EndMarker
+from moldau.records.record import Record, build_batch
+from moldau.replica.replica import Proposal, Replica
+from moldau.testing.replicas import SetClock, lead_replica, make_driver, make_flusher
+
+PRODUCER = ProducerId(7)
+FIRST = ProducerEpoch(0)
+
+
+def begin(
+    replica: Replica, value: bytes, sequence: int, *, producer: int = 7, epoch: int = 0
+) -> Proposal:
+    """Write as part of a transaction, which its coordinator knows of."""
+    data = bytearray(
+        build_batch(
+            [Record(Offset(0), TimestampMs(5), None, value, [])],
+            producer_id=ProducerId(producer),
+            producer_epoch=ProducerEpoch(epoch),
+            base_sequence=sequence,
+            transactional=True,
+        )
+    )
+    header = read_header(data)
+    return replica.propose(data, [header], guard=replica.guard_for(header))
+
+
+async def end(
+    replica: Replica,
+    *,
+    commits: bool = True,
+    producer: int = 7,
+    epoch: int = 0,
+    coordinator: int = 1,
+    version: int = 0,
+) -> ErrorCode:
+    done: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+    replica.write_marker(
+        ProducerId(producer),
+        ProducerEpoch(epoch),
+        EndMarker(commits, coordinator),
+        done.set_result,
+        transaction_version=version,
+    )
+    async with asyncio.timeout(30):
+        return await done
+
+
+async def alone(log: MemoryLog | None = None) -> Replica:
+    flusher = make_flusher()
+    driver = make_driver(flusher)
+    return await lead_replica(log or MemoryLog(LogConfig()), flusher, driver=driver)
+
+
+async def test_a_marker_is_told_when_it_is_committed_and_moves_what_is_stable() -> None:
+    replica = await alone()
+    begin(replica, b"a", 0)
+    begin(replica, b"b", 1)
+    told: list[ErrorCode] = []
+    replica.write_marker(PRODUCER, FIRST, EndMarker(True, 1), told.append)
+    # Nothing is flushed yet.
+    assert (told, replica.log.end_offset, replica.last_stable_offset) == ([], 3, 0)
+    await until(lambda: bool(told), "the commit")
+    assert (told, replica.last_stable_offset) == ([ErrorCode.NONE], 3)
+
+
+async def test_a_repeated_marker_is_answered_when_the_first_is_committed() -> None:
+    replica = await alone()
+    begin(replica, b"a", 0)
+    told: list[ErrorCode] = []
+    for _ in range(3):
+        replica.write_marker(PRODUCER, FIRST, EndMarker(True, 1), told.append)
+    assert (told, replica.log.end_offset) == ([], 2)
+    await until(lambda: len(told) == 3, "the commit")
+    assert await end(replica) is ErrorCode.NONE
+    assert replica.log.end_offset == 2
+
+
+async def test_whoever_waits_for_a_marker_is_told_that_the_leader_fell() -> None:
+    replica = await alone()
+    begin(replica, b"a", 0)
+    told: list[ErrorCode] = []
+    replica.write_marker(PRODUCER, FIRST, EndMarker(True, 1), told.append)
+    replica.end(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    assert told == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+
+
+async def test_a_refused_marker_leaves_the_log_as_it_is() -> None:
+    replica = await alone()
+    begin(replica, b"a", 0, epoch=3)
+    with pytest.raises(RefusedError) as caught:
+        await end(replica, epoch=2)
+    assert caught.value.code is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert await end(replica, epoch=3, coordinator=5) is ErrorCode.NONE
+    begin(replica, b"b", 1, epoch=3)
+    with pytest.raises(RefusedError) as caught:
+        await end(replica, epoch=3, coordinator=4)
+    assert caught.value.code is ErrorCode.TRANSACTION_COORDINATOR_FENCED
+    assert replica.log.end_offset == 3
+
+
+async def test_a_full_disk_refuses_a_marker_and_the_next_try_writes_it() -> None:
+    class FullLog(MemoryLog):
+        is_full = False
+
+        def append(self, *args: object) -> None:
+            if self.is_full:
+                raise DiskFullError("no room")
+            super().append(*args)  # type: ignore[arg-type]
+
+    log = FullLog(LogConfig())
+    replica = await alone(log)
+    begin(replica, b"a", 0)
+    log.is_full = True
+    with pytest.raises(RefusedError) as caught:
+        await end(replica)
+    assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert replica.producers.is_open(PRODUCER, FIRST)
+    log.is_full = False
+    assert await end(replica) is ErrorCode.NONE
+    assert not replica.producers.is_open(PRODUCER, FIRST)
+
+
+async def test_a_transactional_batch_needs_a_guard_and_its_own() -> None:
+    replica = await alone()
+    data = make_batch(b"v", producer=7, sequence=0)
+    header = read_header(data)._replace(attributes=TRANSACTIONAL_BIT)
+    with pytest.raises(RefusedError) as caught:
+        replica.propose(data, [header])
+    assert caught.value.code is ErrorCode.INVALID_TXN_STATE
+    other = replica.guard_for(header._replace(producer_id=ProducerId(8)))
+    with pytest.raises(RefusedError) as caught:
+        replica.propose(data, [header], guard=other)
+    assert caught.value.code is ErrorCode.INVALID_TXN_STATE
+
+
+async def test_a_batch_of_a_producer_beside_others_is_refused_wherever_it_stands() -> None:
+    replica = await alone()
+    plain, numbered = make_batch(b"p"), make_batch(b"n", producer=7, sequence=0)
+    for data in (plain + numbered, numbered + plain):
+        with pytest.raises(RefusedError) as caught:
+            propose(replica, data)
+        assert caught.value.code is ErrorCode.INVALID_RECORD
+    assert replica.log.end_offset == 0
+
+
+async def test_a_guard_that_nobody_used_is_forgotten_with_its_producer() -> None:
+    replica = await alone()
+    header = read_header(make_batch(b"v", producer=7, sequence=0))
+    guard = replica.guard_for(header._replace(attributes=TRANSACTIONAL_BIT))
+    assert guard is not None
+    replica.expire_producers(TimestampMs(guard.made_at))
+    assert len(replica._guards) == 1
+    replica.expire_producers(TimestampMs(guard.made_at + 1))
+    assert len(replica._guards) == 0
+
+
+async def test_aborted_transactions_go_with_the_records_that_are_deleted() -> None:
+    clock = SetClock(wall_ms=10_000)
+    flusher = make_flusher(clock)
+    driver = make_driver(flusher, clock=clock)
+    log = MemoryLog(LogConfig(retention_ms=1_000))
+    replica = await lead_replica(log, flusher, driver=driver, clock=clock)
+    begin(replica, b"a", 0)
+    assert await end(replica, commits=False) is ErrorCode.NONE
+    assert len(replica.producers.aborted) == 1
+    clock.wall = TimestampMs(20_000)
+    assert replica.retain(clock.wall)
+    assert (log.start_offset, len(replica.producers.aborted)) == (2, 0)
+    assert replica.last_stable_offset == 2
+
+
+async def test_an_open_transaction_holds_a_trimmed_log_at_its_start() -> None:
+    replica = await alone()
+    begin(replica, b"a", 0)
+    propose(replica, make_batch(b"p"))
+    await until(lambda: replica.high_watermark == 2, "the commit")
+    told: list[ErrorCode] = []
+    replica.trim(Offset(1), told.append)
+    await until(lambda: bool(told), "the trim")
+    assert (replica.log.start_offset, replica.last_stable_offset) == (1, 1)
+
+
+# ---- several brokers
+
+
+def knowledge(replica: Replica) -> tuple[object, ...]:
+    return (
+        replica.last_stable_offset,
+        replica.producers.open_first,
+        replica.producers.aborted.all(),
+        sorted(
+            (producer, state.epoch, state.first, state.coordinator_epoch)
+            for producer, state in replica.producers
+        ),
+    )
+
+
+async def test_followers_know_what_their_leader_knows_and_lead_on_with_it() -> None:
+    async with ReplicaCluster(3) as cluster:
+        cluster.add_group()
+        leader = await cluster.ready()
+        begin(leader.replica, b"aborted", 0)
+        begin(leader.replica, b"open", 0, producer=8)
+        assert await end(leader.replica, commits=False) is ErrorCode.NONE
+        begin(leader.replica, b"again", 0, epoch=1)
+        assert await end(leader.replica, epoch=2, version=2) is ErrorCode.NONE
+        await cluster.alike()
+        expected = knowledge(leader.replica)
+        assert expected[0] == 1
+        assert [knowledge(broker.replica) for broker in cluster.running] == [expected] * 3
+        other = next(broker for broker in cluster.running if broker is not leader)
+        successor = await cluster.lead(int(other.id))
+        begin(successor.replica, b"goes on", 1, producer=8)
+        assert await end(successor.replica, producer=8, commits=False) is ErrorCode.NONE
+        await cluster.alike()
+        assert {broker.replica.last_stable_offset for broker in cluster.running} == {7}
+        assert {len(broker.replica.producers.aborted) for broker in cluster.running} == {2}
+
+
+async def test_a_marker_that_was_not_committed_is_taken_back_with_what_it_ended() -> None:
+    async with ReplicaCluster(3) as cluster:
+        cluster.add_group()
+        leader = await cluster.ready()
+        begin(leader.replica, b"open", 0)
+        await cluster.alike()
+        cluster.cut_off(leader)
+        told: list[ErrorCode] = []
+        leader.replica.write_marker(PRODUCER, FIRST, EndMarker(True, 1), told.append)
+        assert not leader.replica.producers.is_open(PRODUCER, FIRST)
+        assert leader.replica.last_stable_offset == 0
+        successor = await cluster.ready(other_than=int(leader.id))
+        assert successor.replica.producers.is_open(PRODUCER, FIRST)
+        assert await end(successor.replica, commits=False) is ErrorCode.NONE
+        await until(lambda: bool(told), "the answer")
+        assert told == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+        cluster.introduce()
+        await cluster.alike()
+        expected = knowledge(successor.replica)
+        assert [knowledge(broker.replica) for broker in cluster.running] == [expected] * 3
+        assert len(successor.replica.producers.aborted) == 1
+
+
+async def test_a_guard_does_not_outlast_the_leader_that_gave_it() -> None:
+    async with ReplicaCluster(3) as cluster:
+        cluster.add_group()
+        leader = await cluster.ready()
+        data = make_batch(b"v", producer=7, sequence=0)
+        header = read_header(data)._replace(attributes=TRANSACTIONAL_BIT)
+        guard = leader.replica.guard_for(header)
+        other = next(broker for broker in cluster.running if broker is not leader)
+        await cluster.lead(int(other.id))
+        assert await end(other.replica) is ErrorCode.NONE
+        await cluster.lead(int(leader.id))
+        with pytest.raises(RefusedError) as caught:
+            leader.replica.propose(data, [header], guard=guard)
+        assert caught.value.code is ErrorCode.INVALID_TXN_STATE
