@@ -15,9 +15,14 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka.structs import TopicPartition
 
+from moldau.log.disk import open_disk_log
+from moldau.log.files import OsFiles
+from moldau.log.interface import LogConfig
 from moldau.records.batch import read_header
 from moldau.records.compact import is_filler
+from moldau.records.record import read_records
 from moldau.testing.broker import Broker
+from moldau.testing.cluster import Cluster
 
 pytestmark = pytest.mark.system
 TOPIC = "compacted"
@@ -26,7 +31,7 @@ KEYS = 20
 Found = list[tuple[int, bytes, bytes | None]]
 
 
-def create(broker: Broker, **config: str) -> None:
+def create(broker: Broker | Cluster, copies: int = 1, **config: str) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     settings = {
         "cleanup.policy": "compact",
@@ -35,11 +40,11 @@ def create(broker: Broker, **config: str) -> None:
         "delete.retention.ms": "0",
         **config,
     }
-    topic = NewTopic(TOPIC, num_partitions=1, replication_factor=1, config=settings)
+    topic = NewTopic(TOPIC, num_partitions=1, replication_factor=copies, config=settings)
     admin.create_topics([topic])[TOPIC].result(30)
 
 
-def new_producer(broker: Broker, **more: object) -> confluent_kafka.Producer:
+def new_producer(broker: Broker | Cluster, **more: object) -> confluent_kafka.Producer:
     return confluent_kafka.Producer(
         {
             "bootstrap.servers": broker.bootstrap,
@@ -96,7 +101,7 @@ class Writer:
         assert values == self.last()
 
 
-def read_confluent(broker: Broker, start: int = 0, **more: object) -> Found:
+def read_confluent(broker: Broker | Cluster, start: int = 0, **more: object) -> Found:
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": broker.bootstrap,
@@ -272,3 +277,50 @@ def test_a_compacted_topic_survives_kills_in_the_middle_of_it(tmp_path: Path) ->
         finally:
             broker.kill()
     assert len(seen) > 500
+
+
+def stored(broker: Broker) -> Found:
+    """The records in the log of a broker that does not run; its batches are dense."""
+    (path,) = (broker.data_dir / "topics" / TOPIC).glob("*/0")
+    log = open_disk_log(OsFiles(path.parent), path.name, LogConfig())
+    found: Found = []
+    offset = log.start_offset
+    for batch in log.batches(offset):
+        header = read_header(batch)
+        assert header.base_offset == offset
+        offset = header.next_offset
+        found += [(r.offset, r.key or b"", r.value) for r in read_records(batch)]
+    assert offset == log.end_offset
+    return found
+
+
+def test_replicas_that_compact_each_for_itself_stay_one_log(tmp_path: Path) -> None:
+    """Whoever dies, whoever leads: the others may have compacted more, or less, or nothing."""
+    writer = Writer(5)
+    rng = random.Random(6)
+    seen: set[int] = set()
+    with Cluster(brokers=3, data_dir=tmp_path, settings=SETTINGS) as cluster:
+        create(cluster, copies=3)
+        producer = new_producer(cluster, **{"log_level": 0, "message.timeout.ms": 120_000})
+        for turn in range(4):
+            writer.write(producer, 300)
+            leader = cluster.leader(TOPIC, 0)
+            others = cluster.followers(TOPIC, 0)
+            victim = leader if turn % 2 else rng.choice(others)
+            victim.kill()
+            writer.write(producer, 500)
+            # Those that are left compact what the third one does not have.
+            time.sleep(rng.random())
+            victim.start()
+            cluster.wait_ready()
+            found = read_confluent(cluster)
+            writer.check(found)
+            present = {offset for offset, _, _ in found}
+            seen |= set(writer.acked) - present
+        eventually(lambda: all(cleaned_files(broker) for broker in cluster.brokers))
+        cluster.wait_ready()
+        brokers = list(cluster.brokers)
+        cluster.stop()
+        for broker in brokers:
+            writer.check(stored(broker))
+    assert len(seen) > 1000
