@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import servers
-from benchmarks.bench import PARTITIONS, topic
+from benchmarks.bench import PARTITIONS, Target, topic
+from benchmarks.cluster import await_leader, cluster
 from benchmarks.harness import BenchmarkError, Sample, run_client, workspace
 
 LOADS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -43,7 +44,7 @@ SAMPLES_PER_S = 250
 EVENT_LOOP_THREAD = "MainThread"
 
 
-def _spec(load: dict[str, Any], running: servers.Running, name: str) -> dict[str, Any]:
+def _spec(load: dict[str, Any], running: Target, name: str) -> dict[str, Any]:
     return {
         "port": running.port,
         "bootstrap": running.bootstrap,
@@ -83,21 +84,47 @@ def _print_head(which: str, sample: Sample) -> None:
 
 def sample_load(which: str, directory: Path, flush: str, native: bool, lines: int) -> None:
     """Watch the broker with py-spy; print functions by their own time and by all beneath them."""
-    spy = shutil.which("py-spy", path=f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin")
-    if spy is None:
-        raise BenchmarkError("py-spy is not installed (pip install py-spy), or use --tool trace")
     output = directory / "stacks"
     with servers.moldau(directory, flush=flush) as running:
-        command = [spy, "record", "--pid", str(running.server.pid), "--rate", str(SAMPLES_PER_S)]
-        command += ["--format", "raw", "--output", str(output), "--duration", "60", "--threads"]
-        # Stopping the broker for every sample would halve its rate; a torn stack is dropped.
-        command += [] if native else ["--nonblocking"]
-        command += ["--native"] if native else []
+        command = _spy(running.server.pid, output, native)
         sample = _run_load(which, running, lambda: _watched(command))
     if not output.exists():
         raise BenchmarkError("py-spy wrote nothing; it may need the right to trace processes")
     _print_head(which, sample)
     _print_stacks(output.read_text(), lines)
+
+
+def _spy(pid: int, output: Path, native: bool) -> list[str]:
+    spy = shutil.which("py-spy", path=f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin")
+    if spy is None:
+        raise BenchmarkError("py-spy is not installed (pip install py-spy), or use --tool trace")
+    command = [spy, "record", "--pid", str(pid), "--rate", str(SAMPLES_PER_S)]
+    command += ["--format", "raw", "--output", str(output), "--duration", "60", "--threads"]
+    # Stopping the broker for every sample would halve its rate; a torn stack is dropped.
+    return [*command, "--native"] if native else [*command, "--nonblocking"]
+
+
+def sample_cluster(which: str, directory: Path, flush: str, native: bool, lines: int) -> None:
+    """Three brokers with acks=all, one of which leads everything: watch it, and a follower."""
+    kind, load = LOADS[which]
+    with (
+        cluster(directory, flush=flush) as running,
+        topic(running, led_by=[1, 2, 3]) as name,
+    ):
+        await_leader(running, name, 1)
+        spec = {**_spec(load, running, name), "acks": -1}
+        if kind == "kafka-raw-fetch":
+            run_client("kafka-raw-produce", {**spec, "batch_bytes": 1_000_000}, running.server)
+        outputs = {role: directory / role for role in ("leader", "follower")}
+        with contextlib.ExitStack() as watching:
+            for broker, output in zip((1, 2), outputs.values(), strict=True):
+                pid = running.cluster.brokers[broker].pid
+                watching.enter_context(_watched(_spy(pid, output, native)))
+            sample = run_client(kind, spec, running.server)
+    _print_head(f"{which}, three brokers", sample)
+    for role, output in outputs.items():
+        print(f"\n-- {role}")
+        _print_stacks(output.read_text(), lines)
 
 
 @contextlib.contextmanager
@@ -177,8 +204,13 @@ def main() -> int:
     parser.add_argument("--tool", choices=("sample", "trace"), default="sample")
     parser.add_argument("--flush", choices=("never", "always"), default="never")
     parser.add_argument("--native", action="store_true", help="sample C functions too (py-spy)")
+    parser.add_argument(
+        "--brokers", type=int, choices=(1, 3), default=1, help="1, or 3 with acks=all"
+    )
     parser.add_argument("--lines", type=int, default=30, help="functions to print")
     options = parser.parse_args()
+    if options.brokers > 1 and options.tool == "trace":
+        parser.error("three brokers can only be sampled")
     unknown = [which for which in options.loads if which not in LOADS]
     if unknown:
         parser.error(f"no such load: {', '.join(unknown)}; there are {', '.join(LOADS)}")
@@ -186,7 +218,8 @@ def main() -> int:
         with workspace() as directory:
             try:
                 if options.tool == "sample":
-                    sample_load(which, directory, options.flush, options.native, options.lines)
+                    watch = sample_load if options.brokers == 1 else sample_cluster
+                    watch(which, directory, options.flush, options.native, options.lines)
                 else:
                     trace_load(which, directory, options.flush, options.lines)
             except BenchmarkError as error:
