@@ -179,9 +179,9 @@ def read_kcat(broker: Broker, start: int) -> Found:
     return found
 
 
-def cleaned_files(broker: Broker) -> list[Path]:
+def cleaned_files(broker: Broker, topic: str = TOPIC) -> list[Path]:
     """Segments that a cleaning wrote; their names carry its number."""
-    found = (broker.data_dir / "topics" / TOPIC).glob("*/0/*.log")
+    found = (broker.data_dir / "topics" / topic).glob("*/*/*.log")
     return [path for path in found if path.name.count(".") == 2]
 
 
@@ -324,3 +324,36 @@ def test_replicas_that_compact_each_for_itself_stay_one_log(tmp_path: Path) -> N
         for broker in brokers:
             writer.check(stored(broker))
     assert len(seen) > 1000
+
+
+def test_committed_offsets_outlive_the_compaction_of_their_topic(tmp_path: Path) -> None:
+    settings = SETTINGS | {"LOG__SEGMENT_BYTES": "4096"}
+    broker = Broker(data_dir=tmp_path / "data", settings=settings)
+    broker.start()
+    place = confluent_kafka.TopicPartition(TOPIC, 0)
+    groups = ["one", "two", "three"]
+    try:
+        create(broker)
+        consumers = {
+            group: confluent_kafka.Consumer(
+                {"bootstrap.servers": broker.bootstrap, "group.id": group}
+            )
+            for group in groups
+        }
+        for number in range(40):
+            for group in groups:
+                offset = confluent_kafka.TopicPartition(TOPIC, 0, number * 10 + len(group))
+                consumers[group].commit(offsets=[offset], asynchronous=False)
+        eventually(lambda: bool(cleaned_files(broker, "__consumer_offsets")))
+        for consumer in consumers.values():
+            consumer.close()
+    finally:
+        broker.kill()
+    with broker:
+        for group in groups:
+            consumer = confluent_kafka.Consumer(
+                {"bootstrap.servers": broker.bootstrap, "group.id": group}
+            )
+            (found,) = consumer.committed([place], timeout=30)
+            assert found.offset == 390 + len(group)
+            consumer.close()
