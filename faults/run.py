@@ -61,6 +61,8 @@ class Load:
     consumers: int = 1
     members: int = 0
     """Of a consumer group that commits."""
+    raw: bool = False
+    """With a reader that looks at every reply."""
     partitions: int = 4
     replication: int = 1
     rate: float = 300.0
@@ -263,6 +265,8 @@ class Run:
         roles += [("member", f"m{n}") for n in range(1, self.load.members + 1)]
         for role, name in roles:
             self.start_client(role, name)
+        if self.load.raw:
+            self.start_raw()
         self.await_acks(1)
 
     def start_client(
@@ -272,6 +276,25 @@ class Run:
         command = self._command(role, name, where=where, bootstrap=bootstrap)
         client = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL)
         self._clients.append((role, client))
+
+    def start_raw(self) -> None:
+        """A reader that looks at every reply of every broker; judged at the end."""
+        history = self.home / "w1.jsonl"
+        history.touch()
+        self._histories.append(history)
+        command = [*self.network.command(), sys.executable, "-m", "faults.raw", "--name", "w1"]
+        command += ["--bootstrap", self.bootstrap, "--topic", TOPIC, "--history", str(history)]
+        command += ["--partitions", str(self.load.partitions)]
+        client = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL)
+        self._clients.append(("raw", client))
+
+    def _judge_raw(self) -> None:
+        for event in self.events():
+            if event["op"] == "x-raw":
+                for text in event["problems"]:
+                    self.problem(text)
+                self.expect(event["batches"] > 0, "the reader of all replies read nothing")
+                self.note(f"{event['fetches']} replies of brokers looked at one by one")
 
     def start_churn(self, *, pause_seconds: float = 0.02) -> None:
         """A client that makes and deletes topics and commits offsets; judged by stop_churn."""
@@ -537,6 +560,7 @@ class Run:
         result = self.result
         result.verdict = check(self.events())
         result.unavailable_seconds = unavailability(self.events())
+        self._judge_raw()
         hung = sum(event["op"] == "x-close-hung" for event in self.events())
         if hung:
             self.note(f"{hung} consumers did not close in time")

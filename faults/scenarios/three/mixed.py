@@ -11,7 +11,7 @@ from faults.run import Load, Run
 from faults.scenarios.three.disks import VolatileDisks
 from faults.scenarios.three.processes import BROKERS, everything
 
-LOAD = Load(partitions=6, replication=3, rate=200.0, record_bytes=500, members=2)
+LOAD = Load(partitions=6, replication=3, rate=200.0, record_bytes=500, members=2, raw=True)
 _STEP_SECONDS = 1.0
 _HEALED_SECONDS_MAX = 60.0
 

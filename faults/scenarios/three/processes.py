@@ -10,7 +10,7 @@ from faults.nodes import Node
 from faults.run import Load, Run
 
 BROKERS = 3
-LOAD = Load(partitions=6, replication=3, rate=60.0)
+LOAD = Load(partitions=6, replication=3, rate=60.0, raw=True)
 FEW = Load(partitions=2, replication=3, rate=40.0)
 """Two partitions have two leaders at most, so one broker only follows."""
 GROUP_LOAD = Load(partitions=6, replication=3, rate=40.0, consumers=0, members=3)
