@@ -137,9 +137,10 @@ def produce(options: argparse.Namespace, history: History, stop: Stop) -> int:
     while not stop.asked:
         producer.poll(0)
         now = time.monotonic()
-        if now < due or len(outstanding) >= OUTSTANDING_MAX:
+        is_full = len(outstanding) >= OUTSTANDING_MAX
+        if now < due or is_full:
             history.flush()
-            producer.poll(min(max(due - now, 0.001), 0.05))
+            producer.poll(0.02 if is_full else min(max(due - now, 0.001), 0.05))
             # A load that was held up does not make up for it: it goes on at its rate.
             due = max(due, now - 1.0)
             continue
