@@ -1,7 +1,7 @@
 """What is known to break Kafka clients, each with a test, numbered as the project numbers them.
 
-Those on groups are in test_what_breaks_groups.py; those on transactions and on changes of leaders
-come with the versions that serve them.
+Those on groups are in test_what_breaks_groups.py, those on transactions in test_read_committed.py;
+those on changes of leaders come with the versions that serve them.
 """
 
 import struct
