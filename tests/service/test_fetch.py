@@ -11,11 +11,9 @@ from moldau.log.interface import LogConfig, PartitionLog
 from moldau.log.memory import MemoryLog
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.flush import FlushPolicy
-from moldau.model.ids import (
-    Offset,
-    TimestampMs,
-)
+from moldau.model.ids import Offset, ProducerEpoch, ProducerId, TimestampMs
 from moldau.records.batch import read_header
+from moldau.records.control import EndMarker
 from moldau.records.record import Record, build_batch
 from moldau.replica.replica import Replica
 from moldau.service.fetch import FetchRequest, FetchResult, FetchService, ParkedFetch
@@ -282,3 +280,85 @@ async def test_a_stopping_broker_answers_all_who_wait() -> None:
     world.fetch((1, 0))
     world.service.answer_all()
     assert world.sizes == [[0], [0]]
+
+
+# ---- reading committed
+
+
+def begin(world: World, sequence: int, *, partition: int = 0) -> None:
+    data = bytearray(
+        build_batch(
+            [Record(Offset(0), TimestampMs(0), None, bytes(100), [])],
+            producer_id=ProducerId(7),
+            producer_epoch=ProducerEpoch(0),
+            base_sequence=sequence,
+            transactional=True,
+        )
+    )
+    header = read_header(data)
+    replica = world.replicas["t", partition]
+    replica.propose(data, [header], guard=replica.guard_for(header))
+
+
+def end(world: World, *, commits: bool, partition: int = 0) -> None:
+    replica = world.replicas["t", partition]
+    marker = EndMarker(commits, 0)
+    replica.write_marker(ProducerId(7), ProducerEpoch(0), marker, lambda _: None)
+
+
+def committed(world: World, offset: int, *, bytes_max: int = 1 << 20) -> FetchResult:
+    request = FetchRequest("t", 0, Offset(offset), bytes_max, -1, True)
+    ((result,), _, _) = world.service.read([request], 1 << 20)
+    return result
+
+
+async def test_one_who_reads_committed_gets_nothing_of_an_open_transaction_nor_beyond() -> None:
+    world = await World.make()
+    size = await world.append(0)
+    begin(world, 0)
+    await world.append(0)
+    for offset, there in ((0, size), (1, 0), (2, 0), (3, 0)):
+        result = committed(world, offset)
+        assert (result.error, result.size) == (ErrorCode.NONE, there)
+        assert result.aborted is not None
+        assert len(result.aborted) == 0
+        assert (result.high_watermark, result.last_stable_offset) == (3, 1)
+    assert committed(world, 4).error is ErrorCode.OFFSET_OUT_OF_RANGE
+    ((plain,), _, _) = world.service.read([FetchRequest("t", 0, Offset(0), 1 << 20, -1)], 1 << 20)
+    assert (plain.size > size, plain.last_stable_offset, plain.aborted) == (True, 1, None)
+
+
+async def test_what_was_aborted_is_listed_with_what_is_sent_of_it() -> None:
+    world = await World.make()
+    await world.append(0)
+    begin(world, 0)
+    begin(world, 1)
+    end(world, commits=False)
+    await world.append(0)
+    await eventually(lambda: world.replicas["t", 0].last_stable_offset == 5)
+    for offset, listed in ((0, 1), (1, 1), (2, 1), (3, 1), (4, 0), (5, 0)):
+        assert len(committed(world, offset).aborted or ()) == listed
+    # Only the first batch is sent, and nothing of it was aborted.
+    assert len(committed(world, 0, bytes_max=1).aborted or ()) == 0
+    (span,) = committed(world, 2, bytes_max=1).aborted or ()
+    assert (span.producer_id, span.first, span.last) == (7, 1, 3)
+
+
+async def test_a_parked_reader_of_committed_records_sleeps_until_a_transaction_ends() -> None:
+    world = await World.make()
+    begin(world, 0)
+    await eventually(lambda: world.replicas["t", 0].high_watermark == 1)
+    world.service.fetch(
+        [FetchRequest("t", 0, Offset(0), 1 << 20, -1, True)],
+        bytes_min=1,
+        bytes_max=1 << 20,
+        wait_ms_max=60_000,
+        on_ready=world.answers.append,
+    )
+    await world.append(0)
+    assert world.answers == []
+    end(world, commits=True)
+    await eventually(lambda: bool(world.answers))
+    ((result,),) = world.answers
+    assert (result.last_stable_offset, result.high_watermark) == (3, 3)
+    assert result.size > 0
