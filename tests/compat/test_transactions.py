@@ -1,0 +1,152 @@
+"""Transactions of unmodified clients: what they commit is read, what they abort is not."""
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import Callable
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka import TopicPartition as AioPartition
+from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import TopicPartition as ConfluentPartition
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+
+from moldau.testing.broker import Broker
+
+pytestmark = [pytest.mark.compat, pytest.mark.system]
+
+SECONDS = 30.0
+TRANSACTIONS = [("one", True), ("two", False), ("three", True)]
+WANTED = [b"one-0", b"one-1", b"three-0", b"three-1"]
+
+
+def confluent_writes(address: str, topic: str) -> None:
+    producer = Producer({"bootstrap.servers": address, "transactional.id": f"tx-{topic}"})
+    producer.init_transactions(SECONDS)
+    for name, is_commit in TRANSACTIONS:
+        producer.begin_transaction()
+        for number in range(2):
+            producer.produce(topic, f"{name}-{number}", partition=0)
+        # An abort would drop what was not sent yet.
+        assert producer.flush(SECONDS) == 0
+        if is_commit:
+            producer.commit_transaction(SECONDS)
+        else:
+            producer.abort_transaction(SECONDS)
+
+
+def kafka_python_writes(address: str, topic: str) -> None:
+    producer = KafkaProducer(bootstrap_servers=address, transactional_id=f"tx-{topic}")
+    producer.init_transactions()
+    for name, is_commit in TRANSACTIONS:
+        producer.begin_transaction()
+        for number in range(2):
+            producer.send(topic, f"{name}-{number}".encode(), partition=0)
+        producer.flush(SECONDS)
+        if is_commit:
+            producer.commit_transaction()
+        else:
+            producer.abort_transaction()
+    producer.close(SECONDS)
+
+
+def aiokafka_writes(address: str, topic: str) -> None:
+    async def write() -> None:
+        producer = AIOKafkaProducer(bootstrap_servers=address, transactional_id=f"tx-{topic}")
+        await producer.start()
+        try:
+            for name, is_commit in TRANSACTIONS:
+                await producer.begin_transaction()
+                for number in range(2):
+                    value = f"{name}-{number}".encode()
+                    await producer.send_and_wait(topic, value, partition=0)
+                if is_commit:
+                    await producer.commit_transaction()
+                else:
+                    await producer.abort_transaction()
+        finally:
+            await producer.stop()
+
+    asyncio.run(write())
+
+
+def confluent_reads(address: str, topic: str) -> list[bytes]:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": address,
+            "group.id": topic,
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "earliest",
+        }
+    )
+    consumer.assign([ConfluentPartition(topic, 0, 0)])
+    found = consumer.consume(len(WANTED), timeout=SECONDS) + consumer.consume(1, timeout=0.3)
+    consumer.close()
+    return [message.value() or b"" for message in found]
+
+
+def kafka_python_reads(address: str, topic: str) -> list[bytes]:
+    consumer = KafkaConsumer(
+        bootstrap_servers=address,
+        isolation_level="read_committed",
+        auto_offset_reset="earliest",
+        consumer_timeout_ms=1000,
+    )
+    consumer.assign([TopicPartition(topic, 0)])
+    found = [message.value for message in consumer]
+    consumer.close()
+    return found
+
+
+def aiokafka_reads(address: str, topic: str) -> list[bytes]:
+    async def read() -> list[bytes]:
+        consumer = AIOKafkaConsumer(
+            bootstrap_servers=address,
+            isolation_level="read_committed",
+            auto_offset_reset="earliest",
+        )
+        await consumer.start()
+        consumer.assign([AioPartition(topic, 0)])
+        found: list[bytes] = []
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SECONDS):
+                while len(found) < len(WANTED):
+                    found.append((await consumer.getone()).value)
+        rest = await consumer.getmany(timeout_ms=300)
+        await consumer.stop()
+        return found + [message.value for some in rest.values() for message in some]
+
+    return asyncio.run(read())
+
+
+@pytest.mark.parametrize("write", [confluent_writes, kafka_python_writes, aiokafka_writes])
+def test_what_a_client_commits_is_read_by_all_and_what_it_aborts_by_none(
+    moldau_session_broker: Broker, write: Callable[[str, str], None]
+) -> None:
+    address, topic = moldau_session_broker.bootstrap, f"tx-{uuid.uuid4()}"
+    write(address, topic)
+    for read in (confluent_reads, kafka_python_reads, aiokafka_reads):
+        assert read(address, topic) == WANTED, read.__name__
+
+
+def test_a_second_producer_with_the_same_id_locks_the_first_out(
+    moldau_session_broker: Broker,
+) -> None:
+    address, topic = moldau_session_broker.bootstrap, f"tx-{uuid.uuid4()}"
+    config = {"bootstrap.servers": address, "transactional.id": topic}
+    first = Producer(config, logger=None)
+    first.init_transactions(SECONDS)
+    first.begin_transaction()
+    first.produce(topic, b"of the first", partition=0)
+    assert first.flush(SECONDS) == 0
+    second = Producer(config, logger=None)
+    second.init_transactions(SECONDS)
+    with pytest.raises(KafkaException) as raised:
+        first.commit_transaction(SECONDS)
+    assert raised.value.args[0].fatal()
+    second.begin_transaction()
+    for value in WANTED:
+        second.produce(topic, value, partition=0)
+    second.commit_transaction(SECONDS)
+    assert confluent_reads(address, topic) == WANTED
