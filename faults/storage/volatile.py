@@ -235,8 +235,9 @@ def run() -> NoReturn:
     cache = Cache(graves)
     cache.install()
     if flag.exists():
-        seed, changes = flag.read_text().split()
-        cache.cut_after(int(changes), lambda: _cut(cache, proof, seed))
+        # Without a number the cut was meant for a process that had only begun to start.
+        seed, *changes = flag.read_text().split()
+        cache.cut_after(int((changes or ["0"])[0]), lambda: _cut(cache, proof, seed))
     else:
         threading.Thread(target=_watch, args=(cache, flag, proof), daemon=True).start()
     main()
