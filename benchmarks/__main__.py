@@ -11,7 +11,17 @@ from types import ModuleType
 from benchmarks import report
 from benchmarks.bench import Bench
 from benchmarks.harness import BenchmarkError, workspace
-from benchmarks.suites import cluster, cluster_life, consume, flush, peers, produce, small, start
+from benchmarks.suites import (
+    cluster,
+    cluster_life,
+    compaction,
+    consume,
+    flush,
+    peers,
+    produce,
+    small,
+    start,
+)
 
 SUITES: dict[str, ModuleType] = {
     "produce": produce,
@@ -19,6 +29,7 @@ SUITES: dict[str, ModuleType] = {
     "flush": flush,
     "small": small,
     "start": start,
+    "compaction": compaction,
     "cluster": cluster,
     "cluster-life": cluster_life,
     "peers": peers,

@@ -59,6 +59,7 @@ def start_moldau(
     name: str = "moldau",
     launcher: list[str] | None = None,
     data_dir: Path | None = None,
+    settings: dict[str, str] | None = None,
 ) -> Running:
     """Start our broker and wait for its ready line, and then for an answer on its port."""
     port = free_port()
@@ -76,7 +77,7 @@ def start_moldau(
             str(data_dir or directory / f"{name}-data"),
         ],
         directory=directory,
-        env={"MOLDAU_LOG__FLUSH": flush, "NO_COLOR": "1"},
+        env={"MOLDAU_LOG__FLUSH": flush, "NO_COLOR": "1", **(settings or {})},
     )
     try:
         ready_s = server.wait_for(
@@ -91,8 +92,14 @@ def start_moldau(
 
 
 @contextlib.contextmanager
-def moldau(directory: Path, *, flush: str = "never", name: str = "moldau") -> Iterator[Running]:
-    running = start_moldau(directory, flush=flush, name=name)
+def moldau(
+    directory: Path,
+    *,
+    flush: str = "never",
+    name: str = "moldau",
+    settings: dict[str, str] | None = None,
+) -> Iterator[Running]:
+    running = start_moldau(directory, flush=flush, name=name, settings=settings)
     try:
         yield running
     finally:
