@@ -460,3 +460,19 @@ def test_a_log_that_begins_later_knows_the_transactions_that_were_open_there() -
     assert second is not None
     assert second.coordinator_epoch == 4
     assert below.get(ProducerId(3)) is None
+
+
+def test_a_new_epoch_of_a_producer_does_not_let_its_old_coordinators_in_again() -> None:
+    table = table_with(transactional(0))
+    end(table, 1, coordinator=5)
+    table.appended(transactional(0, offset=2, epoch=1), NOW)
+    with pytest.raises(RefusedError) as caught:
+        table.check_marker(ProducerId(7), ProducerEpoch(1), 4, 0)
+    assert caught.value.code is ErrorCode.TRANSACTION_COORDINATOR_FENCED
+
+
+def test_a_transaction_that_began_below_is_known_though_its_last_batches_lie_above() -> None:
+    table = table_with(*(transactional(number, offset=number) for number in range(8)))
+    below = table.below(Offset(1))
+    assert (below.first_unstable, sequences(below)) == (0, [])
+    assert below.is_open(ProducerId(7), ProducerEpoch(0))

@@ -193,6 +193,26 @@ async def test_an_open_transaction_holds_a_trimmed_log_at_its_start() -> None:
     assert (replica.log.start_offset, replica.last_stable_offset) == (1, 1)
 
 
+async def test_a_transaction_that_ended_in_a_part_that_is_gone_does_not_come_back() -> None:
+    flusher = make_flusher()
+    driver = make_driver(flusher)
+    log = MemoryLog(LogConfig())
+    replica = await lead_replica(log, flusher, driver=driver)
+    begin(replica, b"a", 0)
+    replica._save_snapshot()
+    assert await end(replica) is ErrorCode.NONE
+    propose(replica, make_batch(b"p"))
+    begin(replica, b"open", 0, producer=8)
+    await until(lambda: replica.high_watermark == 4, "the commit")
+    replica.end(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    log.delete_before(Offset(2))
+    # The snapshot knows of the beginning only, and the log of neither.
+    again = await lead_replica(log, flusher, driver=driver)
+    await until(lambda: again.high_watermark == 4, "the commit")
+    assert (again.last_stable_offset, again.producers.open_first) == (3, 3)
+    assert again.producers.get(PRODUCER) is not None
+
+
 # ---- several brokers
 
 
