@@ -110,7 +110,8 @@ def machine_cpu_seconds() -> float:
 def _environment() -> dict[str, str]:
     """Ours without what configures brokers: a setting of the caller's must not bend a figure."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("MOLDAU_")}
-    return {**kept, "PYTHONPATH": str(ROOT)}
+    # This checkout is measured, whichever is installed.
+    return {**kept, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
 
 
 class Server:
@@ -283,6 +284,7 @@ def run_client(
             stdout=subprocess.PIPE,
             stderr=errors,
             cwd=ROOT,
+            env=_environment(),
             bufsize=0,
         )
         try:
