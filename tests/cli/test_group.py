@@ -73,7 +73,7 @@ def test_groups_are_listed(cli, brokers, topic):
     cli("consume", topic, "-g", topic, "-n", "1", "--timeout", "20s", "-b", brokers)
     assert topic in cli("group", "list", "-o", "name", "-b", brokers).out.splitlines()
     listed = json.loads(cli("group", "list", "-o", "json", "-b", brokers).out)
-    assert {"name": topic, "state": "empty"} in listed
+    assert {"name": topic, "state": "empty", "type": "classic"} in listed
 
 
 def test_a_group_that_nobody_knows_is_not_found(cli, brokers):

@@ -1,15 +1,27 @@
 """Owns `moldau group`: consumer groups, their members and their lag."""
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from moldau.cli.errors import CommandError, ExitCode
 from moldau.cli.lazy import Command, LazyGroup
-from moldau.cli.options import Properties, brokers_option, complete_groups, output_option
-from moldau.cli.output import counted, emit_document, emit_rows, emit_table, say
+from moldau.cli.options import (
+    Properties,
+    brokers_option,
+    complete_groups,
+    complete_topics,
+    output_option,
+    yes_option,
+)
+from moldau.cli.output import confirm, counted, emit_document, emit_rows, emit_table, say
+from moldau.cli.positions import Position, PositionParam
 
 if TYPE_CHECKING:
-    from moldau.client.admin import GroupDetail
+    from moldau.client.admin import Admin, GroupDetail
+
+Part = tuple[str, int]
 
 
 @click.group(
@@ -17,12 +29,12 @@ if TYPE_CHECKING:
     cls=LazyGroup,
     examples=(
         "moldau group list",
-        "moldau group describe billing",
-        "moldau group describe billing -o json",
+        "moldau group lag billing",
+        "moldau group seek billing --to @-1h",
     ),
 )
 def group() -> None:
-    """List and describe consumer groups and their lag."""
+    """Consumer groups: their members, their lag, and where they read on."""
 
 
 @group.command(
@@ -41,7 +53,7 @@ def list_groups(output: str, brokers: str, properties: Properties) -> None:
     from moldau.client.admin import Admin
 
     rows = [
-        {"name": info.name, "state": info.state}
+        {"name": info.name, "state": info.state, "type": info.kind}
         for info in Admin(brokers, dict(properties)).groups()
     ]
     emit_rows(rows, output, name="name")
@@ -71,6 +83,7 @@ def describe(name: str, output: str, brokers: str, properties: Properties) -> No
     document = {
         "name": detail.name,
         "state": detail.state,
+        "type": detail.kind,
         "assignor": detail.assignor or None,
         "coordinator": detail.coordinator,
         "lag": sum(known),
@@ -111,3 +124,194 @@ def lag_rows(detail: "GroupDetail") -> list[dict[str, Any]]:
         }
         for lag in detail.lags
     ]
+
+
+@group.command(
+    "lag",
+    cls=Command,
+    examples=(
+        "moldau group lag billing",
+        "moldau group lag billing -o json | jq 'map(.lag) | add'",
+        "moldau group lag billing -b broker.example:9092",
+    ),
+)
+@click.argument("name", metavar="GROUP", shell_complete=complete_groups)
+@output_option
+@brokers_option
+def lag(name: str, output: str, brokers: str, properties: Properties) -> None:
+    """Show how many messages a group has not read yet, by partition."""
+    from moldau.client.admin import Admin
+
+    rows = [
+        {key: row[key] for key in ("topic", "partition", "committed", "end", "lag")}
+        for row in lag_rows(Admin(brokers, dict(properties)).group(name))
+    ]
+    emit_rows(rows, output, name="topic")
+    if output == "table":
+        say(f"{name}: lag {sum(row['lag'] or 0 for row in rows)}")
+
+
+@group.command(
+    "seek",
+    cls=Command,
+    examples=(
+        "moldau group seek billing --to beginning --dry-run",
+        "moldau group seek billing --to @-1h --topic orders",
+        "moldau group seek billing --to 4711 --topic orders -p 0 -y",
+    ),
+)
+@click.argument("name", metavar="GROUP", shell_complete=complete_groups)
+@click.option(
+    "--to",
+    "position",
+    type=PositionParam(),
+    required=True,
+    metavar="POSITION",
+    help="beginning, end, an offset N, the last N (-N), a time @2026-01-31T12:00 or @-10m.",
+)
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    shell_complete=complete_topics,
+    help="Only this topic, all of its partitions; repeat for more. Else: what is committed.",
+)
+@click.option("-p", "--partition", "partitions", type=int, multiple=True, help="Only this one.")
+@click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
+@yes_option
+@output_option
+@brokers_option
+def seek(
+    name: str,
+    position: Position,
+    topics: tuple[str, ...],
+    partitions: tuple[int, ...],
+    dry_run: bool,
+    yes: bool,
+    output: str,
+    brokers: str,
+    properties: Properties,
+) -> None:
+    """Make a group without members read on from another place. Shows the change first."""
+    from moldau.client.admin import Admin
+    from moldau.client.errors import NotFoundError
+
+    admin = Admin(brokers, dict(properties))
+    try:
+        detail = admin.group(name)
+    except NotFoundError:
+        if not topics:
+            raise
+        # A group may be told where to begin before its first member comes.
+        committed: dict[Part, int] = {}
+    else:
+        if detail.members:
+            raise CommandError(
+                f"group {name} has {counted(len(detail.members), 'member')}, which would go on "
+                "where they are",
+                hint="stop its consumers first",
+                code=ExitCode.FAILED,
+            )
+        committed = {(one.topic, one.partition): one.committed_offset for one in detail.lags}
+    parts = _parts(admin, committed, topics, partitions)
+    wanted = _resolve(admin, position, parts)
+    rows = [
+        {
+            "topic": topic,
+            "partition": partition,
+            "committed": committed.get((topic, partition)),
+            "new": offset,
+            "change": offset - committed[topic, partition]
+            if committed.get((topic, partition), -1) >= 0
+            else None,
+        }
+        for (topic, partition), offset in sorted(wanted.items())
+    ]
+    emit_rows(rows, output, name="topic")
+    changed = {part: new for part, new in wanted.items() if committed.get(part) != new}
+    if not changed:
+        say("nothing to change")
+    elif dry_run:
+        say(f"{counted(len(changed), 'offset')} would change; nothing was changed")
+    else:
+        confirm(f"Change {counted(len(changed), 'offset')} of group {name}?", yes=yes)
+        admin.commit_group(name, changed)
+        say(f"changed {counted(len(changed), 'offset')} of group {name}")
+
+
+def _parts(
+    admin: "Admin", committed: Mapping[Part, int], topics: Sequence[str], numbers: Sequence[int]
+) -> list[Part]:
+    """What is to change: of the topics named every partition, else what the group has."""
+    if topics:
+        found = [
+            (topic, part.partition) for topic in topics for part in admin.topic(topic).partitions
+        ]
+    else:
+        found = list(committed)
+    chosen = [part for part in found if not numbers or part[1] in numbers]
+    if not chosen:
+        raise CommandError(
+            "there is no such partition",
+            hint="name the topic: --topic TOPIC",
+            code=ExitCode.NOT_FOUND,
+        )
+    return chosen
+
+
+def _resolve(admin: "Admin", position: Position, parts: Sequence[Part]) -> dict[Part, int]:
+    """The offsets that are meant, within what each partition holds."""
+    ranges = admin.offset_range(parts)
+    if missing := [f"{topic}-{number}" for topic, number in parts if (topic, number) not in ranges]:
+        raise CommandError(
+            f"nobody leads {', '.join(missing)}; nothing was changed", code=ExitCode.UNREACHABLE
+        )
+    if position.time_ms is not None:
+        found = admin.offsets_at(parts, position.time_ms)
+        # Nothing that young: what comes next is.
+        return {part: at if at >= 0 else ranges[part][1] for part, at in found.items()}
+    return {part: position.within(*ranges[part]) for part in parts}
+
+
+@group.command(
+    "delete",
+    cls=Command,
+    examples=(
+        "moldau group delete billing",
+        "moldau group delete billing reports -y",
+        "moldau group delete billing --if-exists -y",
+    ),
+)
+@click.argument(
+    "names", metavar="GROUP...", nargs=-1, required=True, shell_complete=complete_groups
+)
+@click.option("--if-exists", is_flag=True, help="Be content if it is not there.")
+@yes_option
+@brokers_option
+def delete(
+    names: tuple[str, ...], if_exists: bool, yes: bool, brokers: str, properties: Properties
+) -> None:
+    """Delete groups without members, with their committed offsets."""
+    from moldau.client.admin import Admin
+    from moldau.client.errors import NotFoundError
+
+    admin = Admin(brokers, dict(properties))
+    existing = {info.name for info in admin.groups()}
+    present = []
+    for name in names:
+        if name in existing:
+            present.append(name)
+        elif if_exists:
+            say(f"group {name} does not exist")
+        else:
+            # Before anything is deleted, so that a typo leaves all as it was.
+            raise NotFoundError(
+                f"group {name} does not exist; nothing was deleted",
+                hint="list them: moldau group list · be content: --if-exists",
+            )
+    if not present:
+        return
+    confirm(f"Delete {', '.join(present)} with all committed offsets?", yes=yes)
+    for name in present:
+        admin.delete_group(name)
+        say(f"deleted group {name}")

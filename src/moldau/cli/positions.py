@@ -45,6 +45,14 @@ class Position:
     def before_end(cls, count: int) -> Self:
         return cls(offset=_TAIL_BASE - count)
 
+    def within(self, first: int, end: int) -> int:
+        """The offset that is meant in a partition that holds these; not for a time."""
+        if self.offset <= _TAIL_BASE:
+            return max(first, end - (_TAIL_BASE - self.offset))
+        if self.offset == _BEGINNING:
+            return first
+        return end if self.offset == _END else min(max(self.offset, first), end)
+
     def resolve(
         self, consumer: "Consumer", topic: str, partitions: list[int]
     ) -> "list[TopicPartition]":

@@ -79,6 +79,8 @@ class GroupInfo:
     name: str
     state: str
     simple: bool
+    kind: str
+    """classic, or consumer: the broker assigns (group.protocol=consumer)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +115,7 @@ class GroupDetail:
     coordinator: int
     members: Sequence[MemberInfo]
     lags: Sequence[GroupLag]
+    kind: str
 
 
 class Admin:
@@ -238,6 +241,7 @@ class Admin:
                 name=group.group_id,
                 state=_words(group.state),
                 simple=bool(group.is_simple_consumer_group),
+                kind=_words(group.type),
             )
             for group in found.valid
         ]
@@ -267,7 +271,38 @@ class Admin:
             coordinator=int(found.coordinator.id) if found.coordinator else -1,
             members=members,
             lags=self._lags(committed, members),
+            kind=_words(found.type),
         )
+
+    def delete_group(self, name: str) -> None:
+        """With all its offsets. Refused while it has members."""
+        futures = self._client.delete_consumer_groups([name], request_timeout=REQUEST_SECONDS_MAX)
+        self._wait(futures[name], f"delete group {name}")
+
+    def offset_range(
+        self, parts: Sequence[tuple[str, int]]
+    ) -> dict[tuple[str, int], tuple[int, int]]:
+        """First offset and end of those partitions that have a leader."""
+        first = self._offsets(parts, OffsetSpec.earliest())
+        end = self._offsets(parts, OffsetSpec.latest())
+        return {part: (first[part], end[part]) for part in parts if part in first and part in end}
+
+    def offsets_at(
+        self, parts: Sequence[tuple[str, int]], time_ms: int
+    ) -> dict[tuple[str, int], int]:
+        """The first offset at or after that time; -1 where there is none."""
+        return self._offsets(parts, OffsetSpec.for_timestamp(time_ms))
+
+    def commit_group(self, name: str, offsets: Mapping[tuple[str, int], int]) -> None:
+        """In the name of a group that has no members."""
+        parts = [TopicPartition(topic, part, offset) for (topic, part), offset in offsets.items()]
+        futures = self._client.alter_consumer_group_offsets(
+            [ConsumerGroupTopicPartitions(name, parts)], request_timeout=REQUEST_SECONDS_MAX
+        )
+        doing = f"change the offsets of group {name}"
+        for part in self._wait(futures[name], doing).topic_partitions:
+            if part.error is not None:
+                raise translate(KafkaException(part.error), brokers=self.brokers, doing=doing)
 
     def _lags(
         self, committed: Mapping[tuple[str, int], int], members: Sequence[MemberInfo]
