@@ -26,6 +26,9 @@ _COMMANDS = {
     "consume": Lazy("moldau.cli.consume:consume", "Print messages, alone or in a group."),
     "tail": Lazy("moldau.cli.consume:tail", "Print the last messages and follow the end."),
     "group": Lazy("moldau.cli.group:group", "List and describe consumer groups and their lag."),
+    "transaction": Lazy(
+        "moldau.cli.transaction:transaction", "List, describe and abort transactions."
+    ),
     "config": Lazy(
         "moldau.cli.config:config", "Write a configuration file; show what is in force."
     ),

@@ -1,0 +1,153 @@
+"""Owns `moldau transaction`: who has a transaction open, since when, and how to end it."""
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from moldau.cli.lazy import Command, LazyGroup
+from moldau.cli.options import Properties, brokers_option, output_option, yes_option
+from moldau.cli.output import confirm, counted, emit_document, emit_rows, emit_table, say
+
+if TYPE_CHECKING:
+    from moldau.client.transactions import TransactionDetail
+
+_OPEN = "Ongoing"
+
+
+@click.group(
+    "transaction",
+    cls=LazyGroup,
+    examples=(
+        "moldau transaction list --open-for 60",
+        "moldau transaction describe billing-1",
+        "moldau transaction abort billing-1",
+    ),
+)
+def transaction() -> None:
+    """List, describe and abort transactions."""
+
+
+@transaction.command(
+    "list",
+    cls=Command,
+    examples=(
+        "moldau transaction list",
+        "moldau transaction list --state Ongoing --open-for 300",
+        "moldau transaction list -o json -b broker.example:9092",
+    ),
+)
+@click.option(
+    "--state",
+    "states",
+    multiple=True,
+    metavar="STATE",
+    help="Only those in this state, as Kafka spells it; may be repeated.",
+)
+@click.option(
+    "--open-for",
+    "seconds",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    metavar="SECONDS",
+    help="Only those that are open for so long.",
+)
+@output_option
+@brokers_option
+def list_transactions(
+    states: tuple[str, ...], seconds: float, output: str, brokers: str, properties: Properties
+) -> None:
+    """List transactional ids and their states."""
+    from moldau.client.transactions import TransactionAdmin
+
+    with TransactionAdmin(brokers) as admin:
+        rows = [
+            {
+                "id": info.transactional_id,
+                "state": info.state,
+                "producer": info.producer_id,
+                "coordinator": info.coordinator,
+            }
+            for info in admin.transactions(states, seconds)
+        ]
+    emit_rows(rows, output, name="id")
+    if not rows and output == "table":
+        say("no transactions; producers with a transactional.id make them")
+
+
+@transaction.command(
+    "describe",
+    cls=Command,
+    examples=(
+        "moldau transaction describe billing-1",
+        "moldau transaction describe billing-1 -o yaml",
+        "moldau transaction describe billing-1 -o json | jq .partitions",
+    ),
+)
+@click.argument("name", metavar="ID")
+@output_option
+@brokers_option
+def describe(name: str, output: str, brokers: str, properties: Properties) -> None:
+    """Show the state of a transactional id, and the partitions of its transaction."""
+    from moldau.client.transactions import TransactionAdmin
+
+    with TransactionAdmin(brokers) as admin:
+        detail = admin.transaction(name)
+    open_seconds = _open_seconds(detail)
+    rows: list[dict[str, Any]] = [
+        {"topic": topic, "partition": index} for topic, index in detail.partitions
+    ]
+    document = {
+        "id": detail.transactional_id,
+        "state": detail.state,
+        "producer": detail.producer_id,
+        "epoch": detail.producer_epoch,
+        "coordinator": detail.coordinator,
+        "timeout_seconds": detail.timeout_ms / 1000,
+        "open_seconds": open_seconds,
+        "partitions": rows,
+    }
+    if emit_document(document, output, name="id"):
+        return
+    since = "" if open_seconds is None else f", open for {open_seconds:.0f} s"
+    click.echo(
+        f"{detail.transactional_id}: {detail.state}{since}, producer {detail.producer_id} epoch "
+        f"{detail.producer_epoch}, timeout {detail.timeout_ms / 1000:g} s, "
+        f"coordinator {detail.coordinator}"
+    )
+    if rows:
+        click.echo()
+        emit_table(rows)
+
+
+@transaction.command(
+    "abort",
+    cls=Command,
+    examples=(
+        "moldau transaction abort billing-1",
+        "moldau transaction abort billing-1 -y",
+        "moldau transaction abort billing-1 -y -b broker.example:9092",
+    ),
+)
+@click.argument("name", metavar="ID")
+@yes_option
+@brokers_option
+def abort(name: str, yes: bool, brokers: str, properties: Properties) -> None:
+    """Abort the open transaction of an id, and lock its producer out."""
+    from moldau.client.transactions import TransactionAdmin
+
+    with TransactionAdmin(brokers) as admin:
+        detail = admin.transaction(name)
+        if detail.state != _OPEN:
+            say(f"{name} has no transaction open: {detail.state}")
+            return
+        what = counted(len(detail.partitions), "partition")
+        confirm(f"Abort the transaction of {name} in {what}, and fence its producer?", yes=yes)
+        admin.abort(name)
+    say(f"{name}: aborted; a producer that still has this id is locked out")
+
+
+def _open_seconds(detail: "TransactionDetail") -> float | None:
+    if detail.state != _OPEN or detail.started_ms < 0:
+        return None
+    return max(0.0, round(time.time() - detail.started_ms / 1000, 1))
