@@ -1,6 +1,5 @@
 """Owns scenarios of disks that lose power, fail, or fill up."""
 
-import json
 from collections import Counter
 
 from faults.checker import Anomaly
@@ -152,8 +151,9 @@ def _cut_volatile(run: Run, seed: int) -> Counter[str]:
 
 
 def _undone(run: Run) -> Counter[str]:
+    torn = Counter(volatile.undone(run.home / "proof"))
     (run.home / "cut").unlink()
-    return Counter(json.loads((run.home / "proof").read_text()))
+    return torn
 
 
 def _start_interrupted(run: Run, seed: int, changes: int) -> Counter[str] | None:

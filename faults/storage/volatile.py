@@ -3,11 +3,12 @@
     FAULTS_CUT_FLAG=F FAULTS_CUT_PROOF=P python -m faults.storage.volatile broker start …
 
 runs the command line as `moldau` does, and remembers every write, name and removal until the flush
-that makes it durable. Once the file F exists the power is cut: of what was not flushed a random
-part is kept, sector by sector and in no order, the rest is undone, and the process ends by SIGKILL.
-F holds the seed; P tells what was undone. If F exists at the start it also holds, after the seed,
-the number of changes to let through before the cut: a power cut in the middle of a start. Unlike a
-real file system, which mostly drops all that is unflushed, this tears; and it needs no root.
+that makes it durable. Once the file F exists the power is cut: the process ends by SIGKILL, and of
+what was not flushed a random part is kept, sector by sector and in no order; the rest is undone.
+F holds the seed; P tells what was undone, when it has been. If F exists at the start it also holds,
+after the seed, the number of changes to let through before the cut: a power cut in the middle of a
+start. Unlike a real file system, which mostly drops all that is unflushed, this tears; and it needs
+no root.
 """
 
 import json
@@ -16,7 +17,8 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn
 
@@ -174,6 +176,12 @@ class Cache:
                     self._removed[key].remove(entry)
                     _unlink(entry[1])
 
+    @contextmanager
+    def still(self) -> Iterator[None]:
+        """Nothing changes meanwhile."""
+        with self._lock:
+            yield
+
     def cut(self, rng: random.Random) -> dict[str, int]:
         """Undo a random part of what is not durable. Nothing goes on after it."""
         self._lock.acquire()
@@ -213,11 +221,55 @@ def _key(where: int | str) -> _Key:
 
 
 def _cut(cache: Cache, proof: Path, seed: str) -> None:
-    told = cache.cut(random.Random(seed))
-    proof.write_text(json.dumps(told))
-    os.kill(os.getpid(), signal.SIGKILL)
-    # The signal ends this thread too, in its own time.
-    time.sleep(60)
+    """The process ends at once; a copy of it then does to the files what the power cut did.
+
+    While it runs, none of its files may change: its peers and clients would be sent the result.
+    """
+    with cache.still():
+        victim = os.getpid()
+        if os.fork() == 0:
+            try:
+                _close_sockets()
+                os.kill(victim, signal.SIGKILL)
+                while _runs(victim):
+                    time.sleep(0.001)
+                told = cache.cut(random.Random(seed))
+                unfinished = proof.with_suffix(".new")
+                unfinished.write_text(json.dumps(told))
+                unfinished.rename(proof)
+            finally:
+                os._exit(0)
+        # The signal ends this thread too, in its own time.
+        time.sleep(60)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def _close_sockets() -> None:
+    """They are the victim's: with its end they are gone."""
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                _close(int(name))
+        except OSError:
+            continue
+
+
+def undone(proof: Path, seconds_max: float = 30.0) -> dict[str, int]:
+    """What the last power cut undid, once it has; for the harness. The proof is used up."""
+    deadline = time.monotonic() + seconds_max
+    while not proof.exists():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"no {proof} of a power cut")
+        time.sleep(0.01)
+    told: dict[str, int] = json.loads(proof.read_text())
+    proof.unlink()
+    return told
 
 
 def _watch(cache: Cache, flag: Path, proof: Path) -> None:
