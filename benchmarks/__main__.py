@@ -47,6 +47,12 @@ def arguments() -> argparse.Namespace:
         help=f"run only this suite (may be repeated): {', '.join(SUITES)}",
     )
     parser.add_argument("--repetitions", type=int, default=3, help="of each load (default 3)")
+    parser.add_argument(
+        "--patience",
+        type=int,
+        default=1,
+        help="how often a disturbed load is run again (default 1)",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all values to a file")
     parser.add_argument("--dir", type=Path, help="where data goes: the disk that is measured")
     parser.add_argument(
@@ -65,7 +71,10 @@ def main() -> int:
     failed = False
     with workspace(options.dir) as directory:
         bench = Bench(
-            directory=directory, quick=options.quick, repetitions=max(1, options.repetitions)
+            directory=directory,
+            quick=options.quick,
+            repetitions=max(1, options.repetitions),
+            patience=options.patience,
         )
         with bench.progress(sum(suite.STEPS for suite in chosen.values())):
             for name, suite in chosen.items():
