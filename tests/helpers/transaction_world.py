@@ -102,7 +102,10 @@ class TransactionWorld:
             loop=loop,
             clock=self.clock,
             new_coordinator=lambda epoch, token: Coordinator(
-                TransactionConfig(**config), epoch, self.clock.wall_ms, first_token=token
+                TransactionConfig(**{"complete_wait_ms": 0, **config}),
+                epoch,
+                self.clock.wall_ms,
+                first_token=token,
             ),
             partitions=cast(Partitions, self),
             topics=cast(TopicService, self),

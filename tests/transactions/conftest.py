@@ -38,7 +38,7 @@ class World:
         self.log = [] if log is None else log
         self.epoch = epoch
         self.spare = count(spare)
-        self.config = TransactionConfig(**{"busy_wait_ms_max": 0, **config})
+        self.config = TransactionConfig(**{"busy_wait_ms_max": 0, "complete_wait_ms": 0, **config})
         self.coordinator = Coordinator(self.config, Epoch(epoch), self.wall_ms)
         self.requests = count(1)
         self.replies = {}

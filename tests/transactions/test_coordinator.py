@@ -219,6 +219,45 @@ def test_a_request_waits_for_an_end_and_is_stored_with_it(make_world):
     assert world.crash().coordinator.describe("t").partitions == {world.tp("b")}
 
 
+def test_an_end_that_is_everywhere_is_stored_with_the_next_beginning(make_world):
+    world = make_world(complete_wait_ms=20)
+    producer = world.init()
+    world.add(producer)
+    world.end(producer)
+    assert world.state() == "PrepareCommit"
+    world.hold_writes = True
+    request = world.add(producer, world.tp("b"))
+    assert [len(write.records) for write in world.writes.values()] == [2]
+    world.store()
+    assert set(world.replies[request].errors.values()) == {NONE}
+    assert world.coordinator.describe("t").partitions == {world.tp("b")}
+
+
+def test_an_end_that_is_everywhere_is_stored_by_itself_if_nothing_follows(make_world):
+    world = make_world(complete_wait_ms=20)
+    producer = world.init()
+    world.add(producer)
+    world.end(producer)
+    world.tick(0.01)
+    assert world.state() == "PrepareCommit"
+    world.tick(0.011)
+    assert world.state() == "CompleteCommit"
+    assert len(world.asked) == 1
+
+
+def test_a_request_that_leads_to_nothing_new_hears_of_the_end_when_it_is_stored(make_world):
+    world = make_world(complete_wait_ms=20, busy_wait_ms_max=100)
+    producer = world.init()
+    world.add(producer)
+    world.end(producer)
+    assert world.end(producer).error is NONE
+    assert world.state() == "CompleteCommit"
+    world.add(producer)
+    world.end(producer)
+    assert world.init().producer_epoch == 1
+    assert world.state() == "Empty"
+
+
 def test_a_request_that_waited_too_long_is_sent_back(make_world):
     world = make_world(busy_wait_ms_max=100, busy_waiting_max=2)
     producer = world.init()

@@ -62,6 +62,7 @@ class Chaos:
         self.config = TransactionConfig(
             timeout_ms_max=rng.choice([1_000, 30_000]),
             busy_wait_ms_max=rng.choice([0, 200]),
+            complete_wait_ms=rng.choice([0, 20]),
             id_expiry_ms=rng.choice([5_000, 10**9]),
             id_expiry_check_ms=1_000,
         )
@@ -366,7 +367,7 @@ def _markers_before_the_decision_is_stored(monkeypatch):
         if isinstance(verdict, decide.Change) and verdict.stored.state.is_prepared:
             before, entry.stored = entry.stored, verdict.stored
             entry.unmarked = set(verdict.stored.partitions)
-            self._end_or_ask(now, entry)
+            self._end_or_ask(now, entry, waits=False)
             entry.stored = before
         honest(self, now, entry, event, verdict)
 

@@ -21,6 +21,9 @@ class TransactionConfig:
     """
     busy_waiting_max: int = 8
     """Requests of one transactional id that wait at a time."""
+    complete_wait_ms: int = 20
+    """A transaction that has ended everywhere is stored as such with the beginning of the next, if
+    that comes so soon: one write less for a producer that is at work."""
     retry_ms_min: int = 20
     retry_ms_max: int = 1_000
     """Pauses between tries at markers, and at writes that nobody waits for."""
@@ -32,6 +35,7 @@ class TransactionConfig:
             ("id_expiry_check_ms", self.id_expiry_check_ms, 1),
             ("busy_wait_ms_max", self.busy_wait_ms_max, 0),
             ("busy_waiting_max", self.busy_waiting_max, 0),
+            ("complete_wait_ms", self.complete_wait_ms, 0),
             ("retry_ms_min", self.retry_ms_min, 1),
             ("retry_ms_max", self.retry_ms_max, self.retry_ms_min),
         ):

@@ -172,6 +172,8 @@ class Coordinator:
             self._entries[event.transactional_id] = entry
         if entry.writing is not None:
             self._park(now, entry, event)
+        elif entry.is_marked:
+            self._complete(now, entry, event)
         else:
             self._carry_out(now, entry, event, self._decide(entry.stored, event))
         self._forget_if_empty(entry)
@@ -313,15 +315,22 @@ class Coordinator:
             self._timers.set(timeout, entry.deadline)
         if stored is not None and stored.state.is_prepared:
             entry.unmarked = set(stored.partitions)
-            self._end_or_ask(now, entry)
+            self._end_or_ask(now, entry, waits=True)
 
-    def _end_or_ask(self, now: float, entry: Entry) -> None:
-        """A transaction is prepared: ask for the markers that lack, or store that none does."""
+    def _end_or_ask(self, now: float, entry: Entry, *, waits: bool) -> None:
+        """A transaction is prepared: ask for the markers that lack, or store that none does.
+
+        `waits`: perhaps the next transaction begins in a moment.
+        """
         stored = entry.stored
         if stored is None or not stored.state.is_prepared or entry.writing is not None:
             return
-        if not entry.unmarked:
-            self._complete(now, entry, stored)
+        if entry.is_marked:
+            wait_ms = self._config.complete_wait_ms
+            if waits and wait_ms and not entry.parked:
+                self._timers.set(_retry_key(entry), now + wait_ms / 1000)
+            else:
+                self._complete(now, entry, next(iter(entry.parked.values()), None))
             return
         missing = sorted(entry.unmarked.difference(*entry.asked.values()))
         if not missing:
@@ -343,19 +352,22 @@ class Coordinator:
             )
         )
 
-    def _complete(self, now: float, entry: Entry, stored: StoredTransaction) -> None:
-        """Store the end; together with the beginning of the next, if somebody waits for that."""
+    def _complete(self, now: float, entry: Entry, event: Request | None) -> None:
+        """Store the end; together with what `event` leads to, if that is to be stored too."""
+        stored = entry.stored
+        if stored is None:
+            return
         self._timers.cancel(_retry_key(entry))
         ended = decide.completed(stored, self._wall_ms())
-        write = Write(entry, [ended])
-        event = next(iter(entry.parked.values()), None)
-        if event is not None:
-            verdict = self._decide(ended, event)
-            if isinstance(verdict, Change) and not verdict.then_again:
-                del entry.parked[event.request_id]
+        verdict = None if event is None else self._decide(ended, event)
+        if event is not None and isinstance(verdict, Change) and not verdict.then_again:
+            if entry.parked.pop(event.request_id, None) is not None:
                 self._timers.cancel(_busy_key(entry, event))
-                write = Write(entry, [ended, verdict.stored], answered=event)
-        self._write(write)
+            self._write(Write(entry, [ended, verdict.stored], answered=event))
+            return
+        self._write(Write(entry, [ended]))
+        if event is not None and event.request_id not in entry.parked:
+            self._park(now, entry, event)
 
     def _markers_written(self, now: float, event: MarkersWritten) -> None:
         entry = self._asked.get(event.token)
@@ -365,7 +377,7 @@ class Coordinator:
         entry.unmarked -= waiting & event.partitions
         self._heard_of(entry, event.token, waiting - event.partitions)
         if not entry.unmarked:
-            self._end_or_ask(now, entry)
+            self._end_or_ask(now, entry, waits=True)
 
     def _markers_failed(self, now: float, event: MarkersFailed) -> None:
         entry = self._asked.get(event.token)
@@ -400,7 +412,7 @@ class Coordinator:
                 case TimerKind.TIMEOUT:
                     self._time_out(now, entry)
                 case TimerKind.RETRY:
-                    self._end_or_ask(now, entry)
+                    self._end_or_ask(now, entry, waits=False)
                 case TimerKind.BUSY:
                     event = entry.parked.pop(key.request_id, None)
                     if event is not None:

@@ -67,6 +67,16 @@ class Entry:
         self.stored = record.value
 
     @property
+    def is_marked(self) -> bool:
+        """Whether a transaction has ended everywhere, and that is not stored yet."""
+        return (
+            self.stored is not None
+            and self.stored.state.is_prepared
+            and not self.unmarked
+            and self.writing is None
+        )
+
+    @property
     def forgettable(self) -> bool:
         return self.stored is None and self.writing is None and not self.parked
 
