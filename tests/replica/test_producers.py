@@ -471,8 +471,15 @@ def test_a_new_epoch_of_a_producer_does_not_let_its_old_coordinators_in_again() 
     assert caught.value.code is ErrorCode.TRANSACTION_COORDINATOR_FENCED
 
 
-def test_a_transaction_that_began_below_is_known_though_its_last_batches_lie_above() -> None:
-    table = table_with(*(transactional(number, offset=number) for number in range(8)))
-    below = table.below(Offset(1))
-    assert (below.first_unstable, sequences(below)) == (0, [])
-    assert below.is_open(ProducerId(7), ProducerEpoch(0))
+def test_an_epoch_that_began_above_is_not_known_below() -> None:
+    table = table_with(transactional(0, offset=2), transactional(1, offset=3))
+    end(table, 6, epoch=1)
+    end(table, 1, epoch=0, producer=8)
+    # The follower begins there, and hears of the rest.
+    below = table.below(Offset(2))
+    assert [producer for producer, _ in below] == [8]
+    below.appended(transactional(0, offset=2), NOW)
+    below.appended(transactional(1, offset=3), NOW)
+    end(below, 6, epoch=1)
+    # It is the first of its epoch, though one of the epoch before had the same number.
+    assert below.check(transactional(0, epoch=1)) is None

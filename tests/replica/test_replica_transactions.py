@@ -210,7 +210,33 @@ async def test_a_transaction_that_ended_in_a_part_that_is_gone_does_not_come_bac
     again = await lead_replica(log, flusher, driver=driver)
     await until(lambda: again.high_watermark == 4, "the commit")
     assert (again.last_stable_offset, again.producers.open_first) == (3, 3)
-    assert again.producers.get(PRODUCER) is not None
+    # Nor is it known which number it has reached: it may go on with any.
+    assert again.producers.get(PRODUCER) is None
+
+
+@pytest.mark.parametrize("is_trimmed", [False, True])
+async def test_what_only_deleted_records_told_of_producers_is_known_after_a_restart(
+    is_trimmed: bool,
+) -> None:
+    clock = SetClock(wall_ms=10_000)
+    flusher = make_flusher(clock)
+    driver = make_driver(flusher, clock=clock)
+    log = MemoryLog(LogConfig(retention_ms=1_000))
+    replica = await lead_replica(log, flusher, driver=driver, clock=clock)
+    begin(replica, b"a", 0)
+    assert await end(replica, coordinator=4) is ErrorCode.NONE
+    clock.wall = TimestampMs(20_000)
+    if is_trimmed:
+        told: list[ErrorCode] = []
+        replica.trim(Offset(2), told.append)
+        await until(lambda: bool(told), "the trim")
+    else:
+        assert replica.retain(clock.wall)
+    replica.end(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    again = await lead_replica(log, flusher, driver=driver, clock=clock)
+    state = again.producers.get(PRODUCER)
+    assert state is not None
+    assert (state.coordinator_epoch, state.batches[-1].last_sequence) == (4, 0)
 
 
 # ---- several brokers

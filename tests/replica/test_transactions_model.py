@@ -391,10 +391,27 @@ class World:
                     for span in spans(history)
                     if span.marker is not None and not span.is_commit
                 ]
+            for producer in range(PRODUCERS):
+                self.check_producer(broker, [each for each in history if each.producer == producer])
             place = self.rng.randint(start, max(start, stable))
             assert consume(replica, place, self.rng.choice((1, 200, 100_000))) == committed(
                 history, place, stable
             )
+
+    def check_producer(self, broker: Broker, entries: list[Entry]) -> None:
+        """The last batches of the newest epoch; of what was trimmed, some may be forgotten."""
+        visible = [entry for entry in entries if entry.end > broker.log.start_offset]
+        if not visible:
+            return
+        state = broker.replica.producers.get(ProducerId(visible[0].producer))
+        assert state is not None
+        assert state.epoch == max(entry.epoch for entry in visible)
+        of_epoch = [each for each in entries if each.epoch == state.epoch and each.marker is None]
+        seen = [each.base for each in of_epoch if each.end > broker.log.start_offset]
+        listed = [each.base_offset for each in state.batches]
+        # A cut may leave fewer than were there.
+        assert bool(listed) or not seen
+        assert listed == [each.base for each in of_epoch][len(of_epoch) - len(listed) :]
 
 
 STEPS = {

@@ -1,4 +1,5 @@
-"""Owns the stored form of the table of producers, beside the log and on the way to a follower.
+"""Owns the stored form of the table of producers, beside the log and on the way to a follower, and
+how it is built from what is stored.
 
 Version 2 knows transactions; version 1, of brokers that knew none, is still read.
 """
@@ -7,18 +8,62 @@ from typing import Final
 
 import msgspec
 
+from moldau.log.disk import read_slice
+from moldau.log.interface import PartitionLog
 from moldau.model.errors import CorruptionError
 from moldau.model.ids import Offset, ProducerEpoch, ProducerId, TimestampMs
+from moldau.records.batch import BatchFormatError, BatchHeader
+from moldau.records.control import EndMarker, read_end_marker
 from moldau.replica.aborted import AbortedList
 from moldau.replica.producers import Ended, ProducerState, ProducerTable, RememberedBatch
 
+NO_SNAPSHOT: Final = Offset(-1)
 _VERSION: Final = 2
 _VERSION_WITHOUT_TRANSACTIONS: Final = 1
 
 _Batch = tuple[int, int, int, int, int]
 _Plain = list[tuple[int, int, int, list[_Batch]]]
-_Producer = tuple[int, int, int, list[_Batch], int, int]
+_Producer = tuple[int, int, int, list[_Batch], int, int, int]
 _Full = tuple[list[_Producer], list[tuple[int, int]], int, list[bytes]]
+
+
+def load_producers(log: PartitionLog, now: TimestampMs) -> tuple[ProducerTable, Offset]:
+    """The table as the log has it, and the offset of the snapshot that was of use.
+
+    Raises CorruptionError.
+    """
+    table, snapshot_offset = _load_snapshot(log)
+    start = log.start_offset
+
+    def read_marker(header: BatchHeader) -> EndMarker | None:
+        read = log.read(header.base_offset, 1, header.next_offset)
+        try:
+            return read_end_marker(read_slice(read.data))
+        except BatchFormatError as error:
+            raise CorruptionError(f"marker at offset {header.base_offset}: {error}") from None
+
+    table.replay(log.headers(max(snapshot_offset, start)), now, read_marker)
+    table.aborted.forget_below(start)
+    return table, snapshot_offset
+
+
+def _load_snapshot(log: PartitionLog) -> tuple[ProducerTable, Offset]:
+    """A snapshot is only a shortcut: the log's headers say the same, more slowly.
+
+    One from before the log's start is none. What came between is gone: how transactions ended, and
+    which numbers producers have reached.
+    """
+    snapshot = log.load_snapshot()
+    if snapshot is None:
+        return ProducerTable(), NO_SNAPSHOT
+    offset, payload = snapshot
+    first = next(log.headers(log.start_offset), None)
+    if offset < (log.start_offset if first is None else first.base_offset):
+        return ProducerTable(), NO_SNAPSHOT
+    try:
+        return decode_producers(payload), offset
+    except CorruptionError:
+        return ProducerTable(), NO_SNAPSHOT
 
 
 def encode_producers(table: ProducerTable) -> bytes:
@@ -30,6 +75,7 @@ def encode_producers(table: ProducerTable) -> bytes:
             state.batches,
             state.first,
             state.coordinator_epoch,
+            state.marked_at,
         )
         for producer, state in table
     ]
@@ -72,10 +118,11 @@ def _from_plain(rows: _Plain) -> ProducerTable:
 def _from_full(body: _Full) -> ProducerTable:
     rows, ended, last_marker, aborted = body
     states = {}
-    for producer, epoch, seen_at, batches, first, coordinator_epoch in rows:
+    for producer, epoch, seen_at, batches, first, coordinator_epoch, marked_at in rows:
         state = states[ProducerId(producer)] = _state(epoch, seen_at, batches)
         state.first = Offset(first)
         state.coordinator_epoch = coordinator_epoch
+        state.marked_at = Offset(marked_at)
     table = ProducerTable()
     table.restore(
         states,

@@ -44,7 +44,7 @@ class RememberedBatch(NamedTuple):
 class ProducerState:
     """The newest epoch of one producer and its last batches, oldest first."""
 
-    __slots__ = ("batches", "coordinator_epoch", "epoch", "first", "seen_at")
+    __slots__ = ("batches", "coordinator_epoch", "epoch", "first", "marked_at", "seen_at")
 
     def __init__(self, epoch: ProducerEpoch, seen_at: TimestampMs) -> None:
         self.epoch = epoch
@@ -53,7 +53,8 @@ class ProducerState:
         self.first = NO_TRANSACTION
         """Where its open transaction begins here."""
         self.coordinator_epoch = NO_COORDINATOR
-        """Of its last marker."""
+        self.marked_at = _NO_MARKER
+        """Its last marker: where the epoch is known from, if there are no batches."""
 
 
 class Ended(NamedTuple):
@@ -197,6 +198,7 @@ class ProducerTable:
         state.seen_at = now
         if header.attributes & TRANSACTIONAL_BIT:
             if header.attributes & CONTROL_BIT:
+                state.marked_at = self.last_marker = header.base_offset
                 if marker is not None:
                     self._end(state, header.producer_id, header.base_offset, marker)
                 return
@@ -224,6 +226,7 @@ class ProducerTable:
         if before is not None:
             state.first = before.first
             state.coordinator_epoch = before.coordinator_epoch
+            state.marked_at = before.marked_at
         return state
 
     def _open_at(self, state: ProducerState, producer: ProducerId, first: Offset) -> None:
@@ -237,7 +240,6 @@ class ProducerTable:
         self, state: ProducerState, producer: ProducerId, offset: Offset, marker: EndMarker
     ) -> None:
         state.coordinator_epoch = marker.coordinator_epoch
-        self.last_marker = offset
         first = state.first
         if first < 0:
             return
@@ -296,18 +298,20 @@ class ProducerTable:
     def below(self, offset: Offset) -> "ProducerTable":
         """What is known from batches below `offset`, for a log that begins there.
 
-        A transaction that was open there and has ended since need not be known: whatever of it the
-        log still holds lies above, and says the same again.
+        Not every transaction that was open there need be known: whatever of it the log still holds
+        lies above, and says the same again.
         """
         table = ProducerTable()
         for producer, state in self._states.items():
             batches = [batch for batch in state.batches if batch.last_offset < offset]
-            is_open = 0 <= state.first < offset
-            if batches or not state.batches or is_open:
+            # An epoch that began above must not be known before: what comes of the one before it
+            # would be taken for its.
+            if batches or (not state.batches and state.marked_at < offset):
                 kept = table._states[producer] = ProducerState(state.epoch, state.seen_at)
                 kept.batches = batches
                 kept.coordinator_epoch = state.coordinator_epoch
-                if is_open:
+                kept.marked_at = state.marked_at if state.marked_at < offset else _NO_MARKER
+                if state.first < offset:
                     kept.first = state.first
         table._index_open()
         return table
@@ -320,14 +324,6 @@ class ProducerTable:
         unstable = [*self._open, *(each.first for each in self.ended)]
         self._unstable = dict.fromkeys(sorted(unstable))
         self.first_unstable = next(iter(self._unstable), None)
-
-    def forget_transactions(self) -> None:
-        """Those that seem open may have ended in a part of the log that is gone. Of what is left,
-        replay opens again what is open."""
-        for state in self._states.values():
-            state.first = NO_TRANSACTION
-        self.ended.clear()
-        self._index_open()
 
     def expire(self, before: TimestampMs) -> int:
         """Forget producers that were silent since `before` and have no transaction open."""

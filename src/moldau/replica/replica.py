@@ -11,7 +11,6 @@ from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, Protocol
 
-from moldau.log.disk import read_slice
 from moldau.log.interface import ControlKind, LogConfig, LogRead, PartitionLog
 from moldau.model.clock import Clock
 from moldau.model.errors import (
@@ -39,13 +38,12 @@ from moldau.raft.events import Role
 from moldau.raft.membership import Members
 from moldau.records.batch import (
     TRANSACTIONAL_BIT,
-    BatchFormatError,
     BatchHeader,
     read_header,
     stamp,
     stamp_append_time,
 )
-from moldau.records.control import EndMarker, build_end_marker, read_end_marker
+from moldau.records.control import EndMarker, build_end_marker
 from moldau.replica.copies import Copies, Waiters, insert_waiter
 from moldau.replica.driver import Driver
 from moldau.replica.flusher import Flusher
@@ -53,7 +51,12 @@ from moldau.replica.group import Group
 from moldau.replica.guards import Guard, Guards
 from moldau.replica.log_view import GroupLog
 from moldau.replica.peer_codec import GroupKey
-from moldau.replica.producer_snapshot import decode_producers, encode_producers
+from moldau.replica.producer_snapshot import (
+    NO_SNAPSHOT,
+    decode_producers,
+    encode_producers,
+    load_producers,
+)
 from moldau.replica.producers import ProducerTable
 
 _new_header = tuple.__new__
@@ -161,6 +164,7 @@ class Replica:
         self.copies_min = 1
         """min.insync.replicas: on so many disks before acks=all is answered."""
         self._bytes_since_snapshot = 0
+        self._snapshot_offset = NO_SNAPSHOT
         self.producers = ProducerTable()
         self._guards = Guards()
         self._load_state()
@@ -179,29 +183,9 @@ class Replica:
 
     def _load_state(self) -> None:
         """What is derived from the records: the producers."""
-        snapshot = self.log.load_snapshot()
-        table, offset = ProducerTable(), self.log.start_offset
-        if snapshot is not None:
-            try:
-                table, offset = decode_producers(snapshot[1]), snapshot[0]
-            except CorruptionError:
-                # A snapshot is only a shortcut: the log's headers say the same, more slowly.
-                table, offset = ProducerTable(), self.log.start_offset
-        if offset < self.log.start_offset:
-            # How transactions ended before the log's new start, nobody can tell any more.
-            table.forget_transactions()
-        headers = self.log.headers(max(offset, self.log.start_offset))
-        table.replay(headers, self._clock.wall_ms(), self._read_marker)
-        table.aborted.forget_below(self.log.start_offset)
+        table, self._snapshot_offset = load_producers(self.log, self._clock.wall_ms())
         table.settle(self.high_watermark)
         self.producers = table
-
-    def _read_marker(self, header: BatchHeader) -> EndMarker | None:
-        read = self.log.read(header.base_offset, 1, header.next_offset)
-        try:
-            return read_end_marker(read_slice(read.data))
-        except BatchFormatError as error:
-            raise CorruptionError(f"marker at offset {header.base_offset}: {error}") from None
 
     # ---- leadership
 
@@ -306,7 +290,7 @@ class Replica:
             try:
                 with self._flusher.fencing():
                     self.log.delete_before(self._trim_to)
-                self.producers.aborted.forget_below(self.log.start_offset)
+                self._start_moved()
             except DiskFullError:
                 code = ErrorCode.KAFKA_STORAGE_ERROR
         end = max(self._trim_to, self.log.start_offset)
@@ -328,6 +312,7 @@ class Replica:
         self.high_watermark = offset
         self.producers.settle(offset)
         self._bytes_since_snapshot = 0
+        self._snapshot_offset = offset
 
     def on_failed(self, group: Group, error: MoldauError) -> None:
         self._is_leading = self.is_ready = False
@@ -532,7 +517,7 @@ class Replica:
         with self._flusher.fencing():
             has_deleted = self.log.retain(now, end)
         if has_deleted:
-            self.producers.aborted.forget_below(self.log.start_offset)
+            self._start_moved()
         return has_deleted
 
     def expire_producers(self, before: TimestampMs) -> None:
@@ -549,6 +534,16 @@ class Replica:
         self._bytes_since_snapshot = 0
         with self._flusher.fencing():
             self.log.save_snapshot(self.log.end_offset, encode_producers(self.producers))
+        self._snapshot_offset = self.log.end_offset
+
+    def _start_moved(self) -> None:
+        """Records were deleted. What only they told goes into a snapshot, or is let go."""
+        start = self.log.start_offset
+        self.producers.aborted.forget_below(start)
+        if self._snapshot_offset < start and len(self.producers):
+            # Without room for it, a restart knows what the log still says.
+            with suppress(DiskFullError):
+                self._save_snapshot()
 
     def _answer_all(self, code: ErrorCode) -> None:
         """Answer everybody who still waits."""
