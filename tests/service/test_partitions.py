@@ -312,7 +312,7 @@ async def test_a_topic_that_is_made_anew_under_its_name_is_another_one() -> None
     # What an earlier process left of the old one goes, and the new one stays.
     world.dropped.clear()
     world.partitions.forget_logs(
-        [("t", TOPIC_ID, PartitionIndex(0)), ("t", again, PartitionIndex(0))]
+        [("t", TOPIC_ID, PartitionIndex(0)), ("t", again, PartitionIndex(0))], world.image
     )
     assert (world.dropped, world.replica().is_ready) == ([0], True)
     world.stop()
@@ -658,7 +658,7 @@ class Disk:
     async def _follow(self, image: Image, gone: list[Gone]) -> None:
         if self.is_stuck:
             await asyncio.Event().wait()
-        self.partitions.forget_logs(gone)
+        self.partitions.forget_logs(gone, image)
         await self.partitions.reconcile_gently(image)
 
     def crash(self) -> None:
@@ -724,6 +724,37 @@ async def test_what_was_deleted_or_moved_just_before_a_crash_is_gone_after_the_n
         ("kept", 1),
     }
     assert len(again.partitions) == 3
+    again.crash()
+
+
+async def test_what_was_moved_away_and_back_is_kept_when_a_start_hears_of_both_again(
+    tmp_path: Path,
+) -> None:
+    disk = Disk(tmp_path)
+    await disk.store.submit(CreateCluster(cluster_id="c"))
+    for number in (1, 2):
+        await disk.store.submit(
+            RegisterBroker(id=BrokerId(number), host="h", port=1, incarnation=f"{number}")
+        )
+    await disk.store.submit(creation(assignments={0: (ME,)}))
+    for replicas in ((OTHER,), (ME,)):
+        await disk.store.submit(
+            ReassignPartition(topic="t", partition=PartitionIndex(0), replicas=replicas)
+        )
+        await disk.store.submit(reported(disk.store.image))
+    # It is a voter again, and what it stores from now on it acknowledges.
+    log = disk.partitions.find("t", 0).replica.log
+    append(log)
+    end = log.end_offset
+    flush = log.begin_flush()
+    assert flush is not None
+    flush.run()
+    log.end_flush(flush)
+    disk.crash()
+    again = Disk(tmp_path)
+    await until(lambda: again.replica.is_ready, "a leader")
+    await again.store.settled(again.metadata_log.end_offset)
+    assert again.partitions.find("t", 0).replica.log.end_offset == end
     again.crash()
 
 

@@ -77,6 +77,7 @@ class World:
         self.submitted: list[Command] = []
         self.failure: RefusedError | None = None
         self.on_submit: Callable[[Command], None] = lambda _: None
+        self.on_fresh: Callable[[], None] = lambda: None
         self.hosted: dict[tuple[str, int], FakeReplica] = {}
         self.alive = set(ids(*range(1, brokers + 1)))
         self.leaders = Leaders()
@@ -126,6 +127,11 @@ class World:
         self.submitted.append(command)
         self.apply(command)
         self.on_submit(command)
+
+    async def fresh(self) -> Image:
+        await asyncio.sleep(0)
+        self.on_fresh()
+        return self.image
 
     # as the partitions
 
@@ -290,6 +296,44 @@ async def test_a_wish_that_changed_while_another_was_waited_for_is_followed_as_i
     await world.steward._step_partitions()
     assert not world.image.topics["t"].partitions[1].moving
     assert world.changes == []
+
+
+async def test_a_wish_that_was_reached_before_this_leader_led_is_not_followed_again() -> None:
+    world = World(4)
+    world.create([1, 2, 3])
+    world.move(0, 1, 2, 4)
+    # Here this wish is the last that is known. In truth it was called off, and is over by now:
+    # broker 4 has no log any more, and must not become a voter.
+
+    def catch_up() -> None:
+        world.move(0, 1, 2, 3)
+        world.apply(
+            ReportReplicas(
+                topic_id=TOPIC_ID, partition=PartitionIndex(0), wish=2, voters=ids(1, 2, 3)
+            )
+        )
+        world.on_fresh = lambda: None
+
+    world.on_fresh = catch_up
+    await world.steward._step_partitions()
+    assert (world.changes, world.submitted) == ([], [])
+
+
+async def test_members_do_not_change_in_an_epoch_that_began_after_the_image_was_fresh() -> None:
+    world = World(4)
+    world.create([1, 2, 3])
+    world.move(0, 1, 2, 4)
+    replica = world.hosted["t", 0]
+
+    def elect_again() -> None:
+        replica.epoch = Epoch(replica.epoch + 1)
+        world.on_fresh = lambda: None
+
+    world.on_fresh = elect_again
+    await world.steward._step_partitions()
+    assert world.changes == []
+    await world.steward._step_partitions()
+    assert world.changes == [Members(ids(1, 2, 3), ids(4))]
 
 
 async def test_a_deleted_topic_is_passed_over() -> None:

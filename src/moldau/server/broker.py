@@ -331,7 +331,7 @@ class BrokerServer:
         if self._broker_id in image.removed_brokers:
             self._on_removed()
         before = self._partitions.topic_names
-        self._partitions.forget_logs(gone)
+        self._partitions.forget_logs(gone, image)
         await self._partitions.reconcile_gently(image)
         self._announcements.only(image)
         deleted = before - self._partitions.topic_names

@@ -345,13 +345,21 @@ class Partitions:
             self.on_leadership(hosted.replica)
         self._drop_log(topic.name, topic.topic_id, index)
 
-    def forget_logs(self, gone: Iterable[tuple[str, TopicId, PartitionIndex]]) -> None:
-        """Delete logs that a start found no longer wanted, before anything is opened."""
+    def forget_logs(
+        self, gone: Iterable[tuple[str, TopicId, PartitionIndex]], image: Image
+    ) -> None:
+        """Delete logs that a start found no longer wanted, before anything is opened.
+
+        Not what has come back since by `image`: a start hears again of moves of long ago, and the
+        log that is here now is that of a voter, who has promised to keep it.
+        """
         with self._flusher.fencing():
             for name, topic_id, index in gone:
-                hosted = self._hosted.get((name, index))
-                if hosted is None or hosted.replica.topic_id != topic_id:
-                    self._drop_log(name, topic_id, index)
+                topic = image.topic_by_id(topic_id)
+                if topic is None or self._broker not in topic.partitions[index].replicas:
+                    hosted = self._hosted.get((name, index))
+                    if hosted is None or hosted.replica.topic_id != topic_id:
+                        self._drop_log(name, topic_id, index)
 
     async def wait_led(self) -> None:
         """At start: until those that this broker leads alone are led, but not for long."""

@@ -8,14 +8,14 @@ also submits what is due: moves off brokers that leave, more replicas of interna
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 
 from moldau.metadata.commands import ReportReplicas
 from moldau.metadata.leader_balance import balance_leaders
 from moldau.metadata.upkeep import due_commands
 from moldau.metadata.voters import next_members, wished_members
 from moldau.model.errors import RefusedError
-from moldau.model.ids import BrokerId, PartitionIndex, TopicId
+from moldau.model.ids import BrokerId, Epoch, PartitionIndex, TopicId
 from moldau.raft.errors import RaftRefusal
 from moldau.raft.membership import Members
 from moldau.replica.driver import Driver
@@ -101,19 +101,33 @@ class Steward:
     # ---- partitions
 
     async def _step_partitions(self) -> None:
+        moving = list(self._moving_here())
+        if not moving:
+            return
+        # An image that lags shows a wish that was reached long ago, and brokers that have dropped
+        # their log since: following it would make them voters again. From here on only this leader
+        # can reach a wish, so an image that is fresh now is fresh enough.
+        await self._metadata.fresh()
+        for topic_id, index, epoch in moving:
+            await self._step_partition(topic_id, index, epoch)
+
+    def _moving_here(self) -> Iterator[tuple[TopicId, PartitionIndex, Epoch]]:
+        """What moves and is led here, with the epoch of that."""
         for topic in self._metadata.image.topics.values():
             for partition in topic.partitions:
                 if partition.moving:
-                    await self._step_partition(topic.topic_id, partition.index)
+                    hosted = self._partitions.get(topic.name, partition.index)
+                    if hosted is not None and hosted.replica.is_ready:
+                        yield topic.topic_id, partition.index, hosted.replica.epoch
 
-    async def _step_partition(self, topic_id: TopicId, index: PartitionIndex) -> None:
+    async def _step_partition(self, topic_id: TopicId, index: PartitionIndex, epoch: Epoch) -> None:
         # Looked up anew: the wish may have changed while another partition was waited for.
         topic = self._metadata.image.topic_by_id(topic_id)
         if topic is None or not topic.partitions[index].moving:
             return
         partition = topic.partitions[index]
         hosted = self._partitions.get(topic.name, index)
-        if hosted is None or not hosted.replica.is_ready:
+        if hosted is None or not hosted.replica.is_ready or hosted.replica.epoch != epoch:
             return
         replica = hosted.replica
         wish = Members(tuple(sorted(partition.target)))
