@@ -1,27 +1,17 @@
 """Transactions over the wire, at every version: as clients of any age speak it."""
 
 import uuid
-from typing import NamedTuple
 
 import pytest
+from transaction_client import LOADING, RISING, Client, Producer
 
 from moldau.client.kafka.connection import KafkaConnection
 from moldau.model.errors import ErrorCode
-from moldau.model.ids import Offset, ProducerEpoch, ProducerId, TimestampMs
-from moldau.records.batch import read_header
-from moldau.records.record import Record, build_batch, read_records
 from moldau.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
-from moldau.wire.messages.add_partitions_to_txn import (
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse,
-    AddPartitionsToTxnTopic,
-)
 from moldau.wire.messages.describe_transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
 )
-from moldau.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
-from moldau.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from moldau.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from moldau.wire.messages.list_transactions import (
     ListTransactionsRequest,
@@ -31,12 +21,6 @@ from moldau.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestTopic,
     OffsetFetchResponse,
-)
-from moldau.wire.messages.produce import (
-    ProducePartition,
-    ProduceRequest,
-    ProduceResponse,
-    ProduceTopic,
 )
 from moldau.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
@@ -52,119 +36,6 @@ from moldau.wire.messages.write_txn_markers import (
 )
 
 pytestmark = pytest.mark.system
-
-READ_COMMITTED = 1
-LOADING = (
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-    ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_COORDINATOR,
-)
-RISING = 5
-
-
-class Producer(NamedTuple):
-    name: str
-    id: int
-    epoch: int
-
-
-class Client:
-    """A producer of one connection; says each request at the version that a test wants."""
-
-    def __init__(self, connection: KafkaConnection, topic: str) -> None:
-        self.connection = connection
-        self.topic = topic
-
-    def init(self, name: str, version: int = 5, timeout_ms: int = 60_000) -> Producer:
-        request = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=timeout_ms)
-        while True:
-            found = self.connection.ask(request, InitProducerIdResponse, version)
-            if found.error_code != ErrorCode.CONCURRENT_TRANSACTIONS:
-                break
-        assert found.error_code == 0
-        return Producer(name, found.producer_id, found.producer_epoch)
-
-    def add(self, producer: Producer, version: int = 3, topic: str | None = None) -> int:
-        request = AddPartitionsToTxnRequest(
-            v3_and_below_transactional_id=producer.name,
-            v3_and_below_producer_id=producer.id,
-            v3_and_below_producer_epoch=producer.epoch,
-            v3_and_below_topics=[AddPartitionsToTxnTopic(name=topic or self.topic, partitions=[0])],
-        )
-        answer = self.connection.ask(request, AddPartitionsToTxnResponse, version)
-        (result,) = answer.results_by_topic_v3_and_below
-        return result.results_by_partition[0].partition_error_code
-
-    def produce(self, producer: Producer, value: bytes, sequence: int = 0, version: int = 9) -> int:
-        batch = build_batch(
-            [Record(Offset(0), TimestampMs(1), None, value, [])],
-            producer_id=ProducerId(producer.id),
-            producer_epoch=ProducerEpoch(producer.epoch),
-            base_sequence=sequence,
-            transactional=True,
-        )
-        request = ProduceRequest(
-            transactional_id=producer.name,
-            acks=-1,
-            timeout_ms=10_000,
-            topics=[
-                ProduceTopic(name=self.topic, partitions=[ProducePartition(index=0, records=batch)])
-            ],
-        )
-        response = self.connection.ask(request, ProduceResponse, version)
-        return response.topics[0].partitions[0].error_code
-
-    def end(self, producer: Producer, *, commit: bool = True, version: int = 4) -> EndTxnResponse:
-        request = EndTxnRequest(
-            transactional_id=producer.name,
-            producer_id=producer.id,
-            producer_epoch=producer.epoch,
-            committed=commit,
-        )
-        while True:
-            answer = self.connection.ask(request, EndTxnResponse, version)
-            if answer.error_code != ErrorCode.CONCURRENT_TRANSACTIONS:
-                return answer
-
-    def committed(self) -> list[bytes]:
-        """What one who reads committed sees: without the aborted, as clients do it."""
-        data, aborted, offset = b"", set(), 0
-        while True:
-            wanted = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
-            request = FetchRequest(
-                max_wait_ms=10,
-                min_bytes=1,
-                isolation_level=READ_COMMITTED,
-                topics=[FetchTopic(topic=self.topic, partitions=[wanted])],
-            )
-            answer = self.connection.ask(request, FetchResponse, 12).topics[0].partitions[0]
-            assert answer.error_code == 0
-            if not answer.records:
-                return _visible(data, sorted(aborted))
-            data += bytes(answer.records)
-            for each in answer.aborted_transactions or ():
-                aborted.add((each.first_offset, each.producer_id))
-            position = 0
-            while position < len(answer.records):
-                header = read_header(answer.records, position)
-                offset, position = header.next_offset, position + header.size
-
-
-def _visible(data: bytes, aborted: list[tuple[int, int]]) -> list[bytes]:
-    values: list[bytes] = []
-    dropping: set[int] = set()
-    position = 0
-    while position < len(data):
-        header = read_header(data, position)
-        batch = data[position : position + header.size]
-        position += header.size
-        while aborted and aborted[0][0] <= header.base_offset:
-            dropping.add(aborted.pop(0)[1])
-        if header.is_control:
-            dropping.discard(header.producer_id)
-        elif not header.is_transactional or header.producer_id not in dropping:
-            values += [record.value or b"" for record in read_records(batch)]
-    return values
 
 
 @pytest.fixture
