@@ -16,7 +16,7 @@ from replica_brokers import (
     write,
 )
 
-from moldau.model.errors import ErrorCode, RefusedError
+from moldau.model.errors import DiskFullError, ErrorCode, RefusedError
 from moldau.model.flush import FlushPolicy
 from moldau.model.ids import BrokerId, Offset, ProducerId
 from moldau.raft.membership import Members
@@ -192,6 +192,30 @@ async def test_a_snapshot_brings_the_producers_to_who_fell_behind_the_start(
         again, _ = await write(late.replica, make_batch(b"5", producer=4, sequence=5))
         assert again.base_offset == 5
         assert remembered(late.replica, 5) == [(0, 6)]
+
+
+async def test_a_follower_knows_the_producer_of_what_it_stored_before_its_disk_was_full() -> None:
+    async with ReplicaCluster(3) as cluster:
+        cluster.add_group()
+        leader = await cluster.lead(1)
+        await cluster.alike()
+        log = cluster.at(2).replica.log
+        store = log.append_control
+        refused: list[object] = []
+
+        def refuse_once(*arguments: object) -> None:
+            if not refused:
+                refused.append(arguments)
+                raise DiskFullError("no room")
+            store(*arguments)  # type: ignore[arg-type]
+
+        log.append_control = refuse_once  # type: ignore[method-assign]
+        # One message brings both, and only the first of them finds room.
+        propose(leader.replica, make_batch(b"a", producer=PRODUCER, sequence=0))
+        leader.replica.trim(Offset(0), lambda _: None)
+        await cluster.alike()
+        assert len(refused) == 1
+        assert remembered(cluster.at(2).replica) == [(0, 0)]
 
 
 async def test_a_snapshot_says_nothing_of_what_comes_after_its_offset() -> None:

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Final, assert_never
 
 from moldau.log.interface import ControlKind
-from moldau.model.errors import ErrorCode, RefusedError
+from moldau.model.errors import DiskFullError, ErrorCode, RefusedError
 from moldau.model.ids import NO_EPOCH, BrokerId, Offset, RaftIndex
 from moldau.net.peers.frames import FRAME_BYTES_MAX
 from moldau.raft import events as e
@@ -13,11 +13,19 @@ from moldau.raft.errors import RaftError
 from moldau.raft.events import Effect, Event, RareEffect, Role
 from moldau.raft.membership import NO_BROKER, encode_members
 from moldau.raft.messages import Snapshot
+from moldau.records.batch import BatchHeader
 from moldau.replica.flusher import Flusher
 from moldau.replica.group import Group
 from moldau.replica.markers import read_markers
 from moldau.replica.peer import Peer
-from moldau.replica.peer_codec import ControlPart, encode_append, encode_message, encode_snapshot
+from moldau.replica.peer_codec import (
+    BatchRun,
+    ControlPart,
+    Parcel,
+    encode_append,
+    encode_message,
+    encode_snapshot,
+)
 from moldau.replica.vote_writer import VoteWriter
 
 log = logging.getLogger(__name__)
@@ -104,8 +112,13 @@ class Effects:
         parcel = group.at_hand
         if parcel is None:
             raise RaftError("entries are to be stored that nobody sent")
+        end = group.log.end_offset
         try:
             size, headers = group.view.store(parcel.parts, start)
+        except DiskFullError:
+            # The part that went in stays in the log, and nobody sends it a second time.
+            self._tell_stored(group, parcel, _between(parcel, end, group.log.end_offset))
+            raise
         finally:
             # A part may be in the log even if the disk was full for the rest.
             self.flush_later(group, 0)
@@ -113,6 +126,9 @@ class Effects:
                 if isinstance(part, ControlPart):
                     group.has_controls = True
         group.flush_handle.unflushed_bytes += size
+        self._tell_stored(group, parcel, headers)
+
+    def _tell_stored(self, group: Group, parcel: Parcel, headers: list[BatchHeader]) -> None:
         if headers:
             markers = read_markers(parcel.parts)
             group.news.append(partial(group.owner.on_stored, group, headers, markers))
@@ -237,3 +253,14 @@ class Effects:
         peer.flush()
         peer.post_bulk([data], len(data))
         return None, len(data)
+
+
+def _between(parcel: Parcel, start: Offset, end: Offset) -> list[BatchHeader]:
+    """The batches of a message that are at these offsets."""
+    return [
+        header
+        for part in parcel.parts
+        if isinstance(part, BatchRun)
+        for header in part.headers
+        if start <= header.base_offset < end
+    ]
