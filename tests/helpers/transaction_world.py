@@ -13,6 +13,7 @@ from moldau.metadata.leaders import NO_LEADER, Leader
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId, Epoch, PartitionIndex, ProducerId, TopicPartition
 from moldau.records.control import EndMarker
+from moldau.replica.producers import ProducerTable
 from moldau.service.markers import WRITE_MARKERS_METHOD, MarkerSender, MarkerWriter
 from moldau.service.partitions import Hosted, Partitions
 from moldau.service.topics import TopicService
@@ -38,6 +39,7 @@ class DataReplica:
         self.holds = False
         self.held: list[Callable[[ErrorCode], None]] = []
         self.refusal: RefusedError | None = None
+        self.producers = ProducerTable()
 
     def write_marker(
         self,

@@ -10,7 +10,9 @@ from transaction_world import ME, OTHER, TransactionWorld, tp
 from moldau.groups.events import OffsetToCommit
 from moldau.metadata.image import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from moldau.model.errors import ErrorCode, RefusedError
-from moldau.model.ids import BrokerId, Offset, TimestampMs
+from moldau.model.ids import BrokerId, Offset, ProducerEpoch, ProducerId, TimestampMs
+from moldau.records.batch import read_header
+from moldau.records.record import Record, build_batch
 from moldau.service.coordination import java_hash
 from moldau.service.markers import WRITE_MARKERS_METHOD, Marking
 from moldau.service.transactions import ADMIT_METHOD
@@ -320,10 +322,26 @@ async def test_offsets_wait_for_a_coordinator_of_the_transaction_that_is_not_the
 
 async def test_an_administrator_ends_what_no_coordinator_knows() -> None:
     world = await TransactionWorld().ready()
-    assert await world.service.abort_hanging(A, 7, 3, 2) is NONE
-    assert world.replica(A).markers == [(7, 3, False, 2, 0)]
+    replica = world.replica(A)
+    who = (ProducerId(7), ProducerEpoch(3))
+    assert await world.service.abort_hanging(A, *who) is NONE
+    assert replica.markers == []
+    batch = build_batch(
+        [Record(Offset(0), TimestampMs(1), None, b"hangs", [])],
+        producer_id=who[0],
+        producer_epoch=who[1],
+        base_sequence=0,
+        transactional=True,
+    )
+    replica.producers.appended(read_header(batch), TimestampMs(1))
+    # An epoch that nobody has would lock its owner out, and its coordinator.
+    later = ProducerEpoch(4)
+    code = await world.service.abort_hanging(A, who[0], later)
+    assert code is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert await world.service.abort_hanging(A, *who) is NONE
+    assert replica.markers == [(7, 3, False, 0, 0)]
     world.leaders["t", 1] = OTHER
-    assert await world.service.abort_hanging(B, 7, 3, 2) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert await world.service.abort_hanging(B, *who) is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 # ---- offsets of groups

@@ -42,8 +42,7 @@ _CALL_SECONDS_MAX: Final = 6.0
 _WRITE_SECONDS_MAX: Final = 3.0
 _NUMBERS_REMEMBERED_MAX: Final = 50_000
 
-NO_COORDINATOR: Final = -1
-"""In place of a partition of the state: an administrator asks, not a coordinator."""
+_NO_COORDINATOR: Final = -1
 
 Settled = Callable[[ErrorCode], None]
 Report = Callable[[bool, frozenset[TopicPartition]], None]
@@ -110,9 +109,44 @@ class MarkerWriter:
                 log.warning("the end of a transaction is refused by %s: %s", partition, error)
             settled(error.code)
 
+    def abort_hanging(
+        self,
+        partition: TopicPartition,
+        producer_id: ProducerId,
+        producer_epoch: ProducerEpoch,
+        settled: Settled,
+    ) -> None:
+        """End what is open in a partition and known to no coordinator, as an administrator asks.
+
+        Nothing but that: a marker of an epoch that nobody has, or that claims a later coordinator,
+        would lock the true ones out.
+        """
+        try:
+            replica = self._partitions.lead(*partition).replica
+            state = replica.producers.get(producer_id)
+            if state is not None and state.epoch != producer_epoch:
+                raise RefusedError(
+                    ErrorCode.INVALID_PRODUCER_EPOCH,
+                    f"producer {producer_id} has epoch {state.epoch}, not {producer_epoch}",
+                )
+            if state is None or not replica.producers.is_open(producer_id, producer_epoch):
+                settled(ErrorCode.NONE)
+                return
+            marking = Marking(
+                coordinator=_NO_COORDINATOR,
+                coordinator_epoch=max(state.coordinator_epoch, 0),
+                number=0,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                is_commit=False,
+                transaction_version=0,
+                partitions=(partition,),
+            )
+            self._write(marking, partition, settled)
+        except RefusedError as error:
+            settled(error.code)
+
     def _check_number(self, marking: Marking, partition: TopicPartition) -> None:
-        if marking.coordinator == NO_COORDINATOR:
-            return
         key = (partition, marking.producer_id)
         asked = (marking.coordinator_epoch, marking.number)
         last = self._numbers.pop(key, None)

@@ -29,7 +29,7 @@ from moldau.model.ids import (
 from moldau.service.coordination import Coordination, java_hash
 from moldau.service.coordinators import CoordinatorReplica, PartitionCoordinator
 from moldau.service.groups import GroupService
-from moldau.service.markers import NO_COORDINATOR, Caller, MarkerSender, Marking
+from moldau.service.markers import Caller, MarkerSender, Marking
 from moldau.service.partitions import Hosted, Partitions
 from moldau.service.topics import TopicService
 from moldau.transactions.coordinator import Coordinator
@@ -452,11 +452,7 @@ class TransactionService(Coordination[TransactionCoordinator]):
         return topic is not None and 0 <= partition.partition < len(topic.partitions)
 
     async def abort_hanging(
-        self,
-        partition: TopicPartition,
-        producer_id: int,
-        producer_epoch: int,
-        coordinator_epoch: int,
+        self, partition: TopicPartition, producer_id: ProducerId, producer_epoch: ProducerEpoch
     ) -> ErrorCode:
         """End a transaction that is open in a partition and that no coordinator knows any more."""
         done: asyncio.Future[ErrorCode] = self._loop.create_future()
@@ -465,17 +461,7 @@ class TransactionService(Coordination[TransactionCoordinator]):
             if not done.done():
                 done.set_result(code)
 
-        marking = Marking(
-            coordinator=NO_COORDINATOR,
-            coordinator_epoch=coordinator_epoch,
-            number=0,
-            producer_id=producer_id,
-            producer_epoch=producer_epoch,
-            is_commit=False,
-            transaction_version=0,
-            partitions=(partition,),
-        )
-        self._markers.writer.write(marking, partition, settled)
+        self._markers.writer.abort_hanging(partition, producer_id, producer_epoch, settled)
         return await done
 
     # ---- reads

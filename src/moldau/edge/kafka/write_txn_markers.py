@@ -7,7 +7,7 @@ import asyncio
 
 from moldau.edge.kafka.api import Api, Call
 from moldau.model.errors import ErrorCode
-from moldau.model.ids import PartitionIndex, TopicPartition
+from moldau.model.ids import PartitionIndex, ProducerEpoch, ProducerId, TopicPartition
 from moldau.wire.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerPartitionResult,
@@ -37,7 +37,7 @@ async def _write(call: Call, marker: WritableTxnMarker) -> WritableTxnMarkerResu
         codes = await asyncio.gather(
             *(
                 call.broker.transactions.abort_hanging(
-                    place, marker.producer_id, marker.producer_epoch, marker.coordinator_epoch
+                    place, ProducerId(marker.producer_id), ProducerEpoch(marker.producer_epoch)
                 )
                 for place in places
             )
