@@ -79,7 +79,7 @@ def _split_run(run: BatchRun, log: PartitionLog) -> tuple[BatchRun, RaftIndex | 
         if index >= log.end_index:
             break
         end = RaftIndex(index + header.last_offset_delta + 1)
-        cut = _cut_of(header, index, end, log) if is_filler(header) else None
+        cut = cut_of(header, index, end, log) if is_filler(header) else None
         if cut is not None:
             halves = split_empty(header, Offset(header.base_offset + cut - index))
             data = b"".join((run.data[:position], *halves, run.data[position + header.size :]))
@@ -90,7 +90,7 @@ def _split_run(run: BatchRun, log: PartitionLog) -> tuple[BatchRun, RaftIndex | 
     return run, None
 
 
-def _cut_of(
+def cut_of(
     header: BatchHeader, index: RaftIndex, end: RaftIndex, log: PartitionLog
 ) -> RaftIndex | None:
     """First index inside of a filler from which on this log has something else, or nothing."""

@@ -6,9 +6,11 @@ from typing import NamedTuple
 from moldau.log.disk import read_slice
 from moldau.log.interface import ControlEntry, ControlKind, PartitionLog
 from moldau.model.ids import RaftIndex
+from moldau.model.slices import Chunk, FileSlice
 from moldau.raft.membership import decode_members
 from moldau.raft.messages import Entry
 from moldau.records.batch import BatchHeader
+from moldau.replica.fillers import trim_front
 from moldau.testing.logs import headers_of
 
 CONTROL_BYTES = 32
@@ -79,7 +81,13 @@ def read_items(log: PartitionLog, start: RaftIndex, bytes_max: int) -> list[Item
         offset = max(log.offset_of(index), log.start_offset)
         limit = controls[place].offset if place < len(controls) else log.end_offset
         read = log.read(offset, max(1, bytes_max - size), limit)
-        for item in batch_items(index, read_slice(read.data)):
+        pieces: list[Chunk] = [read.data]
+        if index == start and read.first_offset < log.offset_of(index):
+            pieces, _ = trim_front(read, log.offset_of(index))
+        data = b"".join(
+            read_slice(piece) if isinstance(piece, FileSlice) else piece for piece in pieces
+        )
+        for item in batch_items(index, data):
             items.append(item)
             index = item.entry.end
         size += read.size

@@ -191,6 +191,7 @@ class SimBroker(BrokerDisk):
             peer.incarnation = parcel.incarnation
             peer.confirmed = NO_EPOCH
             self.handle(e.PeerFound(parcel.source))
+        parcel = self.world.prepare(self, parcel)
         message, core = parcel.message, process.core
         if isinstance(message, Heartbeat):
             follows = core.leader == parcel.source and core.epoch == message.epoch

@@ -38,7 +38,7 @@ class BrokerDisk:
         log = self.storage.log
         view = GroupLog(log, self.world.initial)
         self.shadow = Shadow(view.start_index)
-        self.shadow.add(read_items(log, view.start_index, 1 << 60))
+        self.shadow.add(self.world.originals(read_items(log, view.start_index, 1 << 60)))
         self.world.checker.recovered(self.id, old, self.shadow, promised)
         self.promised = log.flushed_index
 
@@ -53,8 +53,9 @@ class BrokerDisk:
         self._write_through(items)
 
     def _write_through(self, items: list[Item]) -> None:
-        self.world.checker.wrote(self.id, items, self.storage.log.last_epoch)
-        self.shadow.add(items)
+        originals = self.world.originals(items)
+        self.world.checker.wrote(self.id, originals, self.storage.log.last_epoch)
+        self.shadow.add(originals)
         write_items(self.storage.log, items)
 
     def _write_control(self, kind: ControlKind, epoch: Epoch, members: Members | None) -> None:

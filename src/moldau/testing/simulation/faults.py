@@ -9,6 +9,7 @@ from moldau.raft.errors import RaftRefusal
 from moldau.raft.events import Event, MembersAsked, ReadAsked, Role, TransferAsked
 from moldau.raft.membership import Members
 from moldau.testing.simulation.broker import SimBroker
+from moldau.testing.simulation.compaction import COMPACT_MS, clean
 
 if TYPE_CHECKING:
     from moldau.testing.simulation.world import World
@@ -42,6 +43,8 @@ class Actor:
             (rates.transfer_ms, self._transfer),
             (rates.members_ms, self._change_members),
         ]
+        if self.world.compacts:
+            deeds.append((COMPACT_MS, self._compact))
         for mean_ms, deed in deeds:
             if mean_ms:
                 self._again(mean_ms, deed)
@@ -131,6 +134,15 @@ class Actor:
         offset = Offset(self.rng.randint(log.start_offset, end))
         self.world.on_disk(broker, lambda _: log.delete_before(offset))
         self.world.count("retentions")
+
+    def _compact(self) -> None:
+        broker = self._any()
+        if broker.process is not None:
+            self.world.on_disk(broker, self._clean)
+
+    def _clean(self, broker: SimBroker) -> None:
+        if clean(broker, self.world.now):
+            self.world.count("cleanings")
 
     # ---- faults
 

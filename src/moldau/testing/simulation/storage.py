@@ -87,8 +87,8 @@ class Storage(Protocol):
 class MemoryStorage:
     """Fast: a list that forgets its tail."""
 
-    def __init__(self) -> None:
-        self.log = MemoryLog()
+    def __init__(self, config: LogConfig | None = None) -> None:
+        self.log = MemoryLog(config)
         self._vote = (NO_EPOCH, NO_BROKER)
         self.keeps_unflushed = True
         """Whether a power cut may leave some of what was not flushed."""
@@ -123,7 +123,8 @@ class MemoryStorage:
 class DiskStorage:
     """The product's log and vote journal on the simulated disk."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: LogConfig | None = None) -> None:
+        self._config = config or _CONFIG
         self.disk = SimDisk()
         self.log: DiskLog
         self._open()
@@ -148,7 +149,7 @@ class DiskStorage:
             self._open()
 
     def _open(self) -> None:
-        self.log = open_disk_log(self.disk, _LOG_PATH, _CONFIG)
+        self.log = open_disk_log(self.disk, _LOG_PATH, self._config)
         self._votes = VoteJournal.open(self.disk, _VOTES_PATH)
 
     def fail_next_flush(self) -> None:

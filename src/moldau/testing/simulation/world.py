@@ -11,7 +11,7 @@ import heapq
 import random
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from moldau.model.errors import StorageError
@@ -32,6 +32,8 @@ from moldau.testing.simdisk import SimCrash
 from moldau.testing.simulation.adapter import Item
 from moldau.testing.simulation.broker import SimBroker
 from moldau.testing.simulation.checks import Checker, Violation
+from moldau.testing.simulation.compaction import CONFIG as COMPACTED
+from moldau.testing.simulation.compaction import KEYS, check_values, originals, split_parcel
 from moldau.testing.simulation.faults import Actor
 from moldau.testing.simulation.network import Network, Parcel
 from moldau.testing.simulation.rates import Rates
@@ -63,9 +65,15 @@ class World:
         raft_config: RaftConfig = RAFT_CONFIG,
         acts: bool = True,
         records_max: int = 5,
+        compacts: bool = False,
     ) -> None:
-        """acts False: nothing happens unless somebody outside does it, not even the start."""
+        """acts False: nothing happens unless somebody outside does it, not even the start.
+
+        compacts: records have keys, and each broker cleans its log now and then.
+        """
         self.seed = seed
+        self.compacts = compacts
+        config = COMPACTED if compacts else None
         draw = random.Random(f"{seed}/rates")
         self.rates = rates or Rates.draw(draw)
         count = brokers or draw.choice((3, 3, 3, 4, 5))
@@ -89,7 +97,7 @@ class World:
         self.initial = Members(tuple(BrokerId(n) for n in range(1, voter_count + 1)))
         self.brokers: dict[BrokerId, SimBroker] = {}
         for number in range(1, count + 1):
-            storage: Storage = MemoryStorage() if kind == "memory" else DiskStorage()
+            storage: Storage = MemoryStorage(config) if kind == "memory" else DiskStorage(config)
             broker_id = BrokerId(number)
             self.brokers[broker_id] = broker_class(self, broker_id, storage)
         self.acks = 0
@@ -168,6 +176,10 @@ class World:
         self._run_until(lambda: self.acks >= target, "no proposal was acknowledged")
         self.actor.stop_proposing()
         self._run_until(self._is_level, "the members did not all learn all that is committed")
+        if self.compacts:
+            for broker in self.brokers.values():
+                if broker.process is not None:
+                    check_values(broker, self.checker)
 
     def _run_until(self, is_done: Callable[[], bool], failure: str) -> None:
         limit = self.now + SETTLE_MS
@@ -250,6 +262,7 @@ class World:
             self._records_max,
             broker.storage.log.end_offset,
             process.core.epoch,
+            keys=KEYS if self.compacts else 0,
         )
         return broker.propose(data, number)
 
@@ -258,6 +271,16 @@ class World:
         self.checker.acked(number, start)
         if self.notes is not None:
             self.notes.append(f"proposal {number} acknowledged")
+
+    # ---- compaction
+
+    def originals(self, items: Sequence[Item]) -> Sequence[Item]:
+        """What entries were before anybody cleaned them."""
+        return originals(self.checker, items) if self.compacts else items
+
+    def prepare(self, broker: SimBroker, parcel: Parcel) -> Parcel:
+        """What a receiver does to a message before its core sees it."""
+        return split_parcel(parcel, broker.storage.log) if self.compacts else parcel
 
     # ---- watching
 
@@ -274,13 +297,26 @@ class World:
 
 
 def make_proposal(
-    number: int, rng: random.Random, records_max: int, base: Offset, epoch: Epoch
+    number: int,
+    rng: random.Random,
+    records_max: int,
+    base: Offset,
+    epoch: Epoch,
+    *,
+    keys: int = 0,
 ) -> bytes:
     """A batch of a few records; its producer id is the number of the proposal."""
     count = 1 if rng.random() < 0.7 else rng.randint(1, records_max)
     value = b"v" * rng.choice((0, 3, 100))
     records = [
-        Record(Offset(base + i), TimestampMs(1000 + number), None, value, []) for i in range(count)
+        Record(
+            Offset(base + i),
+            TimestampMs(1000 + number),
+            b"%d" % rng.randrange(keys) if keys else None,
+            None if keys and rng.random() < 0.1 else value,
+            [],
+        )
+        for i in range(count)
     ]
     return build_batch(
         records,
