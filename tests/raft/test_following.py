@@ -166,6 +166,24 @@ def test_a_full_disk_takes_back_what_was_not_stored(make_node, make_append) -> N
     assert (node.core.end, node.core.commit, node.core.verified) == (1, 1, 1)
 
 
+def test_a_snapshot_for_which_there_is_no_room_says_nothing_of_the_old_log(
+    make_node, make_append
+) -> None:
+    node = follower(make_node, [1, 1, 2, 2])
+    node.receive(2, make_append(9, 2, 1, [], commit=2))
+    node.log.flushed_index = node.core.flushed = RaftIndex(3)
+    snapshot = Snapshot(Epoch(9), RaftIndex(7), Epoch(0), node.core.members)
+    node.core.step(0, e.Received(BrokerId(2), snapshot))
+    node.step(e.AppendFailed())
+    # Entries 2 and 3 are not known to be committed, nor is the last on the disk.
+    assert (node.core.end, node.core.commit, node.core.verified) == (4, 2, 2)
+    assert (node.core.flushed, node.core.last_epoch) == (3, 2)
+    node.receive(2, snapshot)
+    node.core.step(0, e.Received(BrokerId(2), make_append(9, 7, 0, [9], commit=8)))
+    node.step(e.AppendFailed())
+    assert (node.core.end, node.core.commit, node.core.verified) == (7, 7, 7)
+
+
 def test_a_lost_disk_costs_the_vote_until_it_is_restored(make_node, make_append) -> None:
     node = make_node(epoch=9, may_vote=False)
     node.receive(2, make_append(9, 0, -1, [1, 9], commit=2))

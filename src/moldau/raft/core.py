@@ -177,6 +177,11 @@ class RaftCore(Leadership):
         """The disk took nothing: be what the log is, and lead no longer without a no-op."""
         self.end = self.log.end_index
         self.last_epoch = self.log.last_epoch
+        start, commit, verified = self._before_reset
+        if self.log.start_index < start:
+            # The old log is still there, and of its entries the snapshot says nothing.
+            self.commit, self.verified = commit, verified
+            self.flushed = self.log.flushed_index
         # A commit that the failed step would have learned; nobody was told of it.
         self.commit = min(self.commit, self.end)
         self.verified = min(self.verified, self.end)

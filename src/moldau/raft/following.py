@@ -160,6 +160,7 @@ class Following(RaftState):
 
     def _reset(self, message: Snapshot) -> None:
         """Nothing of the old log is needed: all below the snapshot is committed elsewhere."""
+        self._before_reset = (message.start, self.commit, self.verified)
         self._emit(ResetLog(message.start))
         self.truncations += 1
         self.end = self.flushed = message.start

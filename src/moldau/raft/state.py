@@ -70,6 +70,8 @@ class RaftState:
         self.verified = RaftIndex(0)
         """Follower: below this, the log is known to be that of the leader of this epoch."""
         self._acked = RaftIndex(0)
+        self._before_reset = (RaftIndex(0), RaftIndex(0), RaftIndex(0))
+        """Start, and commit and verified before, of the last snapshot that replaced the log."""
         self._is_vote_durable = True
         self._held: list[Send] = []
         self._granted: dict[BrokerId, None] = {}
