@@ -4,11 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from moldau.groups import records as module
 from moldau.groups.records import (
     GroupRecord,
     OffsetRecord,
     StoredGroup,
     StoredMember,
+    _decode_as_written,
     decode,
     encode,
 )
@@ -208,3 +210,28 @@ def test_arbitrary_subscriptions_are_harmless(data):
 def test_a_subscription_with_a_hostile_count_is_refused():
     assert subscribed_topics(struct.pack(">hi", 0, 2**31 - 1)) is None
     assert subscribed_topics(struct.pack(">hih", 0, 1, -5)) is None
+
+
+@given(records, st.data())
+def test_the_fast_way_to_read_offsets_reads_what_the_careful_one_reads(record, data):
+    key, value = encode(record)
+    cuts = st.integers(0, len(key)), st.integers(0, len(value or b""))
+    key = key[: data.draw(cuts[0])] + data.draw(st.sampled_from([b"", b"\x00", b"\xff\xff"]))
+    value = (value or b"")[: data.draw(cuts[1])] + data.draw(st.sampled_from([b"", b"\x00"]))
+    fast = _decode_as_written(key, value)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_decode_as_written", lambda key, value: None)
+        try:
+            careful = decode(key, value)
+        except CorruptionError:
+            careful = None
+    assert fast is None or fast == careful
+
+
+def test_offsets_as_they_are_written_take_the_fast_way():
+    record = OffsetRecord(
+        group_id="gruppe-ü",
+        partition=TopicPartition("t", PartitionIndex(3)),
+        value=CommittedOffset(offset=Offset(5), metadata="m", commit_timestamp=TimestampMs(9)),
+    )
+    assert _decode_as_written(*encode(record)) == record

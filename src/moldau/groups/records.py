@@ -25,6 +25,10 @@ _OFFSET_VALUE_VERSION_WITH_EXPIRY: Final = 1
 _OFFSET_VALUE_VERSION_MAX: Final = 4
 _GROUP_VALUE_VERSION: Final = 3
 _GROUP_VALUE_VERSION_MAX: Final = 4
+_INT16: Final = struct.Struct(">h")
+_TWO_INT16: Final = struct.Struct(">hh")
+_OFFSET_HEAD: Final = struct.Struct(">hqih")
+"""Version, offset, leader epoch, and the size of the metadata."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +94,9 @@ def encode(record: GroupsRecord) -> tuple[bytes, bytes | None]:
 
 def decode(key: bytes, value: bytes | None) -> GroupsRecord | None:
     """The record, or None for a kind that is unknown here."""
+    plain = None if value is None else _decode_as_written(key, value)
+    if plain is not None:
+        return plain
     reader = Reader(key)
     version = reader.int16()
     if version in (0, _OFFSET_KEY_VERSION):
@@ -107,6 +114,42 @@ def decode(key: bytes, value: bytes | None) -> GroupsRecord | None:
     if version in consumer.KEYS:
         return consumer.decode(version, reader, value)
     return None
+
+
+def _decode_as_written(key: bytes, value: bytes) -> OffsetRecord | None:
+    """An offset in the versions that are written here, some times faster: a coordinator that
+    is elected reads hundreds of thousands. None for anything else: the careful way tells what."""
+    try:
+        kind, group_size = _TWO_INT16.unpack_from(key)
+        topic_start = 6 + group_size
+        (topic_size,) = _INT16.unpack_from(key, topic_start - 2)
+        version, offset, leader_epoch, metadata_size = _OFFSET_HEAD.unpack_from(value)
+        if (
+            kind != _OFFSET_KEY_VERSION
+            or version != _OFFSET_VALUE_VERSION
+            or min(group_size, topic_size, metadata_size) < 0
+            or len(key) != topic_start + topic_size + 4
+            or len(value) != _OFFSET_HEAD.size + metadata_size + 8
+        ):
+            return None
+        metadata_end = _OFFSET_HEAD.size + metadata_size
+        return OffsetRecord(
+            group_id=key[4 : topic_start - 2].decode(),
+            partition=TopicPartition(
+                key[topic_start : topic_start + topic_size].decode(),
+                PartitionIndex(int.from_bytes(key[-4:], "big", signed=True)),
+            ),
+            value=CommittedOffset(
+                offset=offset,
+                leader_epoch=leader_epoch,
+                metadata=value[_OFFSET_HEAD.size : metadata_end].decode(),
+                commit_timestamp=TimestampMs(
+                    int.from_bytes(value[metadata_end:], "big", signed=True)
+                ),
+            ),
+        )
+    except (struct.error, UnicodeDecodeError):
+        return None
 
 
 def _encode_offset(value: CommittedOffset) -> bytes:
