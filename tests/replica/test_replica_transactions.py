@@ -9,6 +9,7 @@ from replica_brokers import ReplicaCluster, make_batch, propose
 from moldau.log.interface import LogConfig
 from moldau.log.memory import MemoryLog
 from moldau.model.errors import DiskFullError, ErrorCode, RefusedError
+from moldau.model.flush import FlushPolicy
 from moldau.model.ids import Offset, ProducerEpoch, ProducerId, TimestampMs
 from moldau.records.batch import TRANSACTIONAL_BIT, read_header
 from moldau.records.control import EndMarker
@@ -17,6 +18,8 @@ from moldau.replica.replica import Proposal, Replica
 from moldau.testing.replicas import SetClock, lead_replica, make_driver, make_flusher
 
 PRODUCER = ProducerId(7)
+UNFLUSHED = LogConfig(flush=FlushPolicy.NEVER)
+"""No thread is at work when a test ends."""
 FIRST = ProducerEpoch(0)
 
 
@@ -58,14 +61,23 @@ async def end(
         return await done
 
 
-async def alone(log: MemoryLog | None = None) -> Replica:
-    flusher = make_flusher()
-    driver = make_driver(flusher)
-    return await lead_replica(log or MemoryLog(LogConfig()), flusher, driver=driver)
+class Machine:
+    """What replicas of one broker share."""
+
+    def __init__(self) -> None:
+        self.clock = SetClock(wall_ms=10_000)
+        self.flusher = make_flusher(self.clock)
+        self.driver = make_driver(self.flusher, clock=self.clock)
+
+    async def lead(self, log: MemoryLog | None = None) -> Replica:
+        return await lead_replica(
+            log or MemoryLog(UNFLUSHED), self.flusher, driver=self.driver, clock=self.clock
+        )
 
 
 async def test_a_marker_is_told_when_it_is_committed_and_moves_what_is_stable() -> None:
-    replica = await alone()
+    machine = Machine()
+    replica = await machine.lead(MemoryLog(LogConfig()))
     begin(replica, b"a", 0)
     begin(replica, b"b", 1)
     told: list[ErrorCode] = []
@@ -77,7 +89,8 @@ async def test_a_marker_is_told_when_it_is_committed_and_moves_what_is_stable() 
 
 
 async def test_a_repeated_marker_is_answered_when_the_first_is_committed() -> None:
-    replica = await alone()
+    machine = Machine()
+    replica = await machine.lead(MemoryLog(LogConfig()))
     begin(replica, b"a", 0)
     told: list[ErrorCode] = []
     for _ in range(3):
@@ -89,16 +102,19 @@ async def test_a_repeated_marker_is_answered_when_the_first_is_committed() -> No
 
 
 async def test_whoever_waits_for_a_marker_is_told_that_the_leader_fell() -> None:
-    replica = await alone()
+    machine = Machine()
+    replica = await machine.lead(MemoryLog(LogConfig()))
     begin(replica, b"a", 0)
     told: list[ErrorCode] = []
     replica.write_marker(PRODUCER, FIRST, EndMarker(True, 1), told.append)
     replica.end(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     assert told == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    machine.flusher.stop()
 
 
 async def test_a_refused_marker_leaves_the_log_as_it_is() -> None:
-    replica = await alone()
+    machine = Machine()
+    replica = await machine.lead()
     begin(replica, b"a", 0, epoch=3)
     with pytest.raises(RefusedError) as caught:
         await end(replica, epoch=2)
@@ -112,6 +128,8 @@ async def test_a_refused_marker_leaves_the_log_as_it_is() -> None:
 
 
 async def test_a_full_disk_refuses_a_marker_and_the_next_try_writes_it() -> None:
+    machine = Machine()
+
     class FullLog(MemoryLog):
         is_full = False
 
@@ -120,8 +138,8 @@ async def test_a_full_disk_refuses_a_marker_and_the_next_try_writes_it() -> None
                 raise DiskFullError("no room")
             super().append(*args)  # type: ignore[arg-type]
 
-    log = FullLog(LogConfig())
-    replica = await alone(log)
+    log = FullLog(UNFLUSHED)
+    replica = await machine.lead(log)
     begin(replica, b"a", 0)
     log.is_full = True
     with pytest.raises(RefusedError) as caught:
@@ -134,7 +152,8 @@ async def test_a_full_disk_refuses_a_marker_and_the_next_try_writes_it() -> None
 
 
 async def test_a_transactional_batch_needs_a_guard_and_its_own() -> None:
-    replica = await alone()
+    machine = Machine()
+    replica = await machine.lead()
     data = make_batch(b"v", producer=7, sequence=0)
     header = read_header(data)._replace(attributes=TRANSACTIONAL_BIT)
     with pytest.raises(RefusedError) as caught:
@@ -146,8 +165,25 @@ async def test_a_transactional_batch_needs_a_guard_and_its_own() -> None:
     assert caught.value.code is ErrorCode.INVALID_TXN_STATE
 
 
+async def test_neither_a_guard_nor_an_open_transaction_of_another_epoch_is_enough() -> None:
+    machine = Machine()
+    replica = await machine.lead()
+    begin(replica, b"a", 0)
+    data = make_batch(b"v", producer=7, sequence=0, epoch=1)
+    newer = read_header(data)._replace(attributes=TRANSACTIONAL_BIT)
+    with pytest.raises(RefusedError) as caught:
+        replica.propose(data, [newer])
+    assert caught.value.code is ErrorCode.INVALID_TXN_STATE
+    guard = replica.guard_for(newer)
+    with pytest.raises(RefusedError) as caught:
+        replica._guards.check(newer._replace(producer_epoch=ProducerEpoch(2)), guard)
+    assert caught.value.code is ErrorCode.INVALID_TXN_STATE
+    assert replica.propose(data, [newer], guard=guard).base_offset == 1
+
+
 async def test_a_batch_of_a_producer_beside_others_is_refused_wherever_it_stands() -> None:
-    replica = await alone()
+    machine = Machine()
+    replica = await machine.lead()
     plain, numbered = make_batch(b"p"), make_batch(b"n", producer=7, sequence=0)
     for data in (plain + numbered, numbered + plain):
         with pytest.raises(RefusedError) as caught:
@@ -157,7 +193,8 @@ async def test_a_batch_of_a_producer_beside_others_is_refused_wherever_it_stands
 
 
 async def test_a_guard_that_nobody_used_is_forgotten_with_its_producer() -> None:
-    replica = await alone()
+    machine = Machine()
+    replica = await machine.lead()
     header = read_header(make_batch(b"v", producer=7, sequence=0))
     guard = replica.guard_for(header._replace(attributes=TRANSACTIONAL_BIT))
     assert guard is not None
@@ -168,22 +205,21 @@ async def test_a_guard_that_nobody_used_is_forgotten_with_its_producer() -> None
 
 
 async def test_aborted_transactions_go_with_the_records_that_are_deleted() -> None:
-    clock = SetClock(wall_ms=10_000)
-    flusher = make_flusher(clock)
-    driver = make_driver(flusher, clock=clock)
-    log = MemoryLog(LogConfig(retention_ms=1_000))
-    replica = await lead_replica(log, flusher, driver=driver, clock=clock)
+    machine = Machine()
+    log = MemoryLog(LogConfig(retention_ms=1_000, flush=FlushPolicy.NEVER))
+    replica = await machine.lead(log)
     begin(replica, b"a", 0)
     assert await end(replica, commits=False) is ErrorCode.NONE
     assert len(replica.producers.aborted) == 1
-    clock.wall = TimestampMs(20_000)
-    assert replica.retain(clock.wall)
+    machine.clock.wall = TimestampMs(20_000)
+    assert replica.retain(machine.clock.wall)
     assert (log.start_offset, len(replica.producers.aborted)) == (2, 0)
     assert replica.last_stable_offset == 2
 
 
 async def test_an_open_transaction_holds_a_trimmed_log_at_its_start() -> None:
-    replica = await alone()
+    machine = Machine()
+    replica = await machine.lead()
     begin(replica, b"a", 0)
     propose(replica, make_batch(b"p"))
     await until(lambda: replica.high_watermark == 2, "the commit")
@@ -194,10 +230,9 @@ async def test_an_open_transaction_holds_a_trimmed_log_at_its_start() -> None:
 
 
 async def test_a_transaction_that_ended_in_a_part_that_is_gone_does_not_come_back() -> None:
-    flusher = make_flusher()
-    driver = make_driver(flusher)
-    log = MemoryLog(LogConfig())
-    replica = await lead_replica(log, flusher, driver=driver)
+    machine = Machine()
+    log = MemoryLog(UNFLUSHED)
+    replica = await machine.lead(log)
     begin(replica, b"a", 0)
     replica._save_snapshot()
     assert await end(replica) is ErrorCode.NONE
@@ -207,7 +242,7 @@ async def test_a_transaction_that_ended_in_a_part_that_is_gone_does_not_come_bac
     replica.end(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     log.delete_before(Offset(2))
     # The snapshot knows of the beginning only, and the log of neither.
-    again = await lead_replica(log, flusher, driver=driver)
+    again = await machine.lead(log)
     await until(lambda: again.high_watermark == 4, "the commit")
     assert (again.last_stable_offset, again.producers.open_first) == (3, 3)
     # Nor is it known which number it has reached: it may go on with any.
@@ -218,25 +253,39 @@ async def test_a_transaction_that_ended_in_a_part_that_is_gone_does_not_come_bac
 async def test_what_only_deleted_records_told_of_producers_is_known_after_a_restart(
     is_trimmed: bool,
 ) -> None:
-    clock = SetClock(wall_ms=10_000)
-    flusher = make_flusher(clock)
-    driver = make_driver(flusher, clock=clock)
-    log = MemoryLog(LogConfig(retention_ms=1_000))
-    replica = await lead_replica(log, flusher, driver=driver, clock=clock)
+    machine = Machine()
+    log = MemoryLog(LogConfig(retention_ms=1_000, flush=FlushPolicy.NEVER))
+    replica = await machine.lead(log)
     begin(replica, b"a", 0)
-    assert await end(replica, coordinator=4) is ErrorCode.NONE
-    clock.wall = TimestampMs(20_000)
+    assert await end(replica, commits=False, coordinator=4) is ErrorCode.NONE
+    machine.clock.wall = TimestampMs(20_000)
     if is_trimmed:
         told: list[ErrorCode] = []
         replica.trim(Offset(2), told.append)
         await until(lambda: bool(told), "the trim")
     else:
-        assert replica.retain(clock.wall)
+        assert replica.retain(machine.clock.wall)
+    assert len(replica.producers.aborted) == 0
     replica.end(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-    again = await lead_replica(log, flusher, driver=driver, clock=clock)
+    again = await machine.lead(log)
     state = again.producers.get(PRODUCER)
     assert state is not None
     assert (state.coordinator_epoch, state.batches[-1].last_sequence) == (4, 0)
+
+
+async def test_a_restart_lists_nothing_that_was_aborted_below_the_start() -> None:
+    machine = Machine()
+    log = MemoryLog(UNFLUSHED)
+    replica = await machine.lead(log)
+    for number in range(2):
+        begin(replica, b"a", number)
+        assert await end(replica, commits=False) is ErrorCode.NONE
+    replica._save_snapshot()
+    replica.end(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    # As a crash just after the deletion leaves it.
+    log.delete_before(Offset(2))
+    again = await machine.lead(log)
+    assert [span.first for span in again.producers.aborted.all()] == [2]
 
 
 # ---- several brokers

@@ -212,7 +212,9 @@ class World:
         if not self.leader.log.start_offset:
             return None
         known = self.leader.replica.producers.get(ProducerId(producer))
-        return known or ProducerState(ProducerEpoch(0), TimestampMs(0))
+        # A producer itself never goes back to an earlier epoch.
+        last = max((entry.epoch for entry in self.of(producer)), default=0)
+        return known or ProducerState(ProducerEpoch(last), TimestampMs(0))
 
     def epoch_of(self, producer: int) -> int:
         if (told := self.told(producer)) is not None:

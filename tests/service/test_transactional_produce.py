@@ -46,6 +46,7 @@ class Gate:
     def __init__(self) -> None:
         self.asked: list[tuple[str, int, int, list[TopicPartition], bool]] = []
         self.answers: list[asyncio.Future[ErrorCode]] = []
+        self.refusal: RefusedError | None = None
 
     async def admit(
         self,
@@ -58,6 +59,8 @@ class Gate:
     ) -> Mapping[TopicPartition, ErrorCode]:
         named = list(partitions)
         self.asked.append((transactional_id, producer_id, producer_epoch, named, adds))
+        if self.refusal is not None:
+            raise self.refusal
         answer: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
         self.answers.append(answer)
         return dict.fromkeys(named, await answer)
@@ -313,6 +316,26 @@ async def test_a_coordinator_that_never_answers_is_given_up(
             await asyncio.sleep(0.01)
         assert world.outcomes == [ErrorCode.NOT_ENOUGH_REPLICAS]
         assert world.service.waiting_count == 0
+
+
+async def test_a_coordinator_that_cannot_be_asked_is_as_one_that_refuses() -> None:
+    async with opened() as world:
+        world.gate.refusal = RefusedError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        world.write(0)
+        await settle()
+        assert world.outcomes == [ErrorCode.NOT_ENOUGH_REPLICAS]
+        assert world.service.waiting_count == 0
+
+
+async def test_a_newer_epoch_is_asked_about_though_the_older_has_a_transaction_open() -> None:
+    async with opened() as world:
+        world.write(0)
+        await world.answer()
+        world.write(0, epoch=1)
+        await settle()
+        assert (world.outcomes, len(world.gate.asked)) == ([0], 2)
+        await world.answer(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        assert world.outcomes[1:] == [ErrorCode.INVALID_PRODUCER_ID_MAPPING]
 
 
 async def test_a_leader_that_lost_its_place_meanwhile_appends_nothing() -> None:

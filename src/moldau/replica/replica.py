@@ -310,7 +310,6 @@ class Replica:
             self._listener.on_failed(self, error)
             return
         self.high_watermark = offset
-        self.producers.settle(offset)
         self._bytes_since_snapshot = 0
         self._snapshot_offset = offset
 

@@ -107,17 +107,16 @@ class TransactionalProduce:
         except RefusedError as error:
             on_done(error)
             return
-        line = self._lines.get(key)
-        if line is None and guard is None:
+        if guard is None:
             on_done(self._append(write, None))
             return
         # The bytes are those of a buffer that is used again.
         kept = write._replace(data=memoryview(bytearray(write.data)))
-        if line is None and guard is not None:
+        line = self._lines.get(key)
+        if line is None:
             line = self._lines[key] = _Line(guard)
             self._spawn(key, line, kept)
-        if line is not None:
-            line.writes.append((kept, on_done))
+        line.writes.append((kept, on_done))
 
     def _append(self, write: TransactionalWrite, guard: Guard | None) -> Outcome:
         try:
