@@ -1,8 +1,12 @@
 """Groups of unmodified clients: shared, taken over, static, and without standing still."""
 
 import itertools
+import os
+import shutil
+import subprocess
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
@@ -68,10 +72,29 @@ def read_all(members: list[Member], writer: Writer) -> bool:
 def test_two_members_share_and_one_takes_over_when_the_other_dies(
     broker: Broker, topic: str, client: str
 ) -> None:
+    share_and_take_over(broker, topic, client)
+
+
+def test_members_of_kafkajs_share_and_take_over(broker: Broker, topic: str, tmp_path: Path) -> None:
+    if "node" not in os.environ.get("MOLDAU_TEST_LANGUAGES", ""):
+        pytest.skip("fetches packages; wanted with MOLDAU_TEST_LANGUAGES=node")
+    shutil.copytree(Path(__file__).parent / "languages" / "node", tmp_path / "node")
+    subprocess.run(
+        ["npm", "install", "--silent", "--no-audit", "--no-fund"],
+        cwd=tmp_path / "node",
+        timeout=300,
+        check=True,
+    )
+    share_and_take_over(broker, topic, "kafkajs", ["node", str(tmp_path / "node" / "member.js")])
+
+
+def share_and_take_over(
+    broker: Broker, topic: str, client: str, command: list[str] | None = None
+) -> None:
     writer = Writer(broker, topic)
     with (
-        Member(client, broker.bootstrap, topic, topic) as first,
-        Member(client, broker.bootstrap, topic, topic) as second,
+        Member(client, broker.bootstrap, topic, topic, command=command) as first,
+        Member(client, broker.bootstrap, topic, topic, command=command) as second,
     ):
         writer.until(lambda: shared([first, second], PARTITIONS), "the members do not share")
         second.kill()

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -41,11 +42,20 @@ class Member:
     """A consumer process, and what it said so far. Ended with the context, by its id."""
 
     def __init__(
-        self, client: str, bootstrap: str, group: str, topic: str, *, instance: str | None = None
+        self,
+        client: str,
+        bootstrap: str,
+        group: str,
+        topic: str,
+        *,
+        instance: str | None = None,
+        command: Sequence[str] | None = None,
     ) -> None:
-        options = dict(CLIENTS[client])
+        """`command`: a program of another language that says the same lines."""
+        options = dict(CLIENTS.get(client, {}))
         if instance is not None:
             options[STATIC[client]] = instance
+        here = [sys.executable, __file__, client, bootstrap, group, topic, json.dumps(options)]
         self.owned: frozenset[int] = frozenset()
         self.lost: list[int] = []
         self.got: list[tuple[int, int, float]] = []
@@ -53,7 +63,7 @@ class Member:
         self.started = time.monotonic()
         self.owned_since = self.started
         self._process = subprocess.Popen(
-            [sys.executable, __file__, client, bootstrap, group, topic, json.dumps(options)],
+            here if command is None else [*command, bootstrap, group, topic],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
