@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import resource
+import signal
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -65,6 +66,8 @@ def arguments() -> argparse.Namespace:
 
 def main() -> int:
     options = arguments()
+    # Who ends the run by a signal gets no servers left behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     # A thousand idle connections need more than the usual limit, in the client and in the broker.
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65_536), hard))
