@@ -19,7 +19,7 @@ from typing import Final
 from moldau.log.interface import ControlKind, PartitionLog
 from moldau.model.clock import Clock
 from moldau.model.errors import ErrorCode, MoldauError, RefusedError
-from moldau.model.ids import BrokerId, Offset, RaftIndex
+from moldau.model.ids import NO_EPOCH, BrokerId, Offset, RaftIndex
 from moldau.raft import events as e
 from moldau.raft.config import RaftConfig
 from moldau.raft.core import RaftCore
@@ -210,6 +210,11 @@ class Driver:
         self._steps.detach(group)
         if forget_vote:
             self._votes.forget(group.name)
+
+    def forget_vote(self, key: GroupKey) -> None:
+        """Of a group that does not run here any more, and is deleted everywhere."""
+        if self._votes.get(key.name)[0] != NO_EPOCH:
+            self._votes.forget(key.name)
 
     def get(self, key: GroupKey) -> Group | None:
         return self._groups.get(key.wire)

@@ -570,7 +570,16 @@ class Replica:
         with self._flusher.fencing():
             self.log.close()
 
-    def drop(self, code: ErrorCode = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) -> None:
-        """Gone from here for good: answer everybody, and let go of a log that is deleted next."""
-        self.end(code, forget_vote=True)
+    def drop(
+        self,
+        code: ErrorCode = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        *,
+        forget_vote: bool = True,
+    ) -> None:
+        """Gone from here for good: answer everybody, and let go of a log that is deleted next.
+
+        The vote of a group that goes on elsewhere is kept: this broker may come back to it, and
+        must not help a leader then whom it once helped to depose.
+        """
+        self.end(code, forget_vote=forget_vote)
         self.log.discard()

@@ -25,6 +25,7 @@ from moldau.raft.membership import NO_BROKER, Members
 from moldau.records.compression import Codec
 from moldau.replica.driver import Driver
 from moldau.replica.flusher import Flusher
+from moldau.replica.peer_codec import GroupKey
 from moldau.replica.replica import Replica
 
 log = logging.getLogger(__name__)
@@ -328,6 +329,8 @@ class Partitions:
         for number, partition in enumerate(topic.partitions, 1):
             if self._broker in partition.replicas:
                 self._let_go(topic, partition.index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            # Also of what has moved away before, or could not be opened.
+            self._driver.forget_vote(GroupKey(topic.topic_id, partition.index))
             if number % _PARTITIONS_PER_STEP == 0:
                 yield
 
@@ -341,7 +344,8 @@ class Partitions:
         self._offline.pop(key, None)
         hosted = self._hosted.pop(key, None)
         if hosted is not None:
-            hosted.replica.drop(code)
+            is_deleted = topic.topic_id not in self._topics
+            hosted.replica.drop(code, forget_vote=is_deleted)
             self.on_leadership(hosted.replica)
         self._drop_log(topic.name, topic.topic_id, index)
 
