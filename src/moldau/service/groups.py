@@ -348,7 +348,11 @@ class GroupService(Coordination[GroupCoordinator]):
 
     async def partition_of(self, group_id: str) -> TopicPartition:
         """Where the offsets of a group are stored. Raises RefusedError."""
+        is_first = self._topics.image.topic(self._topic) is None
         await self.ready()
+        if is_first:
+            # Who enters offsets into a transaction looks for the group's coordinator next.
+            await self._await_leader(group_id, is_first=True)
         topic = self._topics.image.topic(self._topic)
         if topic is None:
             raise RefusedError(ErrorCode.COORDINATOR_NOT_AVAILABLE)

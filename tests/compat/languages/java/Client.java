@@ -3,11 +3,14 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
+import java.util.Set;
 import java.util.concurrent.Future;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.admin.OffsetSpec;
+import org.apache.kafka.clients.consumer.ConsumerGroupMetadata;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.clients.producer.RecordMetadata;
@@ -16,7 +19,7 @@ import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.serialization.StringDeserializer;
 import org.apache.kafka.common.serialization.StringSerializer;
 
-/** Creates topics, writes 10,000 messages with each codec, reads them in a group that restarts. */
+/** Creates topics, writes with each codec, reads in a group that restarts; then transactions. */
 public class Client {
     static final int COUNT = 10_000;
     static final int PARTITIONS = 3;
@@ -35,6 +38,7 @@ public class Client {
                 check(first + rest == COUNT, "read " + (first + rest));
             }
             administer(admin);
+            transact(admin, bootstrap);
         }
     }
 
@@ -103,6 +107,51 @@ public class Client {
         check(groups.partitionsToOffsetAndMetadata().get().get(partition).offset() == 3334, "commits");
         admin.deleteConsumerGroups(List.of("group-of-java-none")).all().get();
         admin.deleteTopics(List.of("java-none")).all().get();
+    }
+
+    /** Every other transaction is aborted; the epoch rises with each of them (KIP-890). */
+    static void transact(Admin admin, String bootstrap) throws Exception {
+        String topic = "java-transactions";
+        var partition = new TopicPartition(topic, 0);
+        Map<String, Object> settings =
+                Map.of("bootstrap.servers", bootstrap, "transactional.id", topic);
+        List<String> committed = new ArrayList<>();
+        try (var producer =
+                new KafkaProducer<>(settings, new StringSerializer(), new StringSerializer())) {
+            producer.initTransactions();
+            for (int number = 0; number < 6; number++) {
+                producer.beginTransaction();
+                producer.send(new ProducerRecord<>(topic, 0, null, value(number * 10))).get();
+                producer.sendOffsetsToTransaction(
+                        Map.of(partition, new OffsetAndMetadata(number)),
+                        new ConsumerGroupMetadata("group-of-" + topic));
+                if (number % 2 == 0) {
+                    producer.commitTransaction();
+                    committed.add(value(number * 10));
+                } else {
+                    producer.abortTransaction();
+                }
+            }
+        }
+        var described = admin.describeTransactions(List.of(topic)).description(topic).get();
+        check(described.producerEpoch() == 6, "epoch " + described.producerEpoch());
+        Map<String, Object> reading =
+                Map.of(
+                        "bootstrap.servers", bootstrap,
+                        "group.id", "group-of-" + topic,
+                        "isolation.level", "read_committed");
+        List<String> found = new ArrayList<>();
+        try (var consumer =
+                new KafkaConsumer<>(reading, new StringDeserializer(), new StringDeserializer())) {
+            consumer.assign(List.of(partition));
+            var stored = consumer.committed(Set.of(partition)).get(partition);
+            check(stored.offset() == 4, "offset of the last committed transaction");
+            consumer.seekToBeginning(List.of(partition));
+            for (int polls = 0; found.size() < committed.size() && polls < 200; polls++) {
+                consumer.poll(Duration.ofMillis(200)).forEach(message -> found.add(message.value()));
+            }
+        }
+        check(found.equals(committed), "committed " + found);
     }
 
     static void check(boolean isTrue, String what) {

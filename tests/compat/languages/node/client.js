@@ -1,5 +1,5 @@
 // Creates topics, writes 10,000 messages with the codecs that kafkajs has without plugins, reads
-// them in a group that restarts.
+// them in a group that restarts; then transactions, every other of them aborted.
 const assert = require("node:assert");
 const { CompressionTypes, Kafka, logLevel } = require("kafkajs");
 
@@ -54,6 +54,47 @@ async function consume(kafka, topic, wanted) {
   return found;
 }
 
+async function transact(kafka) {
+  const topic = "node-transactions";
+  const producer = kafka.producer({
+    transactionalId: topic,
+    idempotent: true,
+    maxInFlightRequests: 1,
+  });
+  await producer.connect();
+  const committed = [];
+  for (let number = 0; number < 4; number += 1) {
+    const transaction = await producer.transaction();
+    await transaction.send({ topic, messages: [{ value: String(number) }] });
+    const partitions = [{ partition: 0, offset: String(number) }];
+    await transaction.sendOffsets({
+      consumerGroupId: `group-of-${topic}`,
+      topics: [{ topic, partitions }],
+    });
+    if (number % 2 === 0) {
+      await transaction.commit();
+      committed.push(String(number));
+    } else {
+      await transaction.abort();
+    }
+  }
+  await producer.disconnect();
+  const consumer = kafka.consumer({ groupId: "reads-committed" });
+  await consumer.connect();
+  await consumer.subscribe({ topic, fromBeginning: true });
+  const found = [];
+  await new Promise((resolve, reject) => {
+    setTimeout(() => reject(new Error(`read ${found}`)), 40000).unref();
+    const eachMessage = async ({ message }) => {
+      found.push(message.value.toString());
+      if (found.length >= committed.length) resolve();
+    };
+    consumer.run({ eachMessage }).catch(reject);
+  });
+  await consumer.disconnect();
+  assert.deepStrictEqual(found, committed);
+}
+
 async function main() {
   const kafka = new Kafka({ brokers: [process.argv[2]], logLevel: logLevel.ERROR });
   const admin = kafka.admin();
@@ -66,6 +107,9 @@ async function main() {
     const rest = await consume(kafka, topic, COUNT - first);
     assert.strictEqual(first + rest, COUNT);
   }
+  await transact(kafka);
+  const stored = await admin.fetchOffsets({ groupId: "group-of-node-transactions" });
+  assert.strictEqual(stored[0].partitions[0].offset, "2");
   await admin.deleteTopics({ topics: ["node-None"] });
   await admin.disconnect();
 }
