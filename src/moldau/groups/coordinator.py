@@ -197,7 +197,11 @@ class Coordinator:
             case Heartbeat():
                 self._syncing.heartbeat(now, event)
             case Leave():
-                self._syncing.leave(now, event)
+                group = self._runtime.groups.get(event.group_id)
+                if group is not None and group.has_consumers:
+                    self._consumers.leave(now, group, event)
+                else:
+                    self._syncing.leave(now, event)
             case ConsumerHeartbeat():
                 self._consumers.heartbeat(now, event)
             case CommitOffsets():

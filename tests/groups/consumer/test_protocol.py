@@ -293,6 +293,25 @@ def test_a_static_member_that_comes_back_wanting_something_else_is_a_new_epoch(w
     assert world.beat("b", 2).assignment == {world.t: ALL}
 
 
+def test_an_administrator_removes_members_by_id_and_by_instance(world):
+    two(world, instance_id="i")
+    left = world.leave("b", "x", instances=[("", "i"), ("b", "j")])
+    assert left.error is ErrorCode.NONE
+    assert [one.error for one in left.members] == [
+        ErrorCode.NONE,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.NONE,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+    ]
+    assert world.consumers()[2] == {}
+    world.beat("a", 0, instance_id="i")
+    assert world.leave(instances=[("a", "j")]).members[0].error is ErrorCode.FENCED_INSTANCE_ID
+    world.hold_writes = True
+    world.leave("a")
+    world.fail()
+    assert world.consumers()[2].keys() == {"a"}
+
+
 # ---- offsets
 
 

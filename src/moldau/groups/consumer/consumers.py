@@ -11,8 +11,8 @@ from moldau.groups.consumer.beat import Beat
 from moldau.groups.consumer.patterns import PatternError
 from moldau.groups.consumer.records import AWAY_EPOCH, JOIN_EPOCH, ConsumerMember, MemberState
 from moldau.groups.consumer.topics import Subscriptions
-from moldau.groups.consumer.writes import Expel, revoke_key, session_key
-from moldau.groups.events import ConsumerHeartbeat
+from moldau.groups.consumer.writes import Expel, Removal, revoke_key, session_key
+from moldau.groups.events import ConsumerHeartbeat, Leave
 from moldau.groups.group import Group
 from moldau.groups.records import TEXT_BYTES_MAX
 from moldau.groups.results import (
@@ -56,6 +56,10 @@ class Consumers:
             return
         group = self.runtime.group(event.group_id)
         self.runtime.submit(now, group, Beat(self, group, event))
+
+    def leave(self, now: float, group: Group, event: Leave) -> None:
+        """An administrator removes members."""
+        self.runtime.submit(now, group, Removal(self, group, event))
 
     def refuse(self, event: ConsumerHeartbeat, error: RefusedError) -> None:
         self.runtime.reply(

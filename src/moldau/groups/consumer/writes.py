@@ -16,10 +16,12 @@ from moldau.groups.consumer.records import (
     TargetRecord,
 )
 from moldau.groups.consumer.state import ConsumerState
+from moldau.groups.events import Leave
 from moldau.groups.group import Group
 from moldau.groups.records import GroupsRecord
+from moldau.groups.results import LeaveResult, LeftMember
 from moldau.groups.timers import TimerKey, TimerKind
-from moldau.groups.writes import Write
+from moldau.groups.writes import Write, client_error
 from moldau.model.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -111,6 +113,53 @@ class Expel(ConsumerWrite):
         self.undo(now)
         # Tried again: a member that is gone must not hold its partitions for ever.
         self.consumers.runtime.timers.set(self._key, now + 1.0)
+
+
+class Removal(ConsumerWrite):
+    """Members that an administrator removes: the classic LeaveGroup is all there is for that."""
+
+    __slots__ = ("_event", "_gone", "_result")
+
+    def __init__(self, consumers: "Consumers", group: Group, event: Leave) -> None:
+        super().__init__(consumers, group)
+        self._event = event
+        self._gone: list[str] = []
+        self._result = LeaveResult(error=ErrorCode.NONE)
+
+    def decide(self, now: float) -> list[GroupsRecord]:
+        records: list[GroupsRecord] = []
+        left: list[LeftMember] = []
+        for leaving in self._event.members:
+            state = self.state
+            holder = state.static_member(leaving.instance_id or "")
+            member_id = leaving.member_id or holder or ""
+            error = ErrorCode.NONE
+            if member_id not in state.members:
+                error = ErrorCode.UNKNOWN_MEMBER_ID
+            elif leaving.instance_id is not None and holder != member_id:
+                error = ErrorCode.FENCED_INSTANCE_ID
+            else:
+                records += self.drafted(self.without(state, member_id))
+                self._gone.append(member_id)
+            left.append(
+                LeftMember(
+                    member_id=leaving.member_id, instance_id=leaving.instance_id, error=error
+                )
+            )
+        self._result = LeaveResult(error=ErrorCode.NONE, members=tuple(left))
+        if not records:
+            self.consumers.runtime.reply(self._event.request_id, self._result)
+        return records
+
+    def committed(self, now: float) -> None:
+        self.group.draft = None
+        for member_id in self._gone:
+            self.consumers.forget(self.group, member_id)
+        self.consumers.runtime.reply(self._event.request_id, self._result)
+
+    def failed(self, now: float, error: ErrorCode) -> None:
+        self.undo(now)
+        self.consumers.runtime.reply(self._event.request_id, LeaveResult(error=client_error(error)))
 
 
 def session_key(group: Group, member_id: str) -> TimerKey:
