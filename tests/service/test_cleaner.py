@@ -48,6 +48,7 @@ class World:
         self.clock = SetClock(wall_ms=1000)
         self.hosted: list[Any] = []
         self.asked: list[Asked] = []
+        self.room = 1 << 30
         loop = asyncio.get_running_loop()
         self.failures: list[Exception] = []
         self.flusher = Flusher(
@@ -59,6 +60,7 @@ class World:
             flusher=self.flusher,
             clock=self.clock,
             ask=self.ask,
+            room_bytes=lambda: self.room,
         )
 
     async def ask(self, message: Asked) -> Answer:
@@ -156,6 +158,20 @@ async def test_a_failure_waits_for_its_retry_and_others_go_on(
     assert await world.cleaner.clean_next()
     assert world.cleaner.metrics.failures == 2
     assert not world.failures
+    world.close()
+
+
+async def test_a_cleaning_waits_for_room_on_the_disk(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    hosted = world.add(batches=40)
+    world.room = 5000
+    assert await world.cleaner.clean_next()
+    assert "no room" in world.cleaner.metrics.last_error
+    assert (world.asked, count(hosted.replica.log)) == ([], 40)
+    world.room = 1 << 30
+    world.clock.steady += 10
+    assert await world.cleaner.clean_next()
+    assert count(hosted.replica.log) < 12
     world.close()
 
 

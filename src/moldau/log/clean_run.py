@@ -13,7 +13,7 @@ from moldau.log.clean_write import CleanWriter
 from moldau.log.compactor import Compactor, Verdict
 from moldau.log.keymap import KeyMap, bytes_for
 from moldau.log.mark import HEADER_BYTES
-from moldau.log.port import Files
+from moldau.log.port import File, Files
 from moldau.log.scan import Placed, walk_batches, walk_headers
 from moldau.log.segment import Segment
 
@@ -33,23 +33,27 @@ class _Source:
             index_interval=job.index_interval_bytes,
             clean_round=fact.round,
         )
-        self.file = files.open(self._segment.path, writable=False)
+        self._files = files
+
+    def open(self) -> File:
+        """Held by who reads it, no longer: a log may have more segments than a process files."""
+        return self._files.open(self._segment.path, writable=False)
 
     def headers(self) -> Iterator[Placed]:
         """CorruptionError if they do not lead to the segment's end."""
         reached = HEADER_BYTES
         for placed in walk_headers(
-            self.file, reached, self.fact.position, chunk_bytes=_HEADER_CHUNK_BYTES
+            self.open(), reached, self.fact.position, chunk_bytes=_HEADER_CHUNK_BYTES
         ):
             yield placed
             reached = placed.position + placed.header.size
         if reached != self.fact.position:
             raise self._segment.damaged(reached, "no batch begins where one was written")
 
-    def batches(self) -> Iterator[tuple[Placed, bytes | memoryview]]:
+    def batches(self, file: File) -> Iterator[tuple[Placed, bytes | memoryview]]:
         """CorruptionError if one fails its checksum."""
         reached = HEADER_BYTES
-        for placed, batch in walk_batches(self.file, reached, self.fact.position):
+        for placed, batch in walk_batches(file, reached, self.fact.position):
             yield placed, batch
             reached = placed.position + placed.header.size
         if reached != self.fact.position:
@@ -64,8 +68,9 @@ def run_clean(files: Files, job: CleanJob) -> CleanResult:
     writer = CleanWriter(files, job)
     try:
         for source in sources:
-            writer.begin_source(source.fact, source.file)
-            for (position, header), batch in source.batches():
+            file = source.open()
+            writer.begin_source(source.fact, file)
+            for (position, header), batch in source.batches(file):
                 verdict = compactor.filter(header, batch)
                 if verdict is Verdict.KEPT:
                     writer.keep(header, position, batch)
@@ -109,7 +114,7 @@ def _survey(job: CleanJob, sources: list[_Source]) -> Compactor:
             for _, header in source.headers():
                 compactor.note_header(header)
             continue
-        for (_, header), batch in source.batches():
+        for (_, header), batch in source.batches(source.open()):
             if header.next_offset <= job.first_dirty:
                 compactor.note_header(header)
             elif not compactor.note_batch(header, batch):

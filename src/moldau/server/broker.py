@@ -434,6 +434,7 @@ class BrokerServer:
             flusher=self._flusher,
             clock=self._clock,
             ask=self._cleaner_process.ask,
+            room_bytes=lambda: self._storage.free_bytes() - config.disk_reserve_bytes,
         )
 
     def _build_services(self, defaults: dict[str, str], transport: Transport) -> None:

@@ -82,12 +82,15 @@ class Cleaner:
         flusher: Flusher,
         clock: Clock,
         ask: Ask,
+        room_bytes: Callable[[], int],
     ) -> None:
+        """`room_bytes`: what may still be written before producers would be refused."""
         self._config = config
         self._partitions = partitions
         self._flusher = flusher
         self._clock = clock
         self._ask = ask
+        self._room_bytes = room_bytes
         self._failed: dict[TopicPartition, _Failed] = {}
         self._stale: list[str] = []
         """Files to be removed. Their names never come back, so there is no hurry."""
@@ -179,6 +182,10 @@ class Cleaner:
         if task is None:
             return ""
         if isinstance(task, DiskClean):
+            # The old and the new lie side by side for a while.
+            bytes_max = sum(fact.position for fact in task.job.sources)
+            if bytes_max > self._room_bytes():
+                return f"it may take {bytes_max} bytes, and there is no room for them on the disk"
             answer = await self._ask(CleanAsked(task.job))
             if not replica.is_open:
                 # Deleted or moved away meanwhile, with all its files.
