@@ -4,6 +4,7 @@ What it is made of, one class on another: the record (record.py), the brokers an
 (world.py), the clients (drive.py), and here the end.
 """
 
+import shutil
 import subprocess
 import time
 from contextlib import suppress
@@ -44,7 +45,17 @@ class Run(Drive):
             for node in self.nodes:
                 ended = node.ended_by_itself()
                 self.expect(ended is None, f"broker {node.number} ended by itself: {ended}")
-        return self.judge()
+        result = self.judge()
+        if not result.passed:
+            self._keep_replicas()
+        return result
+
+    def _keep_replicas(self) -> None:
+        """Volumes go with the run; what brokers held of the topic stays for whoever looks."""
+        for node in self.nodes:
+            source = node.data_dir / "topics" / TOPIC
+            if source.is_dir():
+                shutil.copytree(source, self.home / f"kept{node.number}", dirs_exist_ok=True)
 
     def _compare_replicas(self) -> None:
         """All brokers that run hold the same bytes of every partition, soon after the last ack."""
