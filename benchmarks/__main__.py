@@ -23,6 +23,7 @@ from benchmarks.suites import (
     produce,
     small,
     start,
+    transactions,
 )
 
 SUITES: dict[str, ModuleType] = {
@@ -32,6 +33,7 @@ SUITES: dict[str, ModuleType] = {
     "small": small,
     "start": start,
     "groups": groups,
+    "transactions": transactions,
     "compaction": compaction,
     "cluster": cluster,
     "cluster-life": cluster_life,

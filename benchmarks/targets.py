@@ -304,6 +304,22 @@ TARGETS = (
         limit=4,
         unit="s",
     ),
+    Target(
+        suite="transactions",
+        name="transactions of 100 messages against idempotent batches of 100, one producer",
+        metric="transactions.1.ratio",
+        limit=0.5,
+        at_least=True,
+        unit="×",
+    ),
+    Target(
+        suite="transactions",
+        name="transactions of 100 messages against idempotent batches of 100, eight producers",
+        metric="transactions.8.ratio",
+        limit=0.5,
+        at_least=True,
+        unit="×",
+    ),
 )
 
 
