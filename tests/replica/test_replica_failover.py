@@ -162,6 +162,24 @@ async def test_what_a_deposed_leader_knew_of_producers_is_cut_with_its_records()
         assert values(again.replica) == [b"0", b"e0", b"other", b"anew", b"anew"]
 
 
+async def test_what_comes_in_place_of_what_was_cut_is_remembered_once() -> None:
+    async with ReplicaCluster(3) as cluster:
+        cluster.add_group()
+        old = await cluster.ready()
+        await cluster.alike()
+        cluster.cut_off(old)
+        # Nothing is left of this one, so that its table is built anew from the log.
+        propose(old.replica, make_batch(b"lost", producer=6, sequence=0))
+        new = await cluster.ready(other_than=old.id)
+        for sequence in range(3):
+            await write(new.replica, make_batch(b"k", producer=PRODUCER, sequence=sequence))
+        cluster.introduce()
+        await cluster.alike()
+        for broker in cluster.all:
+            assert remembered(broker.replica) == [(0, 0), (1, 1), (2, 2)]
+            assert remembered(broker.replica, 6) == []
+
+
 async def test_a_snapshot_brings_the_producers_to_who_fell_behind_the_start(
     tmp_path: Path,
 ) -> None:

@@ -4,6 +4,7 @@ how it is built from what is stored.
 Version 2 knows transactions; version 1, of brokers that knew none, is still read.
 """
 
+from itertools import takewhile
 from typing import Final
 
 import msgspec
@@ -27,10 +28,13 @@ _Producer = tuple[int, int, int, list[_Batch], int, int, int]
 _Full = tuple[list[_Producer], list[tuple[int, int]], int, list[bytes]]
 
 
-def load_producers(log: PartitionLog, now: TimestampMs) -> tuple[ProducerTable, Offset]:
+def load_producers(
+    log: PartitionLog, now: TimestampMs, end: Offset | None = None
+) -> tuple[ProducerTable, Offset]:
     """The table as the log has it, and the offset of the snapshot that was of use.
 
-    Raises CorruptionError.
+    `end`: nothing from there on is looked at; no snapshot may lie beyond it. Raises
+    CorruptionError.
     """
     table, snapshot_offset = _load_snapshot(log)
     start = log.start_offset
@@ -42,7 +46,10 @@ def load_producers(log: PartitionLog, now: TimestampMs) -> tuple[ProducerTable, 
         except BatchFormatError as error:
             raise CorruptionError(f"marker at offset {header.base_offset}: {error}") from None
 
-    table.replay(log.headers(max(snapshot_offset, start)), now, read_marker)
+    headers = log.headers(max(snapshot_offset, start))
+    if end is not None:
+        headers = takewhile(lambda header: header.base_offset < end, headers)
+    table.replay(headers, now, read_marker)
     table.aborted.forget_below(start)
     return table, snapshot_offset
 

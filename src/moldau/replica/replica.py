@@ -181,9 +181,9 @@ class Replica:
         self._copies = Copies(driver, self.group, log, lambda: self.copies_min)
         self.is_open = True
 
-    def _load_state(self) -> None:
-        """What is derived from the records: the producers."""
-        table, self._snapshot_offset = load_producers(self.log, self._clock.wall_ms())
+    def _load_state(self, end: Offset | None = None) -> None:
+        """What is derived from the records, those below `end`: the producers."""
+        table, self._snapshot_offset = load_producers(self.log, self._clock.wall_ms(), end)
         table.settle(self.high_watermark)
         self.producers = table
 
@@ -275,7 +275,8 @@ class Replica:
     def on_truncated(self, group: Group, offset: Offset) -> None:
         self._guards.clear()
         if not self.producers.cut(offset):
-            self._load_state()
+            # What came in place of what was cut is in the log already, and on_stored tells of it.
+            self._load_state(offset)
 
     def on_control(self, group: Group, kind: ControlKind, payload: bytes, index: RaftIndex) -> None:
         if kind is ControlKind.TRIM:

@@ -127,7 +127,7 @@ class MetadataReplica(Replica):
                 self.log.save_snapshot(offset, payload)
                 self.log.delete_before(offset)
 
-    def _load_state(self) -> None:
+    def _load_state(self, end: Offset | None = None) -> None:
         """The store reads the log itself."""
 
 
