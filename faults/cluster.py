@@ -154,6 +154,11 @@ class Cluster:
                     return False
         return True
 
+    def is_balanced(self) -> bool:
+        """Whether every partition is led by the first of its replicas: nobody will hand over."""
+        leads = self.leads()
+        return bool(leads) and all(lead.leader == lead.replicas[0] for lead in leads.values())
+
     def is_settled(self) -> bool:
         """Whether nobody says that a partition of the topic is to get or lose a replica."""
         told = self.topologies()

@@ -167,6 +167,12 @@ class Drive(World):
             time.sleep(0.1)
         self.note("went on" if self.acks() >= before + 10 else "was unavailable")
 
+    def await_balanced(self, seconds_max: float = _PROGRESS_SECONDS_MAX) -> float:
+        """Wait until leadership is where it shall be. Says so if it is not."""
+        return self._await(
+            self.cluster.is_balanced, "leaders are not balanced", seconds_max=seconds_max
+        )
+
     def await_moves(self, seconds_max: float) -> float:
         """Wait until no replica is on its way to another broker. Says so if one is."""
         return self._await(self.cluster.is_settled, "moves do not end", seconds_max=seconds_max)

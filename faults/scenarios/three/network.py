@@ -51,6 +51,8 @@ def isolate_leader(run: Run) -> None:
     run.start_load()
     for turn in range(1 if run.quick else 5):
         run.await_whole()
+        # A leader that hands over meanwhile would take its client's acks with it.
+        run.await_balanced()
         run.await_acks_of(everything(run))
         leader = run.cluster.leader(0)
         peer = run.cluster.others(leader)[0]
