@@ -584,6 +584,28 @@ async def test_a_follower_knows_producers_from_what_it_stores_committed_or_not()
     follower.stop()
 
 
+async def test_a_trim_that_is_committed_within_its_own_call_is_answered() -> None:
+    world = await World.make()
+    told: list[ErrorCode] = []
+    # So many proposals in one turn of the loop end it early.
+    for _ in range(20):
+        world.replica.trim(Offset(0), told.append)
+    await until(lambda: len(told) == 20)
+    assert set(told) == {ErrorCode.NONE}
+    world.stop()
+
+
+async def test_who_does_not_lead_any_more_promises_nothing_of_what_it_was_proposed() -> None:
+    world = await World.make()
+    told: list[ErrorCode] = []
+    world.replica.end(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    world.replica.when_committed(Offset(world.replica.high_watermark + 1), told.append)
+    assert told == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    with pytest.raises(RefusedError):
+        await asyncio.wait_for(world.replica.confirm_leading(), 5)
+    world.stop()
+
+
 async def test_a_trim_is_done_when_it_is_committed_and_on_this_disk() -> None:
     follower = Follower(Members((ME, OTHER)))
     gate = follower.log.gate = threading.Event()

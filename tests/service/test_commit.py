@@ -50,9 +50,10 @@ async def test_a_full_disk_is_told_and_nothing_is_stored() -> None:
     def full(*arguments: object) -> None:
         raise DiskFullError("no room")
 
-    world.log.append = full
+    world.log.append = world.log.append_control = full
     written = await commit_batch(world.replica, bytes(make_batch(b"a")))
     assert (written, world.log.end_offset) == (ErrorCode.KAFKA_STORAGE_ERROR, 0)
+    assert await trim_replica(world.replica, Offset(0)) is ErrorCode.KAFKA_STORAGE_ERROR
     world.stop()
 
 

@@ -23,6 +23,7 @@ from moldau.model.ids import NO_EPOCH, BrokerId, Offset, RaftIndex
 from moldau.raft import events as e
 from moldau.raft.config import RaftConfig
 from moldau.raft.core import RaftCore
+from moldau.raft.errors import RaftRefusal
 from moldau.raft.events import Event
 from moldau.raft.membership import NO_BROKER, Members
 from moldau.records.batch import BatchHeader, stamp
@@ -336,6 +337,8 @@ class Driver:
 
     def read_index(self, group: Group) -> asyncio.Future[Offset]:
         """From which offset on a read is fresh. Raises RaftRefusal; the future RefusedError."""
+        if not group.is_running:
+            raise RaftRefusal(f"{group.name} does not run here any more")
         self._read_number += 1
         future: asyncio.Future[Offset] = self._loop.create_future()
         group.reads[self._read_number] = future

@@ -447,6 +447,10 @@ class Replica:
         if offset <= self.high_watermark:
             callback(ErrorCode.NONE)
             return
+        if not self.group.is_leader or not self.is_open:
+            # It fell while it was proposed to. Whatever comes to stand there may be another's.
+            callback(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            return
         insert_waiter(self._waiters, offset, callback)
 
     def is_acknowledged(self, offset: Offset) -> bool:
@@ -507,8 +511,15 @@ class Replica:
 
         Raises RefusedError if this one does not lead.
         """
-        self._driver.append_control(self.group, ControlKind.TRIM, offset.to_bytes(8, "big"))
-        self._trims.append((offset, callback))
+        self._driver.check_leading(self.group)
+        # Noted first: the turn may end within the call, and with it the commit be told.
+        trim = (offset, callback)
+        self._trims.append(trim)
+        try:
+            self._driver.append_control(self.group, ControlKind.TRIM, offset.to_bytes(8, "big"))
+        except StorageError:
+            self._trims.remove(trim)
+            raise
 
     def retain(self, now: TimestampMs) -> bool:
         self._delete_trimmed()

@@ -27,7 +27,10 @@ async def commit_batch(replica: Replica, batch: bytes, guard: Guard | None = Non
 async def trim_replica(replica: Replica, offset: Offset) -> ErrorCode:
     """Let a partition begin at `offset` on every broker; returns when that is committed."""
     done = _Done()
-    replica.trim(offset, done)
+    try:
+        replica.trim(offset, done)
+    except DiskFullError:
+        return ErrorCode.KAFKA_STORAGE_ERROR
     return await done.future
 
 
