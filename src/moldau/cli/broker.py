@@ -32,7 +32,10 @@ if TYPE_CHECKING:
     from moldau.server.config import ResolvedConfig
     from moldau.server.run import BrokerInfo
 
-_DEV_PRESET: Mapping[str, object] = {"group.initial_rebalance_delay_ms": 0}
+_DEV_PRESET: Mapping[str, object] = {
+    "group.initial_rebalance_delay_ms": 0,
+    "group.consumer_heartbeat_interval_ms": 500,
+}
 
 _CONFIG = click.option(
     "--config",

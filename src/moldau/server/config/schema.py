@@ -293,7 +293,8 @@ class GroupConfig:
         int,
         Setting(
             "How often members of the next-generation protocol are heard of; group.protocol="
-            "consumer. What a new member is to get, the others let go of within that time.",
+            "consumer. What a new member is to get, the others let go of within that time. "
+            "500ms in moldau dev.",
             Unit.MILLISECONDS,
             min=10,
             max=HOUR_MS,
