@@ -10,7 +10,7 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Generic, TypeVar
 
 from moldau.metadata.image import Topic
@@ -29,6 +29,10 @@ C = TypeVar("C", bound=PartitionCoordinator[Any, Any, Any])
 _POLL_SECONDS = 0.02
 _POLLS_MAX = 100
 """Two seconds: clients try again by themselves, but their first try shall do."""
+
+
+_NAMES_REMEMBERED_MAX = 4096
+"""Names are few, and asked for again and again."""
 
 
 class Coordination(ABC, Generic[C]):
@@ -229,6 +233,7 @@ class Coordination(ABC, Generic[C]):
         return [each for each in self._coordinators.values() if each.is_current]
 
 
+@lru_cache(maxsize=_NAMES_REMEMBERED_MAX)
 def java_hash(text: str) -> int:
     """The absolute value of Java's String.hashCode, by which Kafka places names on partitions."""
     value = 0

@@ -8,8 +8,8 @@ epoch before the last rise, without which a retry after a crash could not be tol
 
 import struct
 from collections import defaultdict
-from collections.abc import Iterable
 from enum import Enum
+from functools import lru_cache
 from typing import Final
 
 from msgspec import Struct
@@ -35,6 +35,7 @@ _TAG_PREVIOUS_ID: Final = 0
 _TAG_NEXT_ID: Final = 1
 _TAG_CLIENT_VERSION: Final = 2
 _TAG_LAST_EPOCH: Final = 10_000
+_REMEMBERED_PARTITIONS_MAX: Final = 16
 
 
 class TransactionState(Enum):
@@ -141,7 +142,19 @@ def _encode_value(value: StoredTransaction) -> bytes:
     return b"".join(parts)
 
 
-def _encode_partitions(partitions: Iterable[TopicPartition]) -> bytes:
+def _encode_partitions(partitions: frozenset[TopicPartition]) -> bytes:
+    if len(partitions) > _REMEMBERED_PARTITIONS_MAX:
+        return _encode_any(partitions)
+    return _encode_few(partitions)
+
+
+@lru_cache(maxsize=1024)
+def _encode_few(partitions: frozenset[TopicPartition]) -> bytes:
+    """A state is written twice with the same ones, and producers keep to their partitions."""
+    return _encode_any(partitions)
+
+
+def _encode_any(partitions: frozenset[TopicPartition]) -> bytes:
     by_topic: dict[str, list[int]] = defaultdict(list)
     for topic, index in sorted(partitions):
         by_topic[topic].append(index)
