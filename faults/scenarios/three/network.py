@@ -10,7 +10,7 @@ from faults.run import Load, Run, ScenarioError
 from faults.scenarios.three.processes import BROKERS, everything
 
 ONE = Load(partitions=1, replication=3, rate=40.0)
-_IN_FLIGHT_SECONDS = 0.5
+_IN_FLIGHT_SECONDS = 1.0
 _ISOLATED_SECONDS = 6.0
 _STEP_DOWN_SECONDS_MAX = 10.0
 _MINORITY = "minority"
@@ -62,8 +62,9 @@ def isolate_leader(run: Run) -> None:
                 run.network.cut(_MINORITY, name_of(other.number))
             run.start_client("produce", name, where=_MINORITY, bootstrap=leader.advertised)
             run.await_acks_by(name, 5)
-        started = run.fault("isolate leader")
+        run.fault("isolate leader")
         _isolate(run, leader)
+        started = time.monotonic_ns()
         run.await_acks_of(everything(run), 20)
         run.healed()
         _await_step_down(run, leader, 0)
