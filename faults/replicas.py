@@ -17,6 +17,8 @@ _NAME: Final = re.compile(r"^(\d{20})(?:-(\d+))?\.log$")
 _HEAD: Final = struct.Struct(">qi")
 _COUNT: Final = struct.Struct(">i")
 _LAST_DELTA_AT: Final = 23
+_PRODUCER: Final = struct.Struct(">qh")
+_PRODUCER_AT: Final = 43
 _BATCH_BYTES_MIN: Final = 61
 
 
@@ -26,6 +28,9 @@ class Comparison:
 
     partitions: int = 0
     replicas: int = 0
+    bumps: int = 0
+    """Producers that began a new epoch: they were told that a sequence is missing, and what was
+    stored without an answer may be stored twice."""
     differences: list[str] = field(default_factory=list)
 
 
@@ -34,6 +39,8 @@ class Replica:
     """The batches of one replica: next offset and digest of each, by first offset."""
 
     batches: dict[int, tuple[int, bytes]]
+    producers: set[tuple[int, int]]
+    """Ids with their epochs."""
 
     @property
     def start(self) -> int:
@@ -51,13 +58,15 @@ def read_replica(directory: Path) -> Replica:
         if match := _NAME.match(path.name):
             found.setdefault(int(match[2] or 0), []).append((int(match[1]), path))
     batches: dict[int, tuple[int, bytes]] = {}
+    producers: set[tuple[int, int]] = set()
     for _, path in sorted(found[max(found)]) if found else []:
-        for first, end, digest in _batches(path.read_bytes()):
+        for first, end, digest, producer in _batches(path.read_bytes()):
             batches[first] = (end, digest)
-    return Replica(batches)
+            producers.add(producer)
+    return Replica(batches, producers)
 
 
-def _batches(data: bytes) -> Iterator[tuple[int, int, bytes]]:
+def _batches(data: bytes) -> Iterator[tuple[int, int, bytes, tuple[int, int]]]:
     position = _PAGE_BYTES
     while position + _BATCH_BYTES_MIN <= len(data):
         first, length = _HEAD.unpack_from(data, position)
@@ -65,13 +74,16 @@ def _batches(data: bytes) -> Iterator[tuple[int, int, bytes]]:
         if size < _BATCH_BYTES_MIN or position + size > len(data):
             return
         (last_delta,) = _COUNT.unpack_from(data, position + _LAST_DELTA_AT)
-        yield first, first + last_delta + 1, hashlib.sha1(data[position : position + size]).digest()
+        digest = hashlib.sha1(data[position : position + size]).digest()
+        producer = _PRODUCER.unpack_from(data, position + _PRODUCER_AT)
+        yield first, first + last_delta + 1, digest, producer
         position += size
 
 
 def compare(directories: Mapping[int, Sequence[Path]], topic: str) -> Comparison:
     """Each partition in all of its data directories."""
     done = Comparison(partitions=len(directories))
+    producers: set[tuple[int, int]] = set()
     for partition, homes in directories.items():
         replicas = {}
         for home in homes:
@@ -80,8 +92,10 @@ def compare(directories: Mapping[int, Sequence[Path]], topic: str) -> Comparison
                 done.differences.append(f"{home} has {len(places)} folders of {partition}")
                 continue
             replicas[str(home)] = read_replica(places[0])
+            producers |= replicas[str(home)].producers
         done.replicas += len(replicas)
         _compare(partition, replicas, done.differences)
+    done.bumps = sum(producer >= 0 and epoch > 0 for producer, epoch in producers)
     return done
 
 

@@ -69,6 +69,8 @@ class Run(Drive):
             self.problem(difference)
         self.expect(found.replicas > 1, "no replicas to compare")
         self.note(f"{found.replicas} replicas of {found.partitions} partitions are the same")
+        if found.bumps:
+            self.note(f"{found.bumps} times a producer began a new epoch")
 
     def judge(self) -> Result:
         result = self.result

@@ -67,6 +67,17 @@ def test_what_retention_took_from_one_is_no_difference(tmp_path: Path) -> None:
     assert compared(homes).differences == []
 
 
+def test_producers_that_began_a_new_epoch_are_counted(tmp_path: Path) -> None:
+    homes = three(tmp_path)
+    assert compared(homes).bumps == 0
+    batch = bytearray(make_batch(0))
+    # Producer 7, epoch 2.
+    batch[43:53] = (7).to_bytes(8, "big") + (2).to_bytes(2, "big")
+    for home in homes:
+        write(home, bytes(batch))
+    assert compared(homes).bumps == 1
+
+
 def test_only_the_newest_generation_of_a_log_counts(tmp_path: Path) -> None:
     homes = three(tmp_path)
     write(homes[0], make_batch(0, count=3, value=b"left over"))
