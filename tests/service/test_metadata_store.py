@@ -718,6 +718,48 @@ async def test_a_fresh_image_has_all_that_was_committed_before_it_was_asked_for(
             assert await leader.store.fresh() == leader.store.image
 
 
+async def test_nothing_is_left_by_an_image_that_lags() -> None:
+    async with MetadataCluster(3, heartbeat_ms=150) as cluster:
+        leader = await start(cluster)
+        follower, other = await cluster.followers()
+        # It hears of one commit after the other, each with a heartbeat.
+        leader.store._on_committed = lambda: None
+        me, index = follower.id, PartitionIndex(0)
+        topic_id = TopicId(bytes([1] * 16))
+        await leader.store.submit(
+            CreateTopic(name="t", topic_id=topic_id, assignments={0: (me, other.id)})
+        )
+
+        async def move(*replicas: BrokerId) -> None:
+            await leader.store.submit(
+                ReassignPartition(topic="t", partition=index, replicas=replicas)
+            )
+            wish = leader.store.image.topics["t"].partitions[0].wish
+            report = ReportReplicas(
+                topic_id=topic_id, partition=index, wish=wish, voters=tuple(sorted(replicas))
+            )
+            await leader.store.submit(report)
+
+        asked = asyncio.Event()
+        answered = asyncio.Event()
+        ask = follower.store._fresh_offset
+
+        async def ask_slowly() -> Offset:
+            asked.set()
+            await answered.wait()
+            return await ask()
+
+        follower.store._fresh_offset = ask_slowly  # type: ignore[method-assign]
+        await move(leader.id, other.id)
+        await asyncio.wait_for(asked.wait(), 20)
+        await move(me, other.id)
+        answered.set()
+        await follower.store.settled(leader.replica.log.end_offset)
+        known = [image.topics["t"].partitions[0] for image in follower.images if image.topics]
+        assert known[-1].replicas == (me, other.id)
+        assert all(me in partition.replicas for partition in known)
+
+
 async def test_a_leader_that_nobody_hears_has_no_fresh_image_to_give() -> None:
     async with MetadataCluster(3) as cluster:
         leader = await start(cluster)

@@ -268,6 +268,9 @@ class MetadataStore:
         while True:
             await self._moved.wait()
             self._moved.clear()
+            if any(self.image.topic_by_id(topic_id) is not None for _, topic_id, _ in self._gone):
+                # What has moved away may be back by now, and its log be that of a voter.
+                await self._catch_up()
             offset, image = self._applied, self.image
             gone, self._gone = self._gone, []
             await self._on_change(image, gone)
@@ -276,6 +279,19 @@ class MetadataStore:
                 with suppress(DiskFullError):
                     self.compact()
             self._news.set()
+
+    async def _catch_up(self) -> None:
+        """Until the image has all that is committed by now."""
+        while True:
+            try:
+                offset = await self._fresh_offset()
+            except RefusedError:
+                await self._pause()
+                continue
+            while self._applied < offset:
+                await self._moved.wait()
+                self._moved.clear()
+            return
 
     def compact(self) -> None:
         """Keep the image as a snapshot, and let go of the log before it."""
@@ -424,16 +440,18 @@ class MetadataStore:
 
     async def fresh(self) -> Image:
         """An image with everything that is committed by now. Raises RefusedError."""
+        await self.settled(await self._fresh_offset(), _FRESH_SECONDS_MAX)
+        return self.image
+
+    async def _fresh_offset(self) -> Offset:
+        """All that is committed now is below it. Raises RefusedError."""
         leader = self.leader
         if self._replica.is_ready:
-            offset = await self._replica.fresh_offset()
-        elif leader < 0 or leader == self._me:
+            return await self._replica.fresh_offset()
+        if leader < 0 or leader == self._me:
             raise RefusedError(ErrorCode.NOT_CONTROLLER, "the metadata group has no leader now")
-        else:
-            reply = await self._caller.call(leader, FRESH_METHOD, b"", _FRESH_SECONDS_MAX)
-            offset = Offset(int.from_bytes(reply, "big"))
-        await self.settled(offset, _FRESH_SECONDS_MAX)
-        return self.image
+        reply = await self._caller.call(leader, FRESH_METHOD, b"", _FRESH_SECONDS_MAX)
+        return Offset(int.from_bytes(reply, "big"))
 
     async def answer_fresh(self, sender: BrokerId, payload: bytes) -> bytes:
         """For the peers. Raises RefusedError."""
