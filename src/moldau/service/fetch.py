@@ -93,7 +93,9 @@ class FetchService:
                 check_epoch(replica, request.leader_epoch)
             watermark = replica.high_watermark
             start = replica.log.start_offset
-            stable = replica.last_stable_offset
+            # Hardly ever is a transaction open: then one look is enough.
+            is_stable = replica.producers.first_unstable is None
+            stable = watermark if is_stable else replica.last_stable_offset
             end = stable if request.reads_committed else watermark
             if request.offset >= end or (left <= 0 and not is_first):
                 # Appended and not yet to be read is not out of range: whoever asks for it waits.
