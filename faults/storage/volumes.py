@@ -145,7 +145,12 @@ class CutVolume(Volume):
         self.unmount()
         self.mount()
         kept = self.path / "flushed"
-        if not kept.exists() or kept.read_bytes() != b"flushed":
+        try:
+            is_kept = kept.exists() and kept.read_bytes() == b"flushed"
+        except OSError as error:
+            # `ip netns exec` copies the mounts of its moment, and holds on to them.
+            raise VolumeError(f"another process holds {self.path}: {error}") from error
+        if not is_kept:
             raise VolumeError("the file system lost a file that was flushed")
         kept.unlink()
         gone = self.path / "not-flushed"
