@@ -293,6 +293,18 @@ def test_a_static_member_that_comes_back_wanting_something_else_is_a_new_epoch(w
     assert world.beat("b", 2).assignment == {world.t: ALL}
 
 
+def test_a_static_member_that_comes_back_changed_keeps_what_it_may(world):
+    world.beat("b", 0)
+    world.beat("a", 0, instance_id="i")
+    world.beat("b", 1)
+    world.beat("b", 1, {world.t: LOW})
+    assert world.beat("a", 2, instance_id="i").assignment == {world.t: HIGH}
+    world.beat("a", -2, instance_id="i")
+    back = world.beat("a2", 0, instance_id="i", rack="r")
+    assert (back.member_epoch, back.assignment) == (3, {world.t: HIGH})
+    assert world.beat("b", 2).assignment is None
+
+
 def test_an_administrator_removes_members_by_id_and_by_instance(world):
     two(world, instance_id="i")
     left = world.leave("b", "x", instances=[("", "i"), ("b", "j")])
@@ -465,6 +477,31 @@ def test_a_heartbeat_that_waited_for_the_log_counts_as_life(world):
     world.release()
     assert world.reply(waiting).error is ErrorCode.NONE
     assert world.consumers()[2].keys() == {"a", "b"}
+
+
+def test_another_coordinator_watches_who_has_not_let_go(world):
+    world.beat("a", 0, rebalance_timeout_ms=10_000)
+    world.beat("b", 0)
+    world.beat("a", 1)
+    other = world.restarted()
+    for _ in range(6):
+        other.advance(2)
+        other.beat("a", 1, {world.t: ALL})
+    assert other.consumers()[2].keys() == {"b"}
+
+
+def test_topics_are_looked_at_only_when_they_changed(world, monkeypatch):
+    world.beat("a", 0)
+    looked = []
+    size_of = world.topics.topic
+    monkeypatch.setattr(world.topics, "topic", lambda name: looked.append(name) or size_of(name))
+    for _ in range(3):
+        world.beat("a", 1)
+    assert looked == []
+    world.topics.create("other", 1)
+    for _ in range(3):
+        world.beat("a", 1)
+    assert looked == ["t"]
 
 
 def test_another_coordinator_goes_on_where_this_one_was(world):
