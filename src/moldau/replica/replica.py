@@ -41,7 +41,6 @@ from moldau.records.batch import (
     BatchHeader,
     read_header,
     stamp,
-    stamp_append_time,
 )
 from moldau.records.control import EndMarker, build_end_marker
 from moldau.replica.copies import Copies, Waiters, insert_waiter
@@ -58,6 +57,8 @@ from moldau.replica.producer_snapshot import (
     load_producers,
 )
 from moldau.replica.producers import ProducerTable
+from moldau.replica.refusals import Refusals
+from moldau.replica.stamping import check_anonymous, stamp_all
 
 _new_header = tuple.__new__
 _SNAPSHOT_BYTES = 64 * 1024 * 1024
@@ -75,36 +76,6 @@ class Proposal(NamedTuple):
     """Committed means: the high watermark has reached this."""
     append_time: TimestampMs
     """The broker's timestamp with LogAppendTime, else -1."""
-
-
-def _stamp_all(
-    data: bytearray | memoryview,
-    headers: list[BatchHeader],
-    offset: Offset,
-    epoch: Epoch,
-    append_time: TimestampMs,
-) -> tuple[list[BatchHeader], int, Offset]:
-    """Stamp batches one after another; returns their headers, size and the next offset."""
-    position = 0
-    stamped = []
-    for header in headers:
-        stamp(data, position, offset, epoch)
-        header = header._replace(base_offset=offset, leader_epoch=epoch)
-        if append_time != NO_TIMESTAMP:
-            stamp_append_time(data, position, header.size, append_time)
-            header = header._replace(max_timestamp=append_time)
-        stamped.append(header)
-        position += header.size
-        offset = header.next_offset
-    return stamped, position, offset
-
-
-def _check_anonymous(headers: list[BatchHeader]) -> None:
-    """Batches beside others are not numbered, and belong to no transaction."""
-    if any(header.producer_id >= 0 for header in headers):
-        raise RefusedError(
-            ErrorCode.INVALID_RECORD, "an idempotent producer sends one batch per partition"
-        )
 
 
 class Watcher(Protocol):
@@ -167,6 +138,7 @@ class Replica:
         self._snapshot_offset = NO_SNAPSHOT
         self.producers = ProducerTable()
         self._guards = Guards()
+        self.refusals = Refusals()
         self._load_state()
         # One that is still learning may have been here before, and have forgotten what it then
         # acknowledged: it votes once the group's own log makes it a voter.
@@ -342,6 +314,9 @@ class Replica:
         offset = log.end_offset
         first = headers[0]
         if first.producer_id >= 0:
+            if self.refusals.waiting:
+                state = self.producers.get(first.producer_id)
+                self.refusals.check(first, state, self._clock.monotonic())
             original = self._check_sequence(headers, append_time, guard)
             if original is not None:
                 return original
@@ -354,9 +329,9 @@ class Replica:
             end = Offset(offset + first.last_offset_delta + 1)
         else:
             if len(headers) > 1:
-                _check_anonymous(headers)
+                check_anonymous(headers)
             time = self._clock.wall_ms() if append_time else NO_TIMESTAMP
-            stamped, size, end = _stamp_all(data, headers, offset, epoch, time)
+            stamped, size, end = stamp_all(data, headers, offset, epoch, time)
         try:
             log.append(data, stamped)
         except DiskFullError:
@@ -374,7 +349,7 @@ class Replica:
         self, headers: list[BatchHeader], append_time: bool, guard: Guard | None
     ) -> Proposal | None:
         if len(headers) > 1:
-            _check_anonymous(headers)
+            check_anonymous(headers)
         header = headers[0]
         original = self.producers.check(header)
         if original is None:
@@ -428,7 +403,7 @@ class Replica:
     def _append_marker(self, producer: ProducerId, epoch: ProducerEpoch, marker: EndMarker) -> None:
         now = self._clock.wall_ms()
         data = bytearray(build_end_marker(producer, epoch, marker, now))
-        headers, size, _ = _stamp_all(
+        headers, size, _ = stamp_all(
             data, [read_header(data)], self.log.end_offset, self.group.core.epoch, NO_TIMESTAMP
         )
         try:

@@ -15,6 +15,7 @@ from moldau.records.batch import (
 )
 from moldau.records.record import has_null_key, recompress
 from moldau.replica.guards import Guard
+from moldau.replica.refusals import PASSING
 from moldau.replica.replica import LAG_MS_MAX, Proposal, Replica
 from moldau.service.disk import DiskGuard
 from moldau.service.partitions import Hosted, Partitions
@@ -52,8 +53,27 @@ class ProduceService:
         hosted = self._partitions.get(topic, partition)
         if hosted is None:
             hosted = self._partitions.find(topic, partition)
+        headers = check_batches(data, bytes_max=hosted.config.message_bytes_max)
+        try:
+            return hosted.replica, self._propose(
+                hosted, data, headers, acks, is_transactional=is_transactional, guard=guard
+            )
+        except RefusedError as error:
+            if headers[0].producer_id >= 0 and error.code in PASSING:
+                hosted.replica.refusals.note(headers[0], error.code, self._clock.monotonic())
+            raise
+
+    def _propose(
+        self,
+        hosted: Hosted,
+        data: memoryview,
+        headers: list[BatchHeader],
+        acks: int,
+        *,
+        is_transactional: bool,
+        guard: Guard | None,
+    ) -> Proposal:
         config = hosted.config
-        headers = check_batches(data, bytes_max=config.message_bytes_max)
         if self._disk.is_full:
             self._disk.check()
         if acks == ACKS_ALL and config.insync_replicas_min > 1:
@@ -74,12 +94,11 @@ class ProduceService:
         if not hosted.is_plain:
             writable, headers = self._treat_specially(hosted, data, headers)
         try:
-            proposal = hosted.replica.propose(
+            return hosted.replica.propose(
                 writable, headers, append_time=hosted.stamps_append_time, guard=guard
             )
         except StorageError as error:
             raise RefusedError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from None
-        return hosted.replica, proposal
 
     def _treat_specially(
         self, hosted: Hosted, data: memoryview, headers: list[BatchHeader]

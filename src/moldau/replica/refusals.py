@@ -1,0 +1,84 @@
+"""Owns what an idempotent producer was refused and is to send again, before anything after it.
+
+A producer has up to five batches on their way. If the first is refused for a reason that passes (a
+leader is being elected, replicas are missing, the disk is full) and the reason has passed when the
+second is looked at, that one seems to come after a gap. Clients take a gap for a loss: librdkafka
+then begins a new epoch, under which a batch that was stored but not yet acknowledged is stored
+again. So whatever follows a refused batch is refused for the same reason, until the batch is back.
+"""
+
+from typing import Final, NamedTuple
+
+from moldau.model.errors import ErrorCode, RefusedError
+from moldau.model.ids import ProducerEpoch, ProducerId
+from moldau.records.batch import BatchHeader
+from moldau.replica.producers import ProducerState
+
+PASSING: Final = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    }
+)
+"""Reasons that pass: clients try again."""
+_SECONDS_MAX: Final = 10.0
+"""A client that has not come back by then has given the batch up, and has to hear of the gap."""
+_PRODUCERS_MAX: Final = 1000
+_SEQUENCES: Final = 1 << 31
+
+
+class _Refused(NamedTuple):
+    epoch: ProducerEpoch
+    sequence: int
+    code: ErrorCode
+    until: float
+
+
+class Refusals:
+    """Of one partition on this broker. Empty nearly always."""
+
+    __slots__ = ("waiting",)
+
+    def __init__(self) -> None:
+        self.waiting: dict[ProducerId, _Refused] = {}
+
+    def note(self, header: BatchHeader, code: ErrorCode, now: float) -> None:
+        """The batch was refused for a reason that passes."""
+        known = self.waiting.get(header.producer_id)
+        if known is not None and _is_before(known, header) and now <= known.until:
+            # It was refused because of that one.
+            return
+        if known is None and len(self.waiting) >= _PRODUCERS_MAX:
+            del self.waiting[next(iter(self.waiting))]
+        self.waiting[header.producer_id] = _Refused(
+            header.producer_epoch, header.base_sequence, code, now + _SECONDS_MAX
+        )
+
+    def check(self, header: BatchHeader, state: ProducerState | None, now: float) -> None:
+        """Raises RefusedError if something before the batch is still missing.
+
+        `state` is what the log has of the producer: the batch may have come by another broker.
+        """
+        known = self.waiting.get(header.producer_id)
+        if known is None:
+            return
+        if now <= known.until and _is_before(known, header) and not _is_stored(known, state):
+            raise RefusedError(known.code, "a batch before it was refused and is to come first")
+        del self.waiting[header.producer_id]
+
+
+def _is_before(known: _Refused, header: BatchHeader) -> bool:
+    """Whether the refused batch precedes this one in the same epoch."""
+    return known.epoch == header.producer_epoch and _is_less(known.sequence, header.base_sequence)
+
+
+def _is_stored(known: _Refused, state: ProducerState | None) -> bool:
+    if state is None or state.epoch != known.epoch or not state.batches:
+        return False
+    return not _is_less(state.batches[-1].last_sequence, known.sequence)
+
+
+def _is_less(one: int, other: int) -> bool:
+    """Sequences wrap around."""
+    return 0 < (other - one) % _SEQUENCES < _SEQUENCES // 2

@@ -1,0 +1,35 @@
+"""Owns what a leader writes into batches before they are stored: offsets, its epoch, its time."""
+
+from moldau.model.errors import ErrorCode, RefusedError
+from moldau.model.ids import NO_TIMESTAMP, Epoch, Offset, TimestampMs
+from moldau.records.batch import BatchHeader, stamp, stamp_append_time
+
+
+def stamp_all(
+    data: bytearray | memoryview,
+    headers: list[BatchHeader],
+    offset: Offset,
+    epoch: Epoch,
+    append_time: TimestampMs,
+) -> tuple[list[BatchHeader], int, Offset]:
+    """Stamp batches one after another; returns their headers, size and the next offset."""
+    position = 0
+    stamped = []
+    for header in headers:
+        stamp(data, position, offset, epoch)
+        header = header._replace(base_offset=offset, leader_epoch=epoch)
+        if append_time != NO_TIMESTAMP:
+            stamp_append_time(data, position, header.size, append_time)
+            header = header._replace(max_timestamp=append_time)
+        stamped.append(header)
+        position += header.size
+        offset = header.next_offset
+    return stamped, position, offset
+
+
+def check_anonymous(headers: list[BatchHeader]) -> None:
+    """Batches beside others are not numbered, and belong to no transaction."""
+    if any(header.producer_id >= 0 for header in headers):
+        raise RefusedError(
+            ErrorCode.INVALID_RECORD, "an idempotent producer sends one batch per partition"
+        )

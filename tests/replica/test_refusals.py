@@ -1,0 +1,94 @@
+"""Whatever follows a batch that was refused for a while waits for it, and nothing else does."""
+
+import pytest
+from replica_brokers import make_batch
+
+from moldau.model.errors import ErrorCode, RefusedError
+from moldau.model.ids import Offset, TimestampMs
+from moldau.records.batch import BatchHeader, read_header
+from moldau.replica.producers import ProducerState, ProducerTable
+from moldau.replica.refusals import Refusals
+
+PASSING = ErrorCode.NOT_LEADER_OR_FOLLOWER
+LAST = 2**31 - 1
+
+
+def batch(sequence: int, *, epoch: int = 0, producer: int = 7) -> BatchHeader:
+    return read_header(make_batch(b"v", producer=producer, sequence=sequence, epoch=epoch))
+
+
+def stored(sequence: int, *, epoch: int = 0) -> ProducerState | None:
+    """What the log knows of the producer after that batch."""
+    table = ProducerTable()
+    header = batch(sequence, epoch=epoch)._replace(base_offset=Offset(sequence))
+    table.appended(header, TimestampMs(0))
+    return table.get(header.producer_id)
+
+
+def is_refused(
+    refusals: Refusals, header: BatchHeader, state: ProducerState | None = None, now: float = 1.0
+) -> bool:
+    try:
+        refusals.check(header, state, now)
+    except RefusedError as error:
+        return error.code is PASSING
+    return False
+
+
+@pytest.fixture
+def refusals() -> Refusals:
+    made = Refusals()
+    made.note(batch(10), PASSING, 0.0)
+    return made
+
+
+def test_what_follows_is_refused_until_the_batch_is_back(refusals: Refusals) -> None:
+    for sequence in (11, 12):
+        assert is_refused(refusals, batch(sequence), stored(9))
+        refusals.note(batch(sequence), PASSING, 1.0)
+    assert not is_refused(refusals, batch(10), stored(9))
+    assert not is_refused(refusals, batch(11), stored(10))
+
+
+def test_also_of_a_producer_that_the_log_does_not_know_yet(refusals: Refusals) -> None:
+    assert is_refused(refusals, batch(11), None)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [batch(11, producer=8), batch(0, epoch=1), batch(10), batch(9)],
+    ids=["of another producer", "of another epoch", "the batch itself", "an earlier one"],
+)
+def test_nothing_else_is_refused(refusals: Refusals, header: BatchHeader) -> None:
+    assert not is_refused(refusals, header, stored(9))
+
+
+def test_a_batch_that_came_by_another_broker_is_not_waited_for(refusals: Refusals) -> None:
+    assert not is_refused(refusals, batch(13), stored(12))
+    # Nor is it remembered any longer.
+    assert not refusals.waiting
+
+
+def test_an_earlier_epoch_in_the_log_does_not_tell_that_it_came(refusals: Refusals) -> None:
+    refusals.note(batch(0, epoch=1), PASSING, 0.0)
+    assert is_refused(refusals, batch(1, epoch=1), stored(9, epoch=0))
+
+
+def test_after_a_while_the_gap_is_told(refusals: Refusals) -> None:
+    assert is_refused(refusals, batch(11), stored(9), now=9.9)
+    assert not is_refused(refusals, batch(11), stored(9), now=10.1)
+
+
+def test_sequences_wrap_around() -> None:
+    refusals = Refusals()
+    refusals.note(batch(LAST), PASSING, 0.0)
+    assert is_refused(refusals, batch(0), stored(LAST - 1))
+    assert not is_refused(refusals, batch(1), stored(0))
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    refusals = Refusals()
+    for producer in range(5000):
+        refusals.note(batch(3, producer=producer), PASSING, 0.0)
+    assert len(refusals.waiting) == 1000
+    assert is_refused(refusals, batch(4, producer=4999))
