@@ -23,7 +23,7 @@ from moldau.metadata.commands import (
 )
 from moldau.metadata.image import EMPTY_IMAGE, Image
 from moldau.metadata.snapshot import encode_image
-from moldau.model.errors import CorruptionError, ErrorCode, RefusedError
+from moldau.model.errors import CorruptionError, DiskFullError, ErrorCode, RefusedError
 from moldau.model.ids import BrokerId, Offset, PartitionIndex, TopicId, TopicPartition
 from moldau.raft.membership import Members
 from moldau.replica.replica import Replica
@@ -716,6 +716,35 @@ async def test_a_fresh_image_has_all_that_was_committed_before_it_was_asked_for(
             assert image.topic(f"t{number}") is not None
             assert follower.images[-1].topic(f"t{number}") is not None
             assert await leader.store.fresh() == leader.store.image
+
+
+async def test_a_full_disk_between_snapshot_and_cut_ends_nobody() -> None:
+    async with MetadataCluster(3) as cluster:
+        leader = await start(cluster)
+        behind, _ = await cluster.followers()
+        cluster.cut_off(behind)
+        await leader.store.submit(topic("a", 1))
+        leader.store.compact()
+        await leader.store.submit(topic("b", 2))
+        log = leader.replica.log
+        cut, start_offset = log.delete_before, log.start_offset
+
+        def refuse_twice(offset: Offset) -> None:
+            refusals.append(offset)
+            if len(refusals) > 2:
+                cut(offset)
+            else:
+                raise DiskFullError("no room")
+
+        refusals: list[Offset] = []
+        log.delete_before = refuse_twice  # type: ignore[method-assign]
+        with pytest.raises(DiskFullError):
+            leader.store.compact()
+        assert log.start_offset == start_offset
+        cluster.introduce()
+        await until(lambda: behind.store.image.topic("b") is not None, "the snapshot")
+        assert leader.replica.group.failure is None
+        assert len(refusals) == 3
 
 
 async def test_nothing_is_left_by_an_image_that_lags() -> None:

@@ -244,7 +244,11 @@ class Effects:
             return None, 0
         if start.offset + start.control_count != message.start:
             return e.PeerLost(peer.id), 0
-        payload = group.owner.snapshot(group, start.offset)
+        try:
+            payload = group.owner.snapshot(group, start.offset)
+        except RefusedError as error:
+            log.warning("%s: %s", group.name, error)
+            return e.PeerLost(peer.id), 0
         data = encode_snapshot(group.wire, message, start, payload)
         if len(data) > _SNAPSHOT_BYTES_MAX:
             log.error("%s: a snapshot of %d bytes is too large to be sent", group.name, len(data))

@@ -54,7 +54,10 @@ class GroupOwner(Protocol):
         ...
 
     def snapshot(self, group: "Group", offset: Offset) -> bytes:
-        """What a state machine that begins at `offset` must know; empty if nothing."""
+        """What a state machine that begins at `offset` must know; empty if nothing.
+
+        Raises RefusedError if that cannot be told now; it is asked again in a moment.
+        """
         ...
 
     def on_reset(self, group: "Group", offset: Offset, payload: bytes) -> None:

@@ -91,6 +91,11 @@ class MetadataReplica(Replica):
 
     def snapshot(self, group: Group, offset: Offset) -> bytes:
         found = self.log.load_snapshot()
+        if found is not None and found[0] > offset:
+            # The disk was full between the two: make up for it, and be asked for that one.
+            with suppress(DiskFullError), self._flusher.fencing():
+                self.log.delete_before(found[0])
+            raise RefusedError(ErrorCode.KAFKA_STORAGE_ERROR, f"no snapshot for {offset} now")
         if found is None or found[0] != offset:
             # They are renewed together, see MetadataStore.compact.
             raise CorruptionError(f"the metadata log begins at {offset} without a snapshot")
