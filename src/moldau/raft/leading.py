@@ -124,7 +124,8 @@ class Leading(Electing):
         """
         if self.role is not Role.LEADER or self.progress or end < self.end:
             raise RaftError(f"appended up to {end} without leading alone from {self.end} on")
-        self._grow(end)
+        self.end = end
+        self.last_epoch = self.epoch
         if flushed > self.flushed:
             self.flushed = flushed
         if flushed <= self.commit or not self._may_commit(flushed) or flushed > end:

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from moldau.log.interface import ControlKind, PartitionLog
+from moldau.log.interface import ControlKind, FlushPolicy, PartitionLog
 from moldau.model.clock import Clock
 from moldau.model.errors import ErrorCode, MoldauError, RefusedError
 from moldau.model.ids import NO_EPOCH, BrokerId, Offset, RaftIndex
@@ -270,7 +270,7 @@ class Driver:
         The core hears of it at the end of this turn, once for all, or before its next event; at
         once if there is nobody to send it to and nothing to wait for.
         """
-        if group.is_alone and not group.flushes_always:
+        if group.is_alone and group.log.config.flush is not FlushPolicy.ALWAYS:
             group.flush_handle.unflushed_bytes += size
             self._steps.advance_alone(group)
             return

@@ -143,13 +143,21 @@ class Steps:
         """As handle_grown, and the commit, where `is_alone`: nobody is sent to, no timer is set."""
         group.is_grown = False
         core, partition_log = group.core, group.log
+        end = partition_log.end_index
+        is_flushed = partition_log.flushed_offset == partition_log.end_offset
         try:
-            is_commit = core.advance_alone(partition_log.end_index, partition_log.flushed_index)
+            is_commit = core.advance_alone(end, end if is_flushed else partition_log.flushed_index)
         except RaftError as error:
             self.fail(group, error)
             self.tell(group)
             return
-        if is_commit:
+        if not is_commit:
+            return
+        if is_flushed and not group.proposed:
+            # What note_commit does, on the path of every record of a broker without others.
+            group.commit_told = end
+            group.owner.on_commit(group, partition_log.end_offset)
+        else:
             group.owner.on_commit(group, self._effects.note_commit(group, core.commit))
 
     # ---- the owner
