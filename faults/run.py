@@ -97,3 +97,5 @@ class Run(Drive):
                     self.problem(text)
                 self.expect(event["batches"] > 0, "the reader of all replies read nothing")
                 self.note(f"{event['fetches']} replies of brokers looked at one by one")
+                if event["behind"]:
+                    self.note(f"{event['behind']} of them by leaders that did not know better")
