@@ -1,0 +1,128 @@
+"""Idempotent producers against replicas that are cut off and restarted all the time.
+
+Deposed leaders are written to as well, and every batch is sent again and again, as by clients whose
+replies are lost. Whatever happens, the memory of producers is what the log says, nothing is stored
+twice, and what was acknowledged stays where it was.
+"""
+
+import asyncio
+import random
+import time
+
+import pytest
+from replica_brokers import ReplicaBroker, ReplicaCluster, make_batch, propose, values
+
+from moldau.model.errors import ErrorCode, RefusedError
+from moldau.model.ids import TimestampMs
+from moldau.raft.config import RaftConfig
+from moldau.replica.producers import ProducerTable
+
+SECONDS = 5.0
+IN_FLIGHT = 5
+CONFIG = RaftConfig(
+    election_ms_min=80, election_ms_max=160, retry_ms=40, snapshot_retry_ms=200, transfer_ms_max=150
+)
+
+
+def check_memory(broker: ReplicaBroker) -> None:
+    """The table that was kept up with the log is the one that the log gives."""
+    replica = broker.replica
+    told = ProducerTable()
+    told.replay(replica.log.headers(replica.log.start_offset), TimestampMs(0), lambda _: None)
+    for producer, state in told:
+        known = replica.producers.get(producer)
+        assert known is not None, f"broker {broker.id} has forgotten producer {producer}"
+        assert known.batches == state.batches, f"broker {broker.id}, producer {producer}"
+
+
+class Producer:
+    """Sends in order, up to five batches ahead, to everybody who believes to lead."""
+
+    def __init__(self, cluster: ReplicaCluster, number: int, chance: random.Random) -> None:
+        self.cluster, self.number, self.chance = cluster, number, chance
+        self.sequence = 0
+        self.pending: list[tuple[int, list[bytes]]] = []
+        self.acknowledged: dict[bytes, int] = {}
+
+    def fill(self) -> None:
+        while len(self.pending) < IN_FLIGHT:
+            count = self.chance.choice([1, 1, 2, 3])
+            made = [b"%d:%d" % (self.number, self.sequence + i) for i in range(count)]
+            self.pending.append((self.sequence, made))
+            self.sequence += count
+
+    async def run(self, until: float) -> None:
+        while time.monotonic() < until:
+            self.fill()
+            sent = []
+            for broker in self.cluster.running:
+                if broker.replica.is_leader:
+                    sent += self.send(broker)
+            if sent:
+                seconds = self.chance.choice([0.005, 0.02, 0.1])
+                await asyncio.wait([done for _, _, done in sent], timeout=seconds)
+            for made, offset, done in sent:
+                if done.done() and done.result() is ErrorCode.NONE:
+                    for place, value in enumerate(made):
+                        assert self.acknowledged.setdefault(value, offset + place) == offset + place
+            while self.pending and all(v in self.acknowledged for v in self.pending[0][1]):
+                self.pending.pop(0)
+            await asyncio.sleep(self.chance.choice([0, 0.001, 0.01]))
+
+    def send(self, broker: ReplicaBroker) -> list[tuple[list[bytes], int, asyncio.Future]]:
+        sent = []
+        for sequence, made in self.pending:
+            data = make_batch(*made, producer=self.number, sequence=sequence)
+            try:
+                proposal = propose(broker.replica, data)
+            except RefusedError:
+                # It leads no longer; or was deposed, and lacks what others acknowledged.
+                break
+            done = asyncio.get_running_loop().create_future()
+            broker.replica.when_committed(proposal.end_offset, done.set_result)
+            sent.append((made, proposal.base_offset, done))
+            if self.chance.random() < 0.1:
+                break
+        return sent
+
+
+async def torment(cluster: ReplicaCluster, chance: random.Random, until: float) -> int:
+    """Cut off and restart brokers one after another; returns how often."""
+    count = 0
+    while time.monotonic() < until:
+        await asyncio.sleep(chance.uniform(0.02, 0.3))
+        leaders = [broker for broker in cluster.running if broker.replica.is_leader]
+        broker = chance.choice([*cluster.all, *leaders])
+        if chance.random() < 0.5:
+            cluster.cut_off(broker)
+            await asyncio.sleep(chance.uniform(0, 0.4))
+            cluster.introduce()
+        else:
+            broker.stop()
+            await asyncio.sleep(chance.uniform(0, 0.4))
+            await cluster.restart(int(broker.id))
+        for each in cluster.running:
+            check_memory(each)
+        count += 1
+    return count
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_nothing_is_forgotten_stored_twice_or_lost(seed: int) -> None:
+    chance = random.Random(seed)
+    async with ReplicaCluster(3, config=CONFIG, heartbeat_ms=15) as cluster:
+        cluster.add_group(0)
+        until = time.monotonic() + SECONDS
+        producers = [Producer(cluster, number, chance) for number in range(3)]
+        tasks = [asyncio.create_task(producer.run(until)) for producer in producers]
+        assert await torment(cluster, chance, until)
+        await asyncio.gather(*tasks)
+        await cluster.alike()
+        for broker in cluster.running:
+            check_memory(broker)
+        stored = values(cluster.running[0].replica)
+        assert len(stored) == len(set(stored))
+        for producer in producers:
+            for value, offset in producer.acknowledged.items():
+                assert stored[offset] == value
+        assert sum(len(producer.acknowledged) for producer in producers)
