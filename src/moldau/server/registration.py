@@ -31,6 +31,8 @@ _ASK_SECONDS: Final = 5.0
 _LOOK_SECONDS: Final = 1.0
 _LOST_SECONDS: Final = 3.0
 """Longer than an election takes."""
+_PASSING: Final = frozenset({ErrorCode.REQUEST_TIMED_OUT, ErrorCode.KAFKA_STORAGE_ERROR})
+"""No leader of the metadata answers yet, or its disk is full just now."""
 _FINAL: Final = frozenset(
     {
         ErrorCode.DUPLICATE_BROKER_REGISTRATION,
@@ -96,9 +98,10 @@ class Registration:
                 await self._submit()
                 break
             except RefusedError as error:
-                if error.code is not ErrorCode.REQUEST_TIMED_OUT:
+                if error.code not in _PASSING:
                     raise ConfigError(f"the cluster does not take this broker: {error}") from None
-            log.info("waiting for the cluster: no leader of its metadata answers yet")
+                log.info("waiting for the cluster: %s", error)
+            await asyncio.sleep(_PAUSE_SECONDS)
             await self._introduce_anywhere()
         self.check(metadata.image)
 
