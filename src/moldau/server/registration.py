@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 _SUBMIT_SECONDS: Final = 3.0
 """Longer than an election takes, as a rule."""
 _ASK_SECONDS: Final = 5.0
+_PAUSE_SECONDS: Final = 0.2
 _LOOK_SECONDS: Final = 1.0
 _LOST_SECONDS: Final = 3.0
 """Longer than an election takes."""
