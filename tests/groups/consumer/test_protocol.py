@@ -293,16 +293,24 @@ def test_a_static_member_that_comes_back_wanting_something_else_is_a_new_epoch(w
     assert world.beat("b", 2).assignment == {world.t: ALL}
 
 
-def test_a_static_member_that_comes_back_changed_keeps_what_it_may(world):
-    world.beat("b", 0)
+def test_a_static_member_that_comes_back_changed_keeps_the_larger_share(world):
+    world.topics.create("t", 5)
     world.beat("a", 0, instance_id="i")
-    world.beat("b", 1)
-    world.beat("b", 1, {world.t: LOW})
-    assert world.beat("a", 2, instance_id="i").assignment == {world.t: HIGH}
+    world.beat("b", 0)
+    kept = world.beat("a", 1).assignment
+    assert len(kept[world.t]) == 3
+    world.beat("a", 1, kept)
+    world.beat("b", 2)
     world.beat("a", -2, instance_id="i")
     back = world.beat("a2", 0, instance_id="i", rack="r")
-    assert (back.member_epoch, back.assignment) == (3, {world.t: HIGH})
+    assert (back.member_epoch, back.assignment) == (3, kept)
     assert world.beat("b", 2).assignment is None
+
+
+def test_a_member_that_missed_what_it_was_given_is_told_when_it_says_what_it_has(world):
+    two(world)
+    assert world.beat("b", 2).assignment is None
+    assert world.beat("b", 2, {}).assignment == {world.t: HIGH}
 
 
 def test_an_administrator_removes_members_by_id_and_by_instance(world):
