@@ -2,12 +2,13 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import pytest
 from replica_brokers import make_batch, propose, values
+from replica_world import World, turns, until
 
-from moldau.log.interface import ControlKind, FlushTask, LogConfig
+from moldau.log.interface import LogConfig
 from moldau.log.memory import MemoryLog
 from moldau.model.errors import (
     CorruptionError,
@@ -17,126 +18,21 @@ from moldau.model.errors import (
     StorageError,
 )
 from moldau.model.flush import FlushPolicy
-from moldau.model.ids import (
-    BrokerId,
-    Epoch,
-    Offset,
-    PartitionIndex,
-    ProducerId,
-    RaftIndex,
-    TimestampMs,
-    TopicId,
-)
-from moldau.raft.membership import Members, encode_members
-from moldau.records.batch import stamp
+from moldau.model.ids import BrokerId, Epoch, Offset, PartitionIndex, TimestampMs, TopicId
 from moldau.records.record import read_records
 from moldau.replica.flusher import FlushHandle
-from moldau.replica.peer_codec import (
-    GroupKey,
-    encode_append,
-    encode_batches_head,
-    encode_control,
-)
+from moldau.replica.peer_codec import GroupKey
 from moldau.replica.producer_snapshot import encode_producers
-from moldau.replica.replica import Replica
 from moldau.testing.logs import append
 from moldau.testing.replicas import (
     ME,
     MemoryVotes,
-    NotingListener,
-    SetClock,
     lead_replica,
     make_driver,
     make_flusher,
     open_replica,
     wait_ready,
 )
-
-
-class HeldLog(MemoryLog):
-    """A log whose flushes finish when the test says so, or fail."""
-
-    def __init__(self, config: LogConfig) -> None:
-        super().__init__(config)
-        self.runs = 0
-        self.failure: OSError | None = None
-        self.gate: threading.Event | None = None
-        """A flush waits for it; then it runs in a thread, as a slow disk's does."""
-
-    def begin_flush(self) -> FlushTask | None:
-        task = super().begin_flush()
-        return None if task is None else HeldTask(self, task)
-
-    def end_flush(self, task: FlushTask) -> None:
-        assert isinstance(task, HeldTask)
-        super().end_flush(task.inner)
-
-
-class HeldTask:
-    @property
-    def is_heavy(self) -> bool:
-        return self.log.gate is not None
-
-    def __init__(self, log: HeldLog, inner: FlushTask) -> None:
-        self.log = log
-        self.inner = inner
-
-    def run(self) -> None:
-        self.log.runs += 1
-        if self.log.gate is not None:
-            assert self.log.gate.wait(10)
-        if self.log.failure is not None:
-            raise self.log.failure
-        self.inner.run()
-
-
-class World:
-    """A broker alone, and the replica that it leads."""
-
-    replica: Replica
-
-    def __init__(self, flush: FlushPolicy) -> None:
-        self.failures: list[StorageError] = []
-        self.clock = SetClock(wall_ms=1_700_000_000_000)
-        self.flusher = make_flusher(self.clock, self.failures.append, threads=2)
-        self.log = HeldLog(LogConfig(flush=flush))
-        self.votes = MemoryVotes()
-        self.listener = NotingListener()
-        self.driver = make_driver(self.flusher, clock=self.clock, votes=self.votes)
-
-    @classmethod
-    async def make(cls, flush: FlushPolicy = FlushPolicy.ALWAYS) -> "World":
-        world = cls(flush)
-        world.replica = await world.open()
-        return world
-
-    async def open(self) -> Replica:
-        return await lead_replica(
-            self.log, self.flusher, clock=self.clock, driver=self.driver, listener=self.listener
-        )
-
-    async def restart(self) -> Replica:
-        """The log as it is, all that is derived from it anew."""
-        self.replica.end(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        self.replica = await self.open()
-        return self.replica
-
-    def stop(self) -> None:
-        self.driver.stop()
-        self.flusher.stop()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    for _ in range(2000):
-        if condition():
-            return
-        await asyncio.sleep(0.002)
-    pytest.fail("the condition did not come true")
-
-
-async def turns(count: int = 20) -> None:
-    for _ in range(count):
-        await asyncio.sleep(0.002)
 
 
 async def test_the_first_record_of_a_new_partition_gets_offset_zero_in_epoch_zero() -> None:
@@ -478,112 +374,6 @@ async def test_the_high_watermark_never_goes_back() -> None:
     world.stop()
 
 
-# ---- what a leader elsewhere says
-
-
-class Follower:
-    """Broker 1 of a group, and broker 2's messages as the test writes them."""
-
-    def __init__(self, first: Members) -> None:
-        self.log = HeldLog(LogConfig())
-        self.failures: list[StorageError] = []
-        self.clock = SetClock(wall_ms=1_700_000_000_000)
-        self.flusher = make_flusher(self.clock, self.failures.append)
-        self.driver = make_driver(self.flusher, clock=self.clock)
-        self.listener = NotingListener()
-        self.driver.add_peer(OTHER, ("127.0.0.1", 9))
-        self.replica = open_replica(
-            self.log,
-            self.flusher,
-            self.driver,
-            clock=self.clock,
-            members=first,
-            listener=self.listener,
-        )
-
-    def receive(self, *parts: bytes, commit: int) -> None:
-        """An Append of epoch 3 that continues the log."""
-        core = self.replica.group.core
-        head = encode_append(
-            self.replica.group.wire,
-            Epoch(3),
-            self.log.end_index,
-            core.last_epoch,
-            RaftIndex(commit),
-            sum(map(len, parts)),
-        )
-        self.driver.on_raft(OTHER, memoryview(head + b"".join(parts)))
-
-    def stop(self) -> None:
-        self.driver.remove_peer(OTHER)
-        self.driver.stop()
-        self.flusher.stop()
-
-
-OTHER = BrokerId(2)
-
-
-def control(kind: ControlKind, payload: bytes = b"") -> bytes:
-    return encode_control(kind, Epoch(3), payload)
-
-
-def entries(base: int, *values: bytes, producer: int = -1, sequence: int = -1) -> bytes:
-    data = make_batch(*values, producer=producer, sequence=sequence)
-    stamp(data, 0, Offset(base), Epoch(3))
-    return encode_batches_head(len(data)) + bytes(data)
-
-
-async def test_a_membership_gives_the_vote_back_when_it_is_committed_and_not_before() -> None:
-    follower = Follower(Members((OTHER,), (ME,)))
-    core = follower.replica.group.core
-    assert not core.may_vote
-    follower.receive(control(ControlKind.NOOP), entries(0, b"a"), commit=0)
-    both = encode_members(Members((ME, OTHER)))
-    follower.receive(control(ControlKind.MEMBERSHIP, both), entries(1, b"b"), commit=2)
-    # A voter by its log, and entries before are committed just now; the membership is not.
-    assert (core.is_voter, core.commit, core.may_vote) == (True, 2, False)
-    assert follower.replica.high_watermark == 1
-    follower.receive(commit=3)
-    assert (core.commit, core.may_vote) == (3, True)
-    follower.stop()
-
-
-async def test_nothing_is_read_beyond_what_is_committed() -> None:
-    follower = Follower(Members((ME, OTHER)))
-    sent = [entries(n, b"v") for n in range(3)]
-    follower.receive(control(ControlKind.NOOP), *sent, commit=3)
-    read = follower.replica.read(Offset(0), 1 << 20)
-    assert (follower.log.end_offset, read.next_offset) == (3, 2)
-    follower.stop()
-
-
-async def test_a_learner_has_no_vote_however_much_is_committed() -> None:
-    follower = Follower(Members((OTHER,), (ME,)))
-    follower.receive(control(ControlKind.NOOP), entries(0, b"a"), commit=2)
-    await turns()
-    assert follower.replica.high_watermark == 1
-    assert not follower.replica.group.core.may_vote
-    follower.stop()
-
-
-async def test_a_follower_knows_producers_from_what_it_stores_committed_or_not() -> None:
-    follower = Follower(Members((ME, OTHER)))
-    follower.receive(
-        control(ControlKind.NOOP),
-        entries(0, b"a", b"b", producer=4, sequence=0),
-        entries(2, b"c"),
-        commit=1,
-    )
-    state = follower.replica.producers.get(ProducerId(4))
-    assert state is not None
-    assert [(one.base_sequence, one.base_offset, one.last_offset) for one in state.batches] == [
-        (0, 0, 1)
-    ]
-    assert (len(follower.replica.producers), state.seen_at) == (1, follower.clock.wall)
-    assert follower.replica.high_watermark == 0
-    follower.stop()
-
-
 async def test_a_trim_that_is_committed_within_its_own_call_is_answered() -> None:
     world = await World.make()
     told: list[ErrorCode] = []
@@ -604,23 +394,6 @@ async def test_who_does_not_lead_any_more_promises_nothing_of_what_it_was_propos
     with pytest.raises(RefusedError):
         await asyncio.wait_for(world.replica.confirm_leading(), 5)
     world.stop()
-
-
-async def test_a_trim_is_done_when_it_is_committed_and_on_this_disk() -> None:
-    follower = Follower(Members((ME, OTHER)))
-    gate = follower.log.gate = threading.Event()
-    trim = control(ControlKind.TRIM, (2).to_bytes(8, "big"))
-    follower.receive(control(ControlKind.NOOP), *(entries(n, b"v") for n in range(3)), commit=4)
-    follower.receive(trim, entries(3, b"v"), commit=5)
-    await turns()
-    assert (follower.replica.high_watermark, follower.log.start_offset) == (3, 0)
-    gate.set()
-    await until(lambda: follower.log.start_offset == 2)
-    # Not beyond what is committed here, whatever it says.
-    follower.receive(control(ControlKind.TRIM, (99).to_bytes(8, "big")), commit=7)
-    await until(lambda: follower.log.start_offset == 4)
-    assert follower.listener.failures == []
-    follower.stop()
 
 
 @pytest.mark.parametrize("error", [StorageError("the disk is gone"), DiskFullError("no room")])
@@ -684,19 +457,3 @@ async def test_a_failed_group_answers_all_and_tells_its_keeper() -> None:
     assert (told, world.listener.failures) == ([ErrorCode.KAFKA_STORAGE_ERROR], [error])
     assert (world.replica.is_leader, world.replica.is_ready) == (False, False)
     world.stop()
-
-
-async def test_retention_deletes_nothing_that_is_not_committed_and_on_this_disk() -> None:
-    follower = Follower(Members((ME, OTHER)))
-    follower.log.reconfigure(LogConfig(retention_ms=1))
-    gate = follower.log.gate = threading.Event()
-    later = TimestampMs(1 << 50)
-    follower.receive(control(ControlKind.NOOP), *(entries(n, b"v") for n in range(3)), commit=3)
-    await turns()
-    assert (follower.replica.high_watermark, follower.log.flushed_offset) == (2, 0)
-    assert follower.replica.retain(later) is False
-    gate.set()
-    await until(lambda: follower.log.flushed_offset == 3)
-    assert follower.replica.retain(later) is True
-    assert follower.log.start_offset == 2
-    follower.stop()
