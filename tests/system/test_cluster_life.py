@@ -53,8 +53,17 @@ def start_only(data_dir: Path, *options: str) -> "subprocess.Popen[str]":
     addresses = zip(("--kafka-addr", "--raft-addr", "--http-addr"), ports, strict=True)
     flags = [part for pair in addresses for part in pair]
     return subprocess.Popen(
-        [sys.executable, "-m", "moldau", "broker", "start", "--data-dir", str(data_dir)]
-        + [*flags, *options],
+        [
+            sys.executable,
+            "-m",
+            "moldau",
+            "broker",
+            "start",
+            "--data-dir",
+            str(data_dir),
+            *flags,
+            *options,
+        ],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -141,10 +150,12 @@ def test_a_copy_of_a_data_directory_ends_the_broker_it_was_copied_from(tmp_path:
         process = third._process
         assert process is not None
         copy = Broker(data_dir=tmp_path / "copy")
-        copy.arguments = lambda: [  # type: ignore[method-assign]
-            *Broker.arguments(copy)[2:],
-            *("--join-addr", cluster.brokers[1].http_address),
-        ]
+        copy.arguments = (
+            lambda: [  # type: ignore[method-assign]
+                *Broker.arguments(copy)[2:],
+                *("--join-addr", cluster.brokers[1].http_address),
+            ]
+        )
         with copy:
             assert process.wait(SECONDS_MAX) != 0
             assert "from a copy of this data directory" in third.output
