@@ -1,6 +1,7 @@
 """Replicas of one partition on three brokers: what is promised survives a change of leaders."""
 
 import asyncio
+import time
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,20 @@ def remembered(replica: Replica, producer: int = PRODUCER) -> list[tuple[int, in
     state = replica.producers.get(ProducerId(producer))
     batches = [] if state is None else state.batches
     return [(batch.base_sequence, batch.base_offset) for batch in batches]
+
+
+async def test_a_leader_that_stood_still_is_not_sure_to_lead() -> None:
+    async with ReplicaCluster(3) as cluster:
+        cluster.add_group()
+        leader = await cluster.ready()
+        await cluster.alike()
+        await until(leader.replica.hears_majority, "answers")
+        assert [b.replica.hears_majority() for b in cluster.all if b is not leader] == [False] * 2
+        # The whole process stands still, as one that is paused.
+        time.sleep(cluster.config.election_ms_min / 1000 + 0.05)
+        assert not leader.replica.hears_majority()
+        again = await cluster.ready()
+        await until(again.replica.hears_majority, "answers")
 
 
 async def test_a_deposed_leader_fails_all_who_wait_and_follows_the_next_one() -> None:

@@ -183,6 +183,16 @@ async def test_an_error_is_told_at_once_and_does_not_stop_the_others() -> None:
     assert answer[2].size == size
 
 
+async def test_one_that_may_be_deposed_does_not_say_that_an_offset_is_out_of_range(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = await World.make()
+    await world.append(0)
+    monkeypatch.setattr(world.replicas["t", 0], "hears_majority", lambda: False)
+    world.fetch((0, 5))
+    assert world.answers[0][0].error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
 async def test_an_offset_that_is_appended_and_not_committed_is_waited_for() -> None:
     world = await World.make(FlushPolicy.ALWAYS)
     world.propose(0)

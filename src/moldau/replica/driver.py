@@ -355,6 +355,20 @@ class Driver:
             self._receiver.refresh(group)
         return group.core.in_sync(lag_ms_max)
 
+    def hears_majority(self, group: Group) -> bool:
+        """Whether a majority has answered this leader lately: one that stood still may be one no
+        more, and not know it yet."""
+        if not group.is_running or not group.is_leader:
+            return False
+        self._receiver.refresh(group)
+        core = group.core
+        since = self.now - core.config.election_ms_min
+        heard = sum(
+            voter == self.me or core.progress[voter].heard_at > since
+            for voter in core.members.voters
+        )
+        return heard >= core.members.quorum
+
     def followers(self, group: Group) -> dict[BrokerId, FollowerProgress]:
         """How far the other members are; empty unless this broker leads."""
         return {

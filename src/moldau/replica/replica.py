@@ -192,6 +192,10 @@ class Replica:
                 else f"{self.partition.topic}-{self.partition.partition} has no leader now",
             )
 
+    def hears_majority(self) -> bool:
+        """Whether this one surely leads, or did a moment ago."""
+        return self._driver.hears_majority(self.group)
+
     async def confirm_leading(self) -> None:
         """Ask a majority whether this one still leads: nobody has committed more elsewhere before
         this was called. Raises RefusedError. Without it, one that stood still may not know yet."""

@@ -102,6 +102,10 @@ class FetchService:
                 # The error would send a consumer that knows the offset of an acks=1 reply back to
                 # the start.
                 if not start <= request.offset <= replica.log.end_offset:
+                    # Nor is what another broker has, that leads by now: a client that does not
+                    # name the epoch would be sent elsewhere for good.
+                    if request.offset > start and not replica.hears_majority():
+                        raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
                     raise RefusedError(ErrorCode.OFFSET_OUT_OF_RANGE)
                 return _nothing(request, watermark, start, stable)
             read = replica.log.read(request.offset, min(request.bytes_max, left), end)
