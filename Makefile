@@ -68,10 +68,10 @@ docs: $(VENV)/test ## write the generated reference pages anew
 	@$(BIN)/python -m moldau.edge.kafka.compatibility
 	@$(BIN)/python -m moldau.server.config.render > docs/reference/configuration.md
 
-bench: $(VENV)/bench ## measure against the targets and the peers (about 12 minutes)
+bench: $(VENV)/bench ## measure one and three brokers against the targets and the peers (about 20 minutes)
 	@$(BIN)/python -m benchmarks
 
-bench-quick: $(VENV)/bench ## the same with small counts (about 2 minutes)
+bench-quick: $(VENV)/bench ## the same with small counts (about 5 minutes)
 	@$(BIN)/python -m benchmarks --quick
 
 faults: $(VENV)/test ## kill, cut, fill and damage one and three brokers, and check what clients saw (about 45 minutes)
