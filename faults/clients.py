@@ -118,6 +118,7 @@ def produce(options: argparse.Namespace, history: History, stop: Stop) -> int:
             "request.timeout.ms": 8_000,
             "retry.backoff.ms": 50,
             "retry.backoff.max.ms": 250,
+            **_debug(options),
         }
     )
     outstanding: set[int] = set()
@@ -181,7 +182,7 @@ def _consumer(options: argparse.Namespace, **more: Any) -> Consumer:
 
 
 def _debug(options: argparse.Namespace) -> dict[str, Any]:
-    """What a consumer did, for whoever looks for the cause of an anomaly."""
+    """What a client did, for whoever looks for the cause of an anomaly."""
     if _DEBUG_VARIABLE not in os.environ:
         return {}
     logger = logging.getLogger(options.name)
