@@ -142,7 +142,7 @@ class FakeDriver:
         core = SimpleNamespace(
             epoch=EPOCH, leader=self.me, is_ready=True, may_vote=True, is_voter=True
         )
-        return SimpleNamespace(core=core)
+        return SimpleNamespace(core=core, is_leader=True)
 
     def check_leading(self, group: object) -> None: ...
 
