@@ -75,8 +75,48 @@ def test_an_earlier_epoch_in_the_log_does_not_tell_that_it_came(refusals: Refusa
 
 
 def test_after_a_while_the_gap_is_told(refusals: Refusals) -> None:
-    assert is_refused(refusals, batch(11), stored(9), now=9.9)
-    assert not is_refused(refusals, batch(11), stored(9), now=10.1)
+    assert is_refused(refusals, batch(11), stored(9), now=59.9)
+    # Refused again and again meanwhile: that does not prolong it.
+    refusals.note(batch(10), PASSING, 59.9)
+    with pytest.raises(RefusedError) as told:
+        refusals.check(batch(11), stored(9), 60.1)
+    assert told.value.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_of_a_producer_that_was_forgotten_anything_is_taken_after_a_while(
+    refusals: Refusals,
+) -> None:
+    assert not is_refused(refusals, batch(11), None, now=60.1)
+    assert not refusals.waiting
+
+
+@pytest.mark.parametrize(
+    ("header", "expected"), [(batch(12), 10), (batch(3, epoch=1), 0)], ids=["a gap", "a new epoch"]
+)
+def test_a_batch_that_comes_too_early_waits_for_what_is_missing(
+    header: BatchHeader, expected: int
+) -> None:
+    refusals = Refusals()
+    state = stored(9)
+    assert state is not None
+    for now in (0.0, 30.0):
+        with pytest.raises(RefusedError) as told:
+            refusals.miss(header, state, now)
+        assert told.value.code is PASSING
+        assert is_refused(refusals, header, state, now)
+    with pytest.raises(RefusedError) as told:
+        refusals.check(header, state, 60.1)
+    assert told.value.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    missing = batch(expected, epoch=header.producer_epoch)
+    assert not is_refused(refusals, missing, state, 61.0)
+    assert not refusals.waiting
+
+
+def test_a_batch_that_comes_too_late_is_no_gap() -> None:
+    refusals, state = Refusals(), stored(9)
+    assert state is not None
+    refusals.miss(batch(4), state, 0.0)
+    assert not refusals.waiting
 
 
 def test_sequences_wrap_around() -> None:

@@ -135,7 +135,7 @@ async def test_a_retry_after_a_failover_gets_the_original_offset_and_is_stored_o
             assert again == original
         with pytest.raises(RefusedError) as refused:
             propose(second.replica, make_batch(b"gap", producer=4, sequence=9))
-        assert refused.value.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
         await write(second.replica, make_batch(b"3", producer=4, sequence=3))
         await cluster.restart(first.id)
         await cluster.alike()

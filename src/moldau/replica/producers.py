@@ -57,6 +57,13 @@ class ProducerState:
         """Its last marker: where the epoch is known from, if there are no batches."""
 
 
+def next_sequence(state: ProducerState) -> int:
+    """What the next batch of its epoch begins with."""
+    if not state.batches:
+        return 0
+    return (state.batches[-1].last_sequence + 1) & _SEQUENCE_MASK
+
+
 class Ended(NamedTuple):
     """A transaction whose marker is not known to be committed."""
 
@@ -131,12 +138,10 @@ class ProducerTable:
                     f"epoch {header.producer_epoch} starts at {sequence}, not 0",
                 )
             return None
-        expected = 0
         for batch in state.batches:
             if batch.base_sequence == sequence and batch.last_sequence == header.last_sequence:
                 return batch
-        if state.batches:
-            expected = (state.batches[-1].last_sequence + 1) & _SEQUENCE_MASK
+        expected = next_sequence(state)
         if sequence != expected:
             raise RefusedError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,

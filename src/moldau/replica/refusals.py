@@ -1,10 +1,14 @@
-"""Owns what an idempotent producer was refused and is to send again, before anything after it.
+"""Owns what an idempotent producer has still to send before anything after it is taken.
 
-A producer has up to five batches on their way. If the first is refused for a reason that passes (a
-leader is being elected, replicas are missing, the disk is full) and the reason has passed when the
-second is looked at, that one seems to come after a gap. Clients take a gap for a loss: librdkafka
-then begins a new epoch, under which a batch that was stored but not yet acknowledged is stored
-again. So whatever follows a refused batch is refused for the same reason, until the batch is back.
+A producer has up to five batches on their way, and not always by one way. If the first is refused
+for a reason that passes (a leader is being elected, replicas are missing, the disk is full) and the
+reason has passed when the second is looked at, that one seems to come after a gap. So it does if
+the first still waits for its timeout at a broker that stands still, while the next one is sent to
+the new leader; or if a leader that was deposed does not know what others have stored.
+
+Clients take a gap for a loss. librdkafka then begins a new epoch, under which a batch that was
+stored but not yet acknowledged is stored again. So whatever comes after a gap is refused for a
+reason that passes, until the missing batch is there; only if it never comes, the gap is told.
 """
 
 from typing import Final, NamedTuple
@@ -12,7 +16,7 @@ from typing import Final, NamedTuple
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import ProducerEpoch, ProducerId
 from moldau.records.batch import BatchHeader
-from moldau.replica.producers import ProducerState
+from moldau.replica.producers import ProducerState, next_sequence
 
 PASSING: Final = frozenset(
     {
@@ -22,8 +26,11 @@ PASSING: Final = frozenset(
     }
 )
 """Reasons that pass: clients try again."""
-_SECONDS_MAX: Final = 10.0
-"""A client that has not come back by then has given the batch up, and has to hear of the gap."""
+_SECONDS_MAX: Final = 60.0
+"""Longer than clients wait for an answer. One that has not come back by then has given the batch
+up, and has to hear of the gap."""
+_MISSING: Final = ErrorCode.NOT_LEADER_OR_FOLLOWER
+"""To look for the leader again is what every client does before it sends the rest again."""
 _PRODUCERS_MAX: Final = 1000
 _SEQUENCES: Final = 1 << 31
 
@@ -46,8 +53,13 @@ class Refusals:
     def note(self, header: BatchHeader, code: ErrorCode, now: float) -> None:
         """The batch was refused for a reason that passes."""
         known = self.waiting.get(header.producer_id)
-        if known is not None and _is_before(known, header) and now <= known.until:
-            # It was refused because of that one.
+        if (
+            known is not None
+            and known.epoch == header.producer_epoch
+            and not _is_less(header.base_sequence, known.sequence)
+            and now <= known.until
+        ):
+            # It was refused because of that one, or is that one again.
             return
         if known is None and len(self.waiting) >= _PRODUCERS_MAX:
             del self.waiting[next(iter(self.waiting))]
@@ -63,9 +75,27 @@ class Refusals:
         known = self.waiting.get(header.producer_id)
         if known is None:
             return
-        if now <= known.until and _is_before(known, header) and not _is_stored(known, state):
-            raise RefusedError(known.code, "a batch before it was refused and is to come first")
+        if _is_before(known, header) and not _is_stored(known, state):
+            if now <= known.until:
+                raise RefusedError(known.code, "a batch before it is missing and is to come first")
+            if state is not None:
+                raise RefusedError(
+                    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                    f"sequence {known.sequence} of producer {header.producer_id} did not come",
+                )
         del self.waiting[header.producer_id]
+
+    def miss(self, header: BatchHeader, state: ProducerState, now: float) -> None:
+        """The batch is not the next one in the log. Raises RefusedError if it comes too early."""
+        is_same_epoch = state.epoch == header.producer_epoch
+        expected = next_sequence(state) if is_same_epoch else 0
+        if _is_less(expected, header.base_sequence):
+            self.note(header._replace(base_sequence=expected), _MISSING, now)
+            raise RefusedError(
+                _MISSING,
+                f"sequence {expected} of producer {header.producer_id} is missing before "
+                f"{header.base_sequence}",
+            )
 
 
 def _is_before(known: _Refused, header: BatchHeader) -> bool:

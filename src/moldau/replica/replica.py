@@ -355,7 +355,13 @@ class Replica:
         if len(headers) > 1:
             check_anonymous(headers)
         header = headers[0]
-        original = self.producers.check(header)
+        try:
+            original = self.producers.check(header)
+        except RefusedError as error:
+            state = self.producers.get(header.producer_id)
+            if error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and state is not None:
+                self.refusals.miss(header, state, self._clock.monotonic())
+            raise
         if original is None:
             if header.attributes & TRANSACTIONAL_BIT:
                 self._check_transaction(header, guard)
