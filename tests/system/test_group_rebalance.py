@@ -20,7 +20,8 @@ PARTITIONS = 6
 def cluster() -> Iterator[Cluster]:
     settings = {
         "GROUP__CONSUMER_HEARTBEAT_INTERVAL_MS": "500",
-        "GROUP__CONSUMER_SESSION_TIMEOUT_MS": "6000",
+        # Longer than the death of a coordinator lasts, also on a busy machine.
+        "GROUP__CONSUMER_SESSION_TIMEOUT_MS": "15000",
     }
     with Cluster(brokers=3, settings=settings) as started:
         yield started

@@ -163,6 +163,7 @@ def set_aside(files: Files, name: str, topic_id: TopicId, partition: PartitionIn
         # From an earlier time; the later one is what somebody may look for.
         files.remove_tree(target)
     files.rename(partition_path(name, topic_id, partition), target)
+    _remove_empty(files, name, topic_id)
     return target
 
 
@@ -189,6 +190,11 @@ def delete_partition(files: Files, name: str, topic_id: TopicId, partition: Part
             # A topic is deleted to make room: without any, its log is removed where it is.
             target = path
         files.remove_tree(target)
+    _remove_empty(files, name, topic_id)
+
+
+def _remove_empty(files: Files, name: str, topic_id: TopicId) -> None:
+    """The folders of a topic that has no log here any more."""
     for parent in (f"{_TOPICS}/{name}/{topic_id.hex()}", f"{_TOPICS}/{name}"):
         if files.exists(parent) and not files.listdir(parent):
             files.remove_tree(parent)
