@@ -33,7 +33,9 @@ def test_a_deleted_topic_leaves_no_files_and_a_new_one_of_its_name_begins_at_zer
     assert [item.value for item in raw.read_all(topic)] == [b"new"]
 
 
-def test_files_that_a_crash_left_of_a_deleted_topic_are_set_aside_at_the_next_start(tmp_path: Path) -> None:
+def test_files_that_a_crash_left_of_a_deleted_topic_are_set_aside_at_the_next_start(
+    tmp_path: Path,
+) -> None:
     broker = Broker(data_dir=tmp_path / "data")
     folder = tmp_path / "data" / "topics"
     with broker, RawClient(broker.host, broker.port, client_id="test") as client:
