@@ -1,5 +1,6 @@
 """Consume, transform, produce: each input once in the output, whoever is killed meanwhile."""
 
+import os
 import random
 import threading
 from collections import Counter
@@ -12,7 +13,14 @@ from moldau.testing.broker import Broker
 from moldau.testing.cluster import Cluster, ClusterBroker
 from moldau.testing.ports import free_ports
 
-pytestmark = pytest.mark.system
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.skipif(
+        not os.environ.get("MOLDAU_TEST_SOAK"),
+        reason="librdkafka may hang in a transaction when brokers die, past its own timeouts; "
+        "wanted with MOLDAU_TEST_SOAK=1",
+    ),
+]
 
 INPUTS = 120
 STATE, OFFSETS = "__transaction_state", "__consumer_offsets"
