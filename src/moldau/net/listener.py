@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from moldau.model.clock import Clock
+from moldau.net.bound import bound_socket
 from moldau.net.buffers import BufferPool, ByteBudget
 from moldau.net.connection import Connection, ConnectionLimits, FrameHandler
 
@@ -68,18 +69,7 @@ class Listener:
 
     def bind(self, host: str, port: int) -> tuple[str, int]:
         """Listen; returns the address bound (port 0 picks a free one). Raises OSError."""
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        sock = socket.socket(family, kind, protocol)
-        try:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.bind(address)
-            sock.setblocking(False)
-        except OSError:
-            sock.close()
-            raise
-        self._socket = sock
+        self._socket = sock = bound_socket(host, port)
         name = sock.getsockname()
         return name[0], name[1]
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from moldau.model.ids import Epoch, Offset, TimestampMs
+from moldau.model.ids import Epoch, Offset, ProducerEpoch, ProducerId, TimestampMs
 from moldau.model.limits import DECOMPRESSED_BYTES_MAX
 from moldau.records.batch import (
     CODEC_MASK,
@@ -184,8 +184,8 @@ def empty_batch(
         next_offset - base_offset - 1,
         max_timestamp,
         max_timestamp,
-        _NO_ID,  # type: ignore[arg-type]
-        _NO_ID,  # type: ignore[arg-type]
+        ProducerId(_NO_ID),
+        ProducerEpoch(_NO_ID),
         _NO_ID,
         0,
     )

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from moldau.net.bound import bound_socket
+
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
@@ -65,18 +67,7 @@ class HttpListener:
 
     def bind(self, host: str, port: int) -> tuple[str, int]:
         """Take the address; returns it (port 0 picks a free one). Raises OSError."""
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        sock = socket.socket(family, kind, protocol)
-        try:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.bind(address)
-            sock.setblocking(False)
-        except OSError:
-            sock.close()
-            raise
-        self._socket = sock
+        self._socket = sock = bound_socket(host, port)
         name = sock.getsockname()
         return name[0], name[1]
 
