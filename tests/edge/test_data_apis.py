@@ -22,6 +22,7 @@ from moldau.wire.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
+from moldau.wire.messages.metadata import MetadataRequest, MetadataResponse
 from moldau.wire.messages.produce import (
     ProducePartition,
     ProduceRequest,
@@ -227,6 +228,34 @@ def test_a_fetch_session_that_was_not_given_is_refused(
     request = FetchRequest(max_wait_ms=0, min_bytes=0, session_id=12345, session_epoch=1, topics=[])
     response = connection.ask(request, FetchResponse, version)
     assert response.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+def test_what_is_asked_behind_a_waiting_fetch_does_not_wait_with_it(
+    connection: KafkaConnection, moldau_topic: str
+) -> None:
+    waits_longer_than_the_client = FetchRequest(
+        max_wait_ms=10 * int(connection.timeout_seconds * 1000),
+        min_bytes=1,
+        topics=[
+            FetchTopic(
+                topic=moldau_topic,
+                partitions=[FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=99)],
+            )
+        ],
+    )
+    connection.post(waits_longer_than_the_client, 12)
+    connection.post(MetadataRequest(topics=[]), 12)
+    first, second = connection.receive(), connection.receive()
+    assert isinstance(first, FetchResponse)
+    assert first.topics[0].partitions[0].error_code == 0
+    assert isinstance(second, MetadataResponse)
+    # The next one waits again, until there is something.
+    connection.post(waits_longer_than_the_client, 12)
+    with KafkaConnection(connection.host, connection.port) as other:
+        append(other, moldau_topic, {0: batch(b"x")}, 9)
+    third = connection.receive()
+    assert isinstance(third, FetchResponse)
+    assert third.topics[0].partitions[0].high_watermark == 1
 
 
 # ---- ListOffsets

@@ -106,6 +106,7 @@ class Connection(Outgoing):
         "active_at",
         "address",
         "is_closed",
+        "on_next",
         "state",
     )
 
@@ -133,6 +134,8 @@ class Connection(Outgoing):
         self.is_closed = False
         self.state: object | None = None
         """For the handler's own use, e.g. an authenticated principal."""
+        self.on_next: Callable[[], None] | None = None
+        """For the handler's own use: ends a wait that would hold up the answer to the next frame."""
         self.active_at = clock.monotonic()
         self._partial: bytearray | None = None
         self._position = 0

@@ -35,6 +35,8 @@ class Dispatcher:
             self._refuse(connection, key, version, correlation_id)
             return
         self.requests_total += 1
+        if connection.on_next is not None and key != ApiKey.FETCH:
+            connection.on_next()
         decode = api[1].DECODERS.get(version)
         if decode is None:
             request = api[1].decode(frame, version, position)
