@@ -23,7 +23,10 @@ _numbers = count(1)
 
 
 def topics(
-    metadata: MetadataStore | None = None, partitions: object = None, disk: DiskGuard | None = None
+    metadata: MetadataStore | None = None,
+    partitions: object = None,
+    disk: DiskGuard | None = None,
+    segment_bytes: int = 1 << 30,
 ) -> TopicService:
     return TopicService(
         metadata=cast(MetadataStore, metadata),
@@ -32,6 +35,7 @@ def topics(
         new_topic_id=lambda: TopicId(next(_numbers).to_bytes(16, "big")),
         default_partitions=2,
         default_replication_factor=3,
+        default_segment_bytes=segment_bytes,
     )
 
 
@@ -65,7 +69,17 @@ async def test_a_topic_of_the_brokers_own_has_as_many_replicas_as_there_are_brok
         _, follower, _ = await start(cluster)
         topic = await follower.ensure("__consumer_offsets", internal=True, partitions=1)
         assert (topic.internal, len(topic.partitions[0].replicas)) == (True, 3)
-        assert topic.configs == {"cleanup.policy": "compact"}
+
+
+@pytest.mark.parametrize(("of_others", "own"), [(4096, 4096), (1 << 30, 100 * 1024 * 1024)])
+async def test_a_topic_of_the_brokers_own_closes_segments_early_so_that_they_are_compacted(
+    of_others: int, own: int
+) -> None:
+    async with MetadataCluster(1) as cluster:
+        await start(cluster)
+        service = topics(cluster.at(1).store, segment_bytes=of_others)
+        topic = await service.ensure("__consumer_offsets", internal=True, partitions=1)
+        assert topic.configs == {"cleanup.policy": "compact", "segment.bytes": str(own)}
 
 
 async def test_a_check_changes_nothing_and_a_full_disk_creates_nothing() -> None:

@@ -446,6 +446,7 @@ class BrokerServer:
             new_topic_id=lambda: TopicId(uuid.uuid4().bytes),
             default_partitions=config.topic.partitions,
             default_replication_factor=config.topic.replication_factor,
+            default_segment_bytes=config.log.segment_bytes,
         )
         producer_ids = ProducerIds(self._metadata)
         self._coordinators = coordinators = Coordinators(

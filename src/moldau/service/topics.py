@@ -15,6 +15,8 @@ from moldau.service.partitions import Partitions
 _BY_DEFAULT = -1
 HIGH_WATERMARK = -1
 """DeleteRecords: everything that is committed now."""
+INTERNAL_SEGMENT_BYTES_MAX = 100 * 1024 * 1024
+"""The open segment is never compacted, and all of it is read when a coordinator loads."""
 
 
 class TopicService:
@@ -29,6 +31,7 @@ class TopicService:
         new_topic_id: Callable[[], TopicId],
         default_partitions: int,
         default_replication_factor: int,
+        default_segment_bytes: int,
     ) -> None:
         self._metadata = metadata
         self._partitions = partitions
@@ -36,6 +39,10 @@ class TopicService:
         self._new_topic_id = new_topic_id
         self._default_partitions = default_partitions
         self._default_replication_factor = default_replication_factor
+        self._internal_configs = {
+            "cleanup.policy": "compact",
+            "segment.bytes": str(min(default_segment_bytes, INTERNAL_SEGMENT_BYTES_MAX)),
+        }
 
     @property
     def image(self) -> Image:
@@ -89,7 +96,7 @@ class TopicService:
                     replication_factor=(
                         internal_replication(self.image) if internal else _BY_DEFAULT
                     ),
-                    configs={"cleanup.policy": "compact"} if internal else None,
+                    configs=self._internal_configs if internal else None,
                     internal=internal,
                 )
             except RefusedError as error:
