@@ -6,7 +6,7 @@ from pathlib import Path
 
 from faults.run import Load, Run
 from faults.scenarios import damage, disks, network, processes, upkeep
-from faults.scenarios.three import controls, members, mixed
+from faults.scenarios.three import compaction, controls, members, mixed, transactions, transform
 from faults.scenarios.three import disks as three_disks
 from faults.scenarios.three import network as three_network
 from faults.scenarios.three import processes as three
@@ -331,6 +331,28 @@ THREE_BROKERS: list[Scenario] = [
         expected="offsets monotonic",
         play=members.kill_during_retention,
         load=members.RETENTION_LOAD,
+    ),
+    Scenario(
+        name="22-compact",
+        title="kill during compaction",
+        expected="every key's last value is there; offsets never change",
+        play=compaction.kill_during_compaction,
+        load=compaction.LOAD,
+    ),
+    Scenario(
+        name="23",
+        title="coordinator killed between EndTxn and markers; late EndTxn and Produce",
+        expected="torn 0; late ones refused; last stable offset advances",
+        play=transactions.kill_coordinator,
+        load=transactions.LOAD,
+    ),
+    Scenario(
+        name="24",
+        title="consume-transform-produce, coordinators and leaders killed or isolated, workers "
+        "come and go",
+        expected="exactly once",
+        play=transform.exactly_once,
+        load=transform.LOAD,
     ),
     Scenario(
         name="rolling",

@@ -11,14 +11,17 @@ one; the order of lines counts within a client only.
     {"op": "poll", "c": "c1", "tp": "orders/2", "r": [[17, "p1:0"]]}   offsets with values
     {"op": "assign", "c": "c1"}                                        positions start anew
     {"op": "bounds", "tp": "orders/2", "start": 0, "end": 18, "expires": false, "at": 12}
-    {"op": "end", "tp": "orders/2", "start": 0, "end": 18}             all of it has been read
+    {"op": "end", "tp": "orders/2", "start": 0, "end": 18, "c": "c1"}  all of it has been read
     {"op": "commit", "g": "g1", "tp": "orders/2", "o": 18}             a group's, acked
     {"op": "group", "g": "g1", "tp": "orders/2", "o": 18}              what it has committed at last
     {"op": "txn", "t": "t1", "outcome": "commit"}                      or "abort", "unknown"
 
 The value of a send is its producer and number (`p1:0`), so that every record tells where it is
 from. A send of a transaction has its id as "t", a poll of a group's member its group as "g". Bounds
-were asked for at "asked", if that is there, and told at "at". Other operations ("x-fault") are
+were asked for at "asked", if that is there, and told at "at". A send to a compacted topic has its
+key as "k", and "z" if it removes the key: then only the last of each key must be there, in whatever
+was read to its end, and nothing that came before; such sends come before what was polled. Other
+operations ("x-fault") are
 passed over if they start with "x-".
 """
 
@@ -58,6 +61,7 @@ class Anomaly(StrEnum):
     BACKWARDS = "bounds went back"
     UNCOMMITTED = "read past the end"
     COMMIT = "commit went back"
+    STALE = "stale value"
 
 
 class HistoryError(Exception):
@@ -75,7 +79,7 @@ class Verdict:
     records_polled: int = 0
     records_distinct: int = 0
     expired: int = 0
-    """Acked and gone, as retention may do."""
+    """Acked and gone, as retention and compaction may do."""
     found: dict[Anomaly, int] = field(default_factory=dict)
     examples: dict[Anomaly, list[str]] = field(default_factory=dict)
 
@@ -96,19 +100,21 @@ class Verdict:
 class _Producer:
     """The sends of one producer, by number."""
 
-    __slots__ = ("offsets", "outcomes", "partitions", "transactions")
+    __slots__ = ("keys", "offsets", "outcomes", "partitions", "removals", "transactions")
 
     def __init__(self) -> None:
         self.partitions: list[str] = []
         self.outcomes = bytearray()
         self.offsets: list[int] = []
         self.transactions: dict[int, str] = {}
+        self.keys: dict[int, str] = {}
+        self.removals: set[int] = set()
 
 
 class _Partition:
     """What is known of one partition."""
 
-    __slots__ = ("bounds", "end", "expires", "log", "polls", "start")
+    __slots__ = ("bounds", "compacts", "end", "expires", "last", "log", "polls", "start")
 
     def __init__(self) -> None:
         self.log: dict[int, str] = {}
@@ -120,6 +126,9 @@ class _Partition:
         """When told, start, end, when asked for."""
         self.polls: list[tuple[int, int]] = []
         """When, and the highest offset."""
+        self.compacts = False
+        self.last: dict[str, int] = {}
+        """Where each key was seen or acked last, if it compacts; known once all events are."""
 
 
 class Checker:
@@ -137,6 +146,12 @@ class Checker:
         """Offsets that members of a group have polled, by group and partition."""
         self._commits: dict[tuple[str, str], int] = {}
         self._committed: dict[tuple[str, str], int] = {}
+        self._ack_times: dict[str, int] = {}
+        """Of sends that have a key."""
+        self._reads: list[tuple[str, str, int]] = []
+        """Who read which partition to its end, and since when."""
+        self._polled: dict[tuple[str, str], set[int]] = {}
+        """Offsets of a compacted partition that each consumer got."""
 
     def add(self, event: Mapping[str, Any]) -> None:
         """Raises HistoryError if the event cannot be."""
@@ -188,6 +203,11 @@ class Checker:
         if (transaction := event.get("t")) is not None:
             producer.transactions[number] = transaction
             self._transactions.setdefault(transaction, "unknown")
+        if (key := event.get("k")) is not None:
+            self._partition(event["tp"]).compacts = True
+            producer.keys[number] = key
+            if event.get("z"):
+                producer.removals.add(number)
 
     def _add_outcome(self, event: Mapping[str, Any], outcome: int) -> None:
         producer, number = self._producers[event["p"]], event["n"]
@@ -198,6 +218,8 @@ class Checker:
         producer.outcomes[number] = outcome
         if outcome == _ACKED:
             producer.offsets[number] = event["o"]
+            if number in producer.keys:
+                self._ack_times[f"{event['p']}:{number}"] = int(event.get("at", 0))
 
     def _add_poll(self, event: Mapping[str, Any]) -> None:
         name, consumer, records = event["tp"], event["c"], event["r"]
@@ -208,6 +230,9 @@ class Checker:
         if "g" in event:
             given = self._given.setdefault((event["g"], name), set())
             given.update(offset for offset, _ in records)
+        if partition.compacts:
+            polled = self._polled.setdefault((consumer, name), set())
+            polled.update(offset for offset, _ in records)
         positions = self._positions.setdefault(consumer, {})
         last = positions.get(name)
         verdict.records_polled += len(records)
@@ -243,11 +268,14 @@ class Checker:
         if ended:
             partition.start = max(partition.start, start)
             partition.end = max(partition.end or 0, end)
+            if "c" in event:
+                self._reads.append((event["c"], event["tp"], int(event.get("asked", at))))
 
     def verdict(self) -> Verdict:
         """Of everything that was added; nothing may be added after it."""
         verdict = self._verdict
         verdict.records_distinct = len(self._places)
+        self._find_last()
         for name, producer in self._producers.items():
             self._check_sends(name, producer)
         for name, partition in self._partitions.items():
@@ -256,7 +284,80 @@ class Checker:
         self._check_jumps()
         self._check_groups()
         self._check_transactions()
+        self._check_keys()
         return verdict
+
+    def _send_of(self, value: str) -> tuple[_Producer, int] | None:
+        """What the record is from; None if nobody sent it."""
+        name, _, number = value.rpartition(":")
+        producer = self._producers.get(name)
+        if producer is None or not number.isdecimal() or int(number) >= len(producer.partitions):
+            return None
+        return producer, int(number)
+
+    def _find_last(self) -> None:
+        for partition in self._partitions.values():
+            for offset, value in partition.log.items() if partition.compacts else ():
+                if (sent := self._send_of(value)) and (key := sent[0].keys.get(sent[1])):
+                    partition.last[key] = max(offset, partition.last.get(key, -1))
+        for producer in self._producers.values():
+            for number, key in producer.keys.items():
+                last = self._partition(producer.partitions[number]).last
+                # One that was acked and not seen removes its key, or is missed by itself.
+                last[key] = max(producer.offsets[number], last.get(key, -1))
+
+    def _may_be_gone(self, partition: _Partition, value: str, offset: int) -> bool:
+        """Whether compaction may have taken it: it removes its key, or there is a later one."""
+        sent = self._send_of(value)
+        if not partition.compacts or sent is None:
+            return False
+        producer, number = sent
+        key = producer.keys.get(number, "")
+        return number in producer.removals or offset < partition.last.get(key, -1)
+
+    def _check_keys(self) -> None:
+        """Whoever read a compacted partition to its end has the last of each key, or a later one.
+
+        One that was removed is not there at all: no earlier value of it came back.
+        """
+        acked: dict[str, dict[str, list[tuple[int, int, str, bool]]]] = {}
+        for name, producer in self._producers.items():
+            for number, key in producer.keys.items():
+                if producer.outcomes[number] == _ACKED:
+                    value, offset = f"{name}:{number}", producer.offsets[number]
+                    entry = (offset, self._ack_times[value], value, number in producer.removals)
+                    keys = acked.setdefault(producer.partitions[number], {})
+                    keys.setdefault(key, []).append(entry)
+        for consumer, name, since in self._reads:
+            found = self._last_polled(consumer, name)
+            for key, entries in acked.get(name, {}).items():
+                before = [entry for entry in entries if entry[1] <= since]
+                if before:
+                    offset, _, value, is_removal = max(before)
+                    self._judge_key(consumer, name, (key, offset, value), found, is_removal)
+
+    def _last_polled(self, consumer: str, name: str) -> dict[str, int]:
+        log, found = self._partition(name).log, dict[str, int]()
+        for offset in self._polled.get((consumer, name), ()):
+            if (sent := self._send_of(log[offset])) and (key := sent[0].keys.get(sent[1])):
+                found[key] = max(offset, found.get(key, -1))
+        return found
+
+    def _judge_key(
+        self,
+        consumer: str,
+        name: str,
+        last: tuple[str, int, str],
+        found: Mapping[str, int],
+        is_removal: bool,
+    ) -> None:
+        key, offset, value = last
+        seen = found.get(key)
+        if seen is not None and seen < offset:
+            text = f"{consumer} has {key} of {name}@{seen}, {value} at {offset} was acked"
+            self._verdict.add(Anomaly.STALE, text)
+        elif seen is None and not is_removal:
+            self._verdict.add(Anomaly.LOST, f"{consumer} lacks {key}: {value} at {name}@{offset}")
 
     def _check_sends(self, name: str, producer: _Producer) -> None:
         verdict, places = self._verdict, self._places
@@ -285,7 +386,8 @@ class Checker:
             return
         name, offset = producer.partitions[number], producer.offsets[number]
         partition = self._partition(name)
-        if partition.expires and 0 <= offset < partition.start:
+        is_expired = partition.expires and 0 <= offset < partition.start
+        if is_expired or self._may_be_gone(partition, value, offset):
             self._verdict.expired += 1
         elif partition.end is not None or offset < max(partition.log, default=-1):
             self._verdict.add(Anomaly.LOST, f"{value} was acked at {name}@{offset}")
@@ -308,7 +410,7 @@ class Checker:
                     f"{value} at {name}@{offset} comes after {producer}:{last[producer]}",
                 )
             last[producer] = int(number)
-        if partition.end is not None and not self._transactions:
+        if partition.end is not None and not self._transactions and not partition.compacts:
             missing = partition.end - partition.start
             missing -= sum(partition.start <= offset < partition.end for offset in partition.log)
             if missing:
@@ -375,7 +477,8 @@ class Checker:
             if known is None:
                 known = offsets[name] = sorted(partition.log)
             first = max(last + 1, partition.start) if partition.expires else last + 1
-            missed = bisect_left(known, offset) - bisect_left(known, first)
+            between = known[bisect_left(known, first) : bisect_left(known, offset)]
+            missed = sum(not self._may_be_gone(partition, partition.log[o], o) for o in between)
             if missed > 0:
                 self._verdict.add(
                     Anomaly.SKIPPED, f"{consumer} went from {name}@{last} to {offset}", missed

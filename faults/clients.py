@@ -18,6 +18,7 @@ import argparse
 import json
 import logging
 import os
+import random
 import signal
 import sys
 import threading
@@ -37,6 +38,9 @@ READ_SECONDS_MAX = 90.0
 CLOSE_SECONDS_MAX = 30.0
 _GROUP = "faults-group"
 _DEBUG_VARIABLE = "FAULTS_CLIENT_DEBUG"
+NAME_HEADER = "name"
+"""Of a record without a value, which removes its key."""
+_REMOVAL_CHANCE = 0.08
 EXIT_UNREAD = 3
 """`read` could not reach the end; what it saw is on record."""
 _NEVER_WRITTEN = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError._QUEUE_FULL})
@@ -90,6 +94,14 @@ def value_of(data: bytes | None) -> str:
     return unit.decode(errors="replace")
 
 
+def _name_of(message: Message) -> str:
+    """The name in a record; one that removes its key has it in a header."""
+    if message.value() is None:
+        headers: dict[str, Any] = dict(message.headers() or ())
+        return bytes(headers.get(NAME_HEADER, b"")).decode(errors="replace")
+    return value_of(message.value())
+
+
 def create(options: argparse.Namespace) -> int:
     """Make the topic, waiting for the broker if it is not there yet."""
     admin = AdminClient({**COMMON, "bootstrap.servers": options.bootstrap})
@@ -134,6 +146,7 @@ def produce(options: argparse.Namespace, history: History, stop: Stop) -> int:
         else:
             history.add("unknown", p=name, n=number, error=error.name())
 
+    rng = random.Random(name)
     number, due = 0, time.monotonic()
     while not stop.asked:
         producer.poll(0)
@@ -148,12 +161,16 @@ def produce(options: argparse.Namespace, history: History, stop: Stop) -> int:
         due += period
         partition = number % options.partitions
         outstanding.add(number)
-        history.add("send", p=name, n=number, tp=f"{options.topic}/{partition}")
+        more: dict[str, Any] = {"value": payload(f"{name}:{number}", options.size)}
+        fields: dict[str, Any] = {}
+        if options.keys:
+            more["key"] = fields["k"] = f"k{rng.randrange(options.keys)}"
+            if rng.random() < _REMOVAL_CHANCE:
+                more |= {"value": None, "headers": {NAME_HEADER: f"{name}:{number}"}}
+                fields["z"] = True
+        history.add("send", p=name, n=number, tp=f"{options.topic}/{partition}", **fields)
         producer.produce(
-            options.topic,
-            payload(f"{name}:{number}", options.size),
-            partition=partition,
-            on_delivery=partial(told, number),
+            options.topic, partition=partition, on_delivery=partial(told, number), **more
         )
         number += 1
     producer.flush(FLUSH_SECONDS_MAX)
@@ -204,7 +221,7 @@ def _record_polled(
     for message in messages:
         if message.error() is None:
             key = f"{message.topic()}/{message.partition()}"
-            polled.setdefault(key, []).append((_offset(message), value_of(message.value())))
+            polled.setdefault(key, []).append((_offset(message), _name_of(message)))
     for key, records in polled.items():
         history.add("poll", c=name, tp=key, r=records, **more)
     return {key: records[-1][0] + 1 for key, records in polled.items()}
@@ -236,7 +253,7 @@ def _close(consumer: Consumer, history: History) -> None:
 
 def member(options: argparse.Namespace, history: History, stop: Stop) -> int:
     """Read as a member of a group, and commit what was read."""
-    consumer = _group_consumer(options)
+    consumer = group_consumer(options)
 
     def changed(_: Consumer, __: list[TopicPartition]) -> None:
         history.add("assign", c=options.name)
@@ -270,14 +287,14 @@ def _topic_partition(key: str) -> tuple[str, int]:
     return topic, int(partition)
 
 
-def _group_consumer(options: argparse.Namespace) -> Consumer:
+def group_consumer(options: argparse.Namespace) -> Consumer:
     more = {"group.id": _GROUP, "session.timeout.ms": 6_000, "heartbeat.interval.ms": 500}
     return _consumer(options, **more)
 
 
 def committed(options: argparse.Namespace, history: History, stop: Stop) -> int:
     """Put on record what the group has committed."""
-    consumer = _group_consumer(options)
+    consumer = group_consumer(options)
     asked = [TopicPartition(options.topic, p) for p in range(options.partitions)]
     deadline = time.monotonic() + options.seconds
     while True:
@@ -295,7 +312,7 @@ def committed(options: argparse.Namespace, history: History, stop: Stop) -> int:
     return 0
 
 
-def _bounds(
+def bounds_of(
     consumer: Consumer, options: argparse.Namespace, deadline: float
 ) -> dict[str, tuple[int, int]]:
     """Start and end of every partition that tells them in time."""
@@ -318,7 +335,7 @@ def ask_bounds(options: argparse.Namespace, history: History, stop: Stop) -> int
     """Put on record where the partitions start and end now."""
     consumer = _consumer(options)
     asked = time.monotonic_ns()
-    bounds = _bounds(consumer, options, time.monotonic() + options.seconds)
+    bounds = bounds_of(consumer, options, time.monotonic() + options.seconds)
     for key, (low, high) in bounds.items():
         history.add("bounds", tp=key, start=low, end=high, asked=asked, expires=options.expires)
     consumer.close()
@@ -329,7 +346,7 @@ def read(options: argparse.Namespace, history: History, stop: Stop) -> int:
     """Read what there is from start to end, and put both on record."""
     consumer = _consumer(options, **{"enable.partition.eof": True})
     deadline, asked = time.monotonic() + options.seconds, time.monotonic_ns()
-    bounds = _bounds(consumer, options, deadline)
+    bounds = bounds_of(consumer, options, deadline)
     consumer.assign(
         [
             TopicPartition(options.topic, int(key.rpartition("/")[2]), low)
@@ -350,7 +367,15 @@ def read(options: argparse.Namespace, history: History, stop: Stop) -> int:
     consumer.close()
     for key, (low, high) in bounds.items():
         operation = "bounds" if key in open_keys else "end"
-        history.add(operation, tp=key, start=low, end=high, asked=asked, expires=options.expires)
+        history.add(
+            operation,
+            c=options.name,
+            tp=key,
+            start=low,
+            end=high,
+            asked=asked,
+            expires=options.expires,
+        )
     history.flush()
     missing = len(bounds) < options.partitions
     return EXIT_UNREAD if open_keys or missing else 0
@@ -378,6 +403,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--history", type=Path)
     parser.add_argument("--rate", type=float, default=500.0, help="records/s")
     parser.add_argument("--size", type=int, default=200, help="bytes of a record")
+    parser.add_argument("--keys", type=int, default=0, help="of a compacted topic, per partition")
     parser.add_argument("--seconds", type=float, default=READ_SECONDS_MAX)
     parser.add_argument("--plain", action="store_true", help="no idempotence: retries may repeat")
     parser.add_argument("--acks", default="all", help="with less than all: no idempotence either")

@@ -48,6 +48,8 @@ class Drive(World):
             command.append("--plain")
         if load.acks != "all":
             command += ["--acks", load.acks]
+        if load.keys:
+            command += ["--keys", str(load.keys)]
         return command
 
     def _run_client(self, role: str, name: str, *more: str) -> int:
@@ -76,6 +78,9 @@ class Drive(World):
         roles += [("member", f"m{n}") for n in range(1, self.load.members + 1)]
         for role, name in roles:
             self.start_client(role, name)
+        for number in range(1, self.load.transactors + 1):
+            # One of them speaks as older clients do.
+            self.start_transactor(f"p{number}", old=number == self.load.transactors)
         if self.load.raw:
             self.start_raw()
         self.await_acks(1)
@@ -87,6 +92,34 @@ class Drive(World):
         command = self._command(role, name, where=where, bootstrap=bootstrap)
         client = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL)
         self._clients.append((role, client))
+
+    def start_transactor(self, name: str, *, old: bool) -> None:
+        """A producer of transactions; it waits before their ends while home/hold is there."""
+        more = ["--rate", str(self.load.rate), "--size", str(self.load.record_bytes)]
+        more += ["--hold", str(self.home / "hold"), *(["--old"] if old else [])]
+        command = self._transactor("write", name, *more)
+        client = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL)
+        self._clients.append(("transact", client))
+
+    def expect_stable(self, topic: str = TOPIC, seconds_max: float = 30.0) -> None:
+        """No transaction is left open: those who read committed get to the end."""
+        more = ("--topic", topic, "--seconds", str(seconds_max))
+        command = self._transactor("stable", "stable", *more)
+        done = subprocess.run(command, cwd=ROOT, timeout=_CLIENT_SECONDS_MAX, check=False)
+        ends = [event["ends"] for event in self.events() if event["op"] == "x-stable"]
+        self.expect(
+            done.returncode == 0,
+            f"the last stable offset stands still after {seconds_max:.0f} s: {ends}",
+        )
+
+    def _transactor(self, role: str, name: str, *more: str) -> list[str]:
+        history = self.home / f"{name}.jsonl"
+        history.touch()
+        self._histories.append(history)
+        command = [*self.network.command(), sys.executable, "-m", "faults.transactor", role]
+        command += ["--bootstrap", self.bootstrap, "--topic", TOPIC, "--name", name]
+        command += ["--partitions", str(self.load.partitions), "--history", str(history)]
+        return [*command, *more]
 
     def start_raw(self) -> None:
         """A reader that looks at every reply of every broker; judged at the end."""

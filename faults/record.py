@@ -59,6 +59,10 @@ class Load:
     plain: bool = False
     """Without idempotence."""
     acks: str = "all"
+    keys: int = 0
+    """Per partition of a compacted topic; without any, records have none."""
+    transactors: int = 0
+    """Producers of transactions, in place of the others."""
 
 
 class Record:

@@ -1,7 +1,7 @@
 """Owns one run of a scenario, from the first broker to the verdict.
 
 What it is made of, one class on another: the record (record.py), the brokers and their network
-(world.py), the clients (drive.py), and here the end.
+(world.py), the clients (drive.py), an application (application.py), and here the end.
 """
 
 import shutil
@@ -10,17 +10,19 @@ import time
 from contextlib import suppress
 from typing import Final, Self
 
+from faults.application import Application
 from faults.checker import check
-from faults.drive import Drive
+from faults.clients import History
 from faults.measures import unavailability
 from faults.record import ROOT, TOPIC, Load, Result, ScenarioError
 from faults.replicas import compare
+from faults.stored import record_replica
 
 __all__ = ["ROOT", "TOPIC", "Load", "Result", "Run", "ScenarioError"]
 _SAME_SECONDS_MAX: Final = 30.0
 
 
-class Run(Drive):
+class Run(Application):
     """Use as a context: everything it started ends with it."""
 
     def __enter__(self) -> Self:
@@ -41,10 +43,13 @@ class Run(Drive):
             self.expect(self.read_all(), "not every partition could be read to its end")
         self.stop_load()
         if len(self.nodes) > 1:
-            self._compare_replicas()
             for node in self.nodes:
                 ended = node.ended_by_itself()
                 self.expect(ended is None, f"broker {node.number} ended by itself: {ended}")
+            if self.load.keys:
+                self._read_replicas()
+            else:
+                self._compare_replicas()
         result = self.judge()
         if not result.passed:
             self._keep_replicas()
@@ -69,8 +74,26 @@ class Run(Drive):
             self.problem(difference)
         self.expect(found.replicas > 1, "no replicas to compare")
         self.note(f"{found.replicas} replicas of {found.partitions} partitions are the same")
-        if found.bumps:
+        if found.bumps and not self.load.transactors:
             self.note(f"{found.bumps} times a producer began a new epoch")
+
+    def _read_replicas(self) -> None:
+        """Stop the brokers; what each holds of a compacted topic is judged as what was read."""
+        places = self.cluster.replicas()
+        for node in self.nodes:
+            if node.alive():
+                node.stop()
+        history = self.home / "stored.jsonl"
+        self._histories.append(history)
+        count = 0
+        with history.open("w") as file:
+            for partition, homes in places.items():
+                for home in homes:
+                    reader, count = f"replica {home.name}", count + 1
+                    whole = record_replica(home, TOPIC, partition, reader, History(file))
+                    self.expect(whole, f"{home.name} lacks offsets of partition {partition}")
+        self.expect(count > 1, "no replicas to read")
+        self.note(f"{count} replicas of {len(places)} partitions were read one by one")
 
     def judge(self) -> Result:
         result = self.result
