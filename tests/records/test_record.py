@@ -149,6 +149,16 @@ def test_the_latest_timestamp_is_in_the_header_wherever_it_stands():
     assert (header.base_timestamp, header.max_timestamp) == (5, 9)
 
 
+@pytest.mark.parametrize("size", [0, 63, 64, 511, 512, 8191, 8192])
+@pytest.mark.parametrize("later_ms", [-1, 0, 63, 64, 511, 512])
+def test_short_and_long_records_are_read_as_they_were_written(size, later_ms):
+    first = Record(0, 1_000, b"k", b"v", [])
+    second = Record(1, 1_000 + later_ms, b"k" * size, b"v" * size, [])
+    assert list(read_records(build_batch([first, second]))) == [first, second]
+    many = [Record(offset, 1_000, b"k", b"v", []) for offset in range(600)]
+    assert list(read_records(build_batch(many))) == many
+
+
 def test_a_batch_of_nothing_cannot_be_built():
     with pytest.raises(ValueError):
         build_batch([])

@@ -9,7 +9,7 @@ offset delta, key length and key, value length and value, header count, headers.
 
 import struct
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
@@ -270,16 +270,30 @@ def _read_headers(data: bytes, position: int, end: int) -> tuple[Headers, int]:
     return headers, position
 
 
-def _encode_record(record: Record, delta: int, timestamp_delta: int) -> bytearray:
+def _encode_record(record: Record, delta: int, timestamp_delta: int) -> bytes | bytearray:
     """A record without its length."""
+    key, content = record.key, record.value
+    if (
+        key is not None
+        and content is not None
+        and not record.headers
+        and 0 <= timestamp_delta < _SMALL_COUNT
+        and delta < _SMALL_COUNT
+        and len(key) < _SMALL_COUNT
+        and len(content) < _SMALL_COUNT
+    ):
+        # What coordinators write all the time: short, and with nothing out of the ordinary.
+        small = _SMALL_VARINTS
+        parts = (b"\0", small[timestamp_delta], small[delta], small[len(key)], key)
+        return b"".join((*parts, small[len(content)], content, b"\0"))
     out = bytearray(1)
     _write_varint(out, timestamp_delta)
     _write_varint(out, delta)
     _write_bytes(out, record.key)
     _write_bytes(out, record.value)
     _write_varint(out, len(record.headers))
-    for key, value in record.headers:
-        _write_bytes(out, key.encode("utf-8", _KEY_ERRORS))
+    for name, value in record.headers:
+        _write_bytes(out, name.encode("utf-8", _KEY_ERRORS))
         _write_bytes(out, value)
     return out
 
@@ -298,3 +312,13 @@ def _write_varint(out: bytearray, number: int) -> None:
         out.append(value & 0x7F | 0x80)
         value >>= 7
     out.append(value)
+
+
+def _small_varint(number: int) -> bytes:
+    out = bytearray()
+    _write_varint(out, number)
+    return bytes(out)
+
+
+_SMALL_COUNT: Final = 512
+_SMALL_VARINTS: Final = tuple(map(_small_varint, range(_SMALL_COUNT)))

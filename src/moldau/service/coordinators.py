@@ -370,16 +370,14 @@ class PartitionCoordinator(ABC, Generic[E, F, R]):
 
     def _schedule(self) -> None:
         deadline = None if self._is_over else self._core.next_deadline()
-        if deadline is None:
-            deadline = _NEVER
-        if deadline == self._timer_at:
+        # A timer that comes too early does no harm, and costs less than to set one anew each time
+        # that a deadline is put off.
+        if deadline is None or deadline >= self._timer_at:
             return
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
         self._timer_at = deadline
-        if deadline != _NEVER:
-            self._timer = self._loop.call_later(max(0.0, deadline - self._now()), self._tick)
+        self._timer = self._loop.call_later(max(0.0, deadline - self._now()), self._tick)
 
     def _tick(self) -> None:
         self._timer = None

@@ -266,7 +266,9 @@ class MarkerSender:
             if leader == NO_LEADER_ID:
                 self._loop.call_soon(report, False, frozenset(partitions))
                 continue
-            part = msgspec.structs.replace(marking, partitions=tuple(partitions))
+            part = marking
+            if len(partitions) < len(marking.partitions):
+                part = msgspec.structs.replace(marking, partitions=tuple(partitions))
             if leader == self._me:
                 for partition in partitions:
                     self.writer.write(part, partition, self._settled_here(partition, report))

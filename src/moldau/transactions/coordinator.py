@@ -143,14 +143,14 @@ class Coordinator:
                 self._reply(event, refusal(event, self._unavailable))
             return self._take_effects()
         match event:
-            case InitProducer() | AddPartitions() | VerifyPartitions() | EndTransaction():
+            case Persisted():
+                self._persisted(now, event.token)
+            case AddPartitions() | VerifyPartitions() | EndTransaction() | InitProducer():
                 self._request(now, event)
             case MarkersWritten():
                 self._markers_written(now, event)
             case MarkersFailed():
                 self._markers_failed(now, event)
-            case Persisted():
-                self._persisted(now, event.token)
             case PersistFailed():
                 self._persist_failed(now, event.token, event.error)
             case Tick():
@@ -190,14 +190,14 @@ class Coordinator:
 
     def _decide(self, stored: StoredTransaction | None, event: Request) -> Verdict:
         match event:
-            case InitProducer():
-                return decide.decide_init(stored, event, self._wall_ms())
             case AddPartitions():
                 return decide.decide_add(stored, event, self._wall_ms())
             case VerifyPartitions():
                 return decide.decide_verify(stored, event)
             case EndTransaction():
                 return decide.decide_end(stored, event, self._wall_ms())
+            case InitProducer():
+                return decide.decide_init(stored, event, self._wall_ms())
             case _:
                 assert_never(event)
 
@@ -296,14 +296,14 @@ class Coordinator:
     def _forget_if_empty(self, entry: Entry) -> None:
         if entry.forgettable and self._entries.get(entry.transactional_id) is entry:
             del self._entries[entry.transactional_id]
-            self._timers.cancel(_retry_key(entry))
+            self._timers.cancel(entry.retry_key)
 
     # ---- what follows from the state
 
     def _follow(self, now: float, entry: Entry) -> None:
         """Called when the stored state is new: what has to happen because of it?"""
         stored = entry.stored
-        timeout = TimerKey(TimerKind.TIMEOUT, entry.transactional_id)
+        timeout = entry.timeout_key
         if stored is None or stored.state is not TransactionState.ONGOING:
             entry.deadline = None
             self._timers.cancel(timeout)
@@ -328,7 +328,7 @@ class Coordinator:
         if entry.is_marked:
             wait_ms = self._config.complete_wait_ms
             if waits and wait_ms and not entry.parked:
-                self._timers.set(_retry_key(entry), now + wait_ms / 1000)
+                self._timers.set(entry.retry_key, now + wait_ms / 1000)
             else:
                 self._complete(now, entry, next(iter(entry.parked.values()), None))
             return
@@ -357,7 +357,7 @@ class Coordinator:
         stored = entry.stored
         if stored is None:
             return
-        self._timers.cancel(_retry_key(entry))
+        self._timers.cancel(entry.retry_key)
         ended = decide.completed(stored, self._wall_ms())
         verdict = None if event is None else self._decide(ended, event)
         if event is not None and isinstance(verdict, Change) and not verdict.then_again:
@@ -424,16 +424,16 @@ class Coordinator:
         if stored is None or stored.state is not TransactionState.ONGOING:
             return
         again = self._config.retry_ms_max / 1000
-        self._timers.set(TimerKey(TimerKind.TIMEOUT, entry.transactional_id), now + again)
+        self._timers.set(entry.timeout_key, now + again)
         if entry.writing is None:
             self._write(Write(entry, [decide.timed_out(stored, self._wall_ms())]))
 
     def _retry_later(self, now: float, entry: Entry) -> None:
-        if self._timers.deadline(_retry_key(entry)) is None:
+        if self._timers.deadline(entry.retry_key) is None:
             pause_ms = self._config.retry_ms_min << min(entry.retries, 16)
             entry.retries += 1
             pause_ms = min(pause_ms, self._config.retry_ms_max)
-            self._timers.set(_retry_key(entry), now + pause_ms / 1000)
+            self._timers.set(entry.retry_key, now + pause_ms / 1000)
 
     def _expire(self) -> None:
         now_ms = self._wall_ms()
@@ -557,10 +557,6 @@ def _answer(
             )
         case _:
             assert_never(event)
-
-
-def _retry_key(entry: Entry) -> TimerKey:
-    return TimerKey(TimerKind.RETRY, entry.transactional_id)
 
 
 def _busy_key(entry: Entry, event: Request) -> TimerKey:

@@ -4,6 +4,7 @@ from moldau.model.errors import ErrorCode
 from moldau.model.ids import TopicPartition
 from moldau.transactions.events import Request
 from moldau.transactions.records import StoredTransaction, TransactionRecord
+from moldau.transactions.timers import TimerKey, TimerKind
 
 
 class Write:
@@ -41,7 +42,9 @@ class Entry:
         "deadline",
         "parked",
         "retries",
+        "retry_key",
         "stored",
+        "timeout_key",
         "transactional_id",
         "unmarked",
         "writing",
@@ -49,6 +52,8 @@ class Entry:
 
     def __init__(self, transactional_id: str) -> None:
         self.transactional_id = transactional_id
+        self.timeout_key = TimerKey(TimerKind.TIMEOUT, transactional_id)
+        self.retry_key = TimerKey(TimerKind.RETRY, transactional_id)
         self.stored: StoredTransaction | None = None
         self.writing: int | None = None
         """Token of the one write under way."""

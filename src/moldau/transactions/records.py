@@ -35,6 +35,9 @@ _TAG_PREVIOUS_ID: Final = 0
 _TAG_NEXT_ID: Final = 1
 _TAG_CLIENT_VERSION: Final = 2
 _TAG_LAST_EPOCH: Final = 10_000
+_NOTHING_TAGGED: Final = b"\0"
+_HEAD: Final = struct.Struct(">hqhib")
+_TIMES: Final = struct.Struct(">qq")
 _REMEMBERED_PARTITIONS_MAX: Final = 16
 
 
@@ -51,9 +54,9 @@ class TransactionState(Enum):
     """Every partition has its marker."""
     COMPLETE_ABORT = "CompleteAbort"
 
-    @property
-    def is_prepared(self) -> bool:
-        return self in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
+    def __init__(self, name: str) -> None:
+        self.is_prepared: Final = name.startswith("Prepare")
+        """Asked for at every step of a transaction, so not worked out each time."""
 
 
 _STATUSES: Final = {
@@ -114,6 +117,24 @@ def decode(key: bytes, value: bytes | None) -> TransactionRecord | None:
 
 
 def _encode_value(value: StoredTransaction) -> bytes:
+    head = _HEAD.pack(
+        _VALUE_VERSION,
+        value.producer_id,
+        value.producer_epoch,
+        value.timeout_ms,
+        _STATUSES[value.state],
+    )
+    times = _TIMES.pack(value.updated_at, value.started_at)
+    return head + _encode_partitions(value.partitions) + times + _encode_tagged(value)
+
+
+def _encode_tagged(value: StoredTransaction) -> bytes:
+    if (
+        value.client_version == 0
+        and value.previous_producer_id == value.next_producer_id == NO_PRODUCER_ID
+        and value.last_epoch == NO_PRODUCER_EPOCH
+    ):
+        return _NOTHING_TAGGED
     tagged = [
         (tag, number.to_bytes(size, "big", signed=True))
         for tag, number, size, unsaid in (
@@ -124,19 +145,7 @@ def _encode_value(value: StoredTransaction) -> bytes:
         )
         if number != unsaid
     ]
-    parts = [
-        struct.pack(
-            ">hqhib",
-            _VALUE_VERSION,
-            value.producer_id,
-            value.producer_epoch,
-            value.timeout_ms,
-            _STATUSES[value.state],
-        ),
-        _encode_partitions(value.partitions),
-        struct.pack(">qq", value.updated_at, value.started_at),
-        _varint(len(tagged)),
-    ]
+    parts = [_varint(len(tagged))]
     for tag, data in tagged:
         parts += (_varint(tag), _varint(len(data)), data)
     return b"".join(parts)
