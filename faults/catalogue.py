@@ -425,6 +425,13 @@ THREE_BROKERS: list[Scenario] = [
         load=controls.ACKS_ONE_LOAD,
     ),
     Scenario(
+        name="control-once",
+        title="workers come and go, without transactions",
+        expected="the duplicates are seen",
+        play=transform.without_transactions,
+        load=transform.PLAIN_LOAD,
+    ),
+    Scenario(
         name="control",
         title="power-cut all with log.flush = never",
         expected="the loss is seen",

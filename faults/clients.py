@@ -287,9 +287,9 @@ def _topic_partition(key: str) -> tuple[str, int]:
     return topic, int(partition)
 
 
-def group_consumer(options: argparse.Namespace) -> Consumer:
-    more = {"group.id": _GROUP, "session.timeout.ms": 6_000, "heartbeat.interval.ms": 500}
-    return _consumer(options, **more)
+def group_consumer(options: argparse.Namespace, **more: Any) -> Consumer:
+    settings = {"group.id": _GROUP, "session.timeout.ms": 6_000, "heartbeat.interval.ms": 500}
+    return _consumer(options, **{**settings, **more})
 
 
 def committed(options: argparse.Namespace, history: History, stop: Stop) -> int:

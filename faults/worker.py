@@ -41,6 +41,10 @@ EXIT_FENCED: Final = 5
 _MOVES_SECONDS_MAX: Final = 12.0
 _CALL_SECONDS_MAX: Final = 8.0
 _BATCH_MAX: Final = 30
+_SESSION: Final = {"session.timeout.ms": 3_000, "max.poll.interval.ms": 15_000}
+"""Short, so that others soon go on with what was that of one that died."""
+_PLAIN_SECONDS: Final = 0.2
+"""Between the outputs and the position, where both are not one: there it is likely to be hit."""
 _END_SECONDS_MAX: Final = 15.0
 _LOOK_SECONDS: Final = 0.1
 _STORM_SECONDS: Final = 2.5
@@ -76,18 +80,14 @@ class Worker:
         self._watchdog = Watchdog(history)
         self._batch: list[Message] = []
         self._group: Any = None
-        self._producer = Producer(
-            {
-                **COMMON,
-                "bootstrap.servers": options.bootstrap,
-                "transactional.id": options.name,
-                "transaction.timeout.ms": 10_000,
-                "linger.ms": 0,
-            }
-        )
-        self._producer.init_transactions(_CALL_SECONDS_MAX)
+        settings = {**COMMON, "bootstrap.servers": options.bootstrap, "linger.ms": 0}
+        if not options.plain:
+            settings |= {"transactional.id": options.name, "transaction.timeout.ms": 10_000}
+        self._producer = Producer(settings)
+        if not options.plain:
+            self._producer.init_transactions(_CALL_SECONDS_MAX)
         self._watchdog.moves()
-        self._consumer = group_consumer(options)
+        self._consumer = group_consumer(options, **_SESSION)
         self._consumer.subscribe(
             [options.topic], on_assign=self._assigned, on_revoke=self._lost, on_lost=self._lost
         )
@@ -118,7 +118,21 @@ class Worker:
         self._batch.clear()
 
     def _transform(self) -> None:
-        self._producer.begin_transaction()
+        if self._options.plain:
+            offsets = self._write()
+            self._producer.flush(_CALL_SECONDS_MAX)
+            time.sleep(_PLAIN_SECONDS)
+            self._consumer.commit(offsets=offsets, asynchronous=False)
+        else:
+            self._producer.begin_transaction()
+            offsets = self._write()
+            self._producer.send_offsets_to_transaction(offsets, self._group, _CALL_SECONDS_MAX)
+            self._commit()
+        self._history.add("x-committed", count=len(self._batch))
+        self._history.flush()
+
+    def _write(self) -> list[TopicPartition]:
+        """The outputs of a batch; returns the positions after it."""
         positions: dict[tuple[str, int], int] = {}
         for message in self._batch:
             topic, partition, offset = message.topic(), message.partition(), message.offset()
@@ -127,24 +141,23 @@ class Worker:
             positions[topic, partition] = offset + 1
             value = payload(output_name(partition, offset), self._options.size)
             self._producer.produce(self._options.output, value, partition=partition)
-        offsets = [TopicPartition(*place, offset) for place, offset in positions.items()]
-        self._producer.send_offsets_to_transaction(offsets, self._group, _CALL_SECONDS_MAX)
+        return [TopicPartition(*place, offset) for place, offset in positions.items()]
+
+    def _commit(self) -> None:
         while True:
             try:
                 self._producer.commit_transaction(_CALL_SECONDS_MAX)
-                break
+                return
             except KafkaException as failure:
                 if not failure.args[0].retriable():
                     raise
-        self._history.add("x-committed", count=len(self._batch))
-        self._history.flush()
 
     def _go_back(self, error: KafkaError) -> None:
         """To what is committed; one that cannot even abort is over."""
         self._history.add("x-failed", error=error.name())
         self._history.flush()
         self._watchdog.moves()
-        if not error.txn_requires_abort() and not error.retriable():
+        if self._options.plain or not (error.txn_requires_abort() or error.retriable()):
             os._exit(EXIT_FENCED)
         try:
             self._producer.abort_transaction(_CALL_SECONDS_MAX)
@@ -206,6 +219,7 @@ class Crew:
         command += ["--bootstrap", options.bootstrap, "--topic", options.topic]
         command += ["--output", options.output, "--partitions", str(options.partitions)]
         command += ["--history", str(options.history.with_name(f"{name}.jsonl"))]
+        command += ["--plain"] if options.plain else []
         return subprocess.Popen(command, stdin=subprocess.DEVNULL)
 
     def _storm(self) -> None:
@@ -280,6 +294,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--calm", type=Path, default=Path("calm"))
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--plain", action="store_true", help="no transactions: outputs may repeat")
     options = parser.parse_args(arguments)
     stop = Stop()
     with options.history.open("a") as file:

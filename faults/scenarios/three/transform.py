@@ -3,6 +3,7 @@
 import random
 import time
 
+from faults.checker import Anomaly
 from faults.namespaces import cannot_use_namespaces
 from faults.network import name_of
 from faults.nodes import Node
@@ -11,8 +12,10 @@ from faults.scenarios.three.processes import BROKERS, everything, kill
 from faults.scenarios.three.transactions import STATE, coordinator
 
 LOAD = Load(partitions=6, replication=3, rate=30.0, consumers=0)
+PLAIN_LOAD = Load(partitions=6, replication=3, rate=30.0, consumers=0, plain=True)
 OUTPUT = "faults-out"
 _OFFSETS = "__consumer_offsets"
+_SETTINGS = {"GROUP__INITIAL_REBALANCE_DELAY_MS": "0", "GROUP__SESSION_TIMEOUT_MS_MIN": "1000"}
 _WORKERS = 3
 _ISOLATED_SECONDS = 4.0
 _CAUGHT_UP_SECONDS_MAX = 60.0
@@ -24,7 +27,7 @@ def exactly_once(run: Run) -> None:
     run.start_brokers(
         BROKERS,
         network="proxies" if cannot_use_namespaces() else "namespaces",
-        settings={"GROUP__INITIAL_REBALANCE_DELAY_MS": "0"},
+        settings=_SETTINGS,
     )
     run.start_load()
     run.create_topic(OUTPUT)
@@ -32,7 +35,7 @@ def exactly_once(run: Run) -> None:
     run.await_transformed(100)
     kinds = ("coordinator of transactions", "coordinator of the group", "leader")
     killed = isolated = 0
-    for turn in range(3 if run.quick else 8):
+    for turn in range(2 if run.quick else 8):
         run.await_whole()
         kind = kinds[turn % len(kinds)]
         victim = _victim(run, kind, rng)
@@ -58,6 +61,28 @@ def exactly_once(run: Run) -> None:
     run.expect_stable(OUTPUT)
     run.finish()
     run.judge_output(OUTPUT)
+    run.note(f"nothing was transformed for up to {run.longest_pause():.0f} s")
+
+
+def without_transactions(run: Run) -> None:
+    """The same workers come and go, with outputs and positions that are not one."""
+    run.start_brokers(BROKERS, settings=_SETTINGS)
+    run.start_load()
+    run.create_topic(OUTPUT)
+    run.fault("workers come and go")
+    run.start_crew(OUTPUT, _WORKERS)
+    for _ in range(2 if run.quick else 4):
+        run.await_transformed(200)
+    run.stop_load("produce")
+    run.calm_crew()
+    run.await_caught_up(OUTPUT, _CAUGHT_UP_SECONDS_MAX)
+    run.stop_crew()
+    run.allow(Anomaly.DUPLICATE, Anomaly.REORDERED)
+    run.finish()
+    verdict = run.judge_output(OUTPUT)
+    duplicates = verdict.count(Anomaly.DUPLICATE)
+    run.expect(duplicates > 0, "no duplicate was seen, so none would be elsewhere")
+    run.note(f"{duplicates} inputs were transformed twice, as it must be seen")
 
 
 def _victim(run: Run, kind: str, rng: random.Random) -> Node:
