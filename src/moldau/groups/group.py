@@ -156,7 +156,8 @@ class Group:
         """A committed record; the only change of durable state."""
         if isinstance(record, OffsetRecord):
             self.stored_count += 1
-            self._supersede(record.partition, self.stored_count)
+            if self.pending_offsets:
+                self._supersede(record.partition, self.stored_count)
             if record.value is None:
                 self.offsets.pop(record.partition, None)
             else:
