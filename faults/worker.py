@@ -18,6 +18,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -57,6 +58,7 @@ class Watchdog:
     def __init__(self, history: History) -> None:
         self._history = history
         self._last = time.monotonic()
+        self._main = threading.get_ident()
         threading.Thread(target=self._watch, daemon=True).start()
 
     def moves(self) -> None:
@@ -65,7 +67,9 @@ class Watchdog:
     def _watch(self) -> None:
         while time.monotonic() - self._last < _MOVES_SECONDS_MAX:
             time.sleep(0.2)
-        self._history.add("x-worker-hung")
+        frame = sys._current_frames().get(self._main)
+        where = traceback.extract_stack(frame)[-1].line if frame else ""
+        self._history.add("x-worker-hung", where=where)
         self._history.flush()
         # Not even a close: that may hang as well.
         os._exit(EXIT_HUNG)
