@@ -75,6 +75,14 @@ async def test_an_end_reaches_every_partition_and_is_then_complete() -> None:
     assert world.service.describe(X).state == "CompleteCommit"
 
 
+async def test_a_client_hears_of_the_end_before_the_partitions_do() -> None:
+    world = await TransactionWorld().ready()
+    assert (await end(world, await opened(world))).error is NONE
+    assert world.replica(A).markers == []
+    await world.settle()
+    assert len(world.replica(A).markers) == 1
+
+
 async def test_markers_of_version_2_say_so_and_bear_the_next_epoch() -> None:
     world = await TransactionWorld().ready()
     one = await producer(world)
@@ -187,6 +195,19 @@ async def test_another_coordinator_goes_on_with_a_prepared_end() -> None:
     world.replica(A).settle()
     await world.settle()
     assert world.service.describe(X).state == "CompleteCommit"
+
+
+async def test_a_coordinator_that_is_over_asks_for_no_more_markers() -> None:
+    world = await TransactionWorld().ready()
+    await end(world, await opened(world))
+    world.stored[0].replica.lose()
+    world.service.unlead(0)
+    await world.settle()
+    assert world.replica(A).markers == []
+    world.stored[0].replica.win()
+    world.begin(0)
+    await world.settle()
+    assert world.replica(A).markers == [(1000, 0, True, 3, 0)]
 
 
 async def test_a_write_of_unclear_outcome_ends_the_coordinator_and_another_one_loads() -> None:

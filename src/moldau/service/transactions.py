@@ -102,11 +102,16 @@ class TransactionCoordinator(PartitionCoordinator[Event, Effect, Result]):
             case Persist(token=token, records=records, transactional_id=name):
                 self._persist(token, records, f"transactional id {name!r}")
             case WriteMarkers():
-                self._send_markers(effect)
+                # The client hears first that its transaction is decided: while it gets ready for
+                # the next one, the markers are written and flushed.
+                self._loop.call_soon(self._send_markers, effect)
             case _:
                 assert_never(effect)
 
     def _send_markers(self, effect: WriteMarkers) -> None:
+        if self.is_over:
+            # Whoever loads what this one left asks for them.
+            return
         marking = Marking(
             coordinator=self.replica.partition.partition,
             coordinator_epoch=effect.coordinator_epoch,
