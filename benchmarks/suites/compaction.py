@@ -59,7 +59,11 @@ def _work(bench: Bench, codec: Codec) -> None:
         root = bench.directory / "compaction"
         root.mkdir()
         log, payload_bytes = _filled(root, codec, megabytes)
-        task = log.begin_clean(CleanRequest(now=TimestampMs(LONG_MS), end_offset=log.end_offset))
+        task = log.begin_clean(
+            CleanRequest(
+                now=TimestampMs(LONG_MS), end_offset=log.end_offset, held_offset=log.end_offset
+            )
+        )
         if task is None:
             raise BenchmarkError("there is nothing to compact")
         cpu_s, wall_s = _clean(root, log, task)

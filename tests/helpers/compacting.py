@@ -89,12 +89,18 @@ def roll(log: PartitionLog) -> None:
 
 
 def clean(
-    log: PartitionLog, *, now: int = NOW, end: int | None = None, **asked: object
+    log: PartitionLog,
+    *,
+    now: int = NOW,
+    end: int | None = None,
+    held: int | None = None,
+    **asked: object,
 ) -> list[str] | None:
     """Clean in one go; returns the files that are left over, None if there was nothing to do."""
     request = CleanRequest(
         now=TimestampMs(now),
         end_offset=log.end_offset if end is None else Offset(end),
+        held_offset=log.end_offset if held is None else Offset(held),
         **asked,  # type: ignore[arg-type]
     )
     task = log.begin_clean(request)

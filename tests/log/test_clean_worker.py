@@ -44,7 +44,9 @@ def filled(log: DiskLog) -> DiskClean:
         data = build_batch([record], base_offset=base, leader_epoch=Epoch(1))
         log.append(data, headers_of(data))
     flush(log)
-    task = log.begin_clean(CleanRequest(now=TimestampMs(1000), end_offset=log.end_offset))
+    task = log.begin_clean(
+        CleanRequest(now=TimestampMs(1000), end_offset=log.end_offset, held_offset=log.end_offset)
+    )
     assert task is not None
     return task
 

@@ -74,7 +74,11 @@ def contents(log: DiskLog) -> list[Record]:
 
 
 def begin(log: DiskLog, now: int) -> CleanTask | None:
-    return log.begin_clean(CleanRequest(now=TimestampMs(now), end_offset=log.flushed_offset))
+    return log.begin_clean(
+        CleanRequest(
+            now=TimestampMs(now), end_offset=log.flushed_offset, held_offset=log.flushed_offset
+        )
+    )
 
 
 def clean(disk: SimDisk, log: DiskLog, now: int) -> None:

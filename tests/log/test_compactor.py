@@ -64,6 +64,19 @@ def test_a_tombstone_stays_for_its_time_after_it_was_first_cleaned(make: Make) -
     assert clean(log, now=NOW + 500) is None
 
 
+def test_a_tombstone_stays_while_another_replica_lacks_it(make: Make) -> None:
+    log = make()
+    write(log, ("a", "1"))
+    write(log, ("a", None))
+    roll(log)
+    clean(log, now=NOW, held=1)
+    assert keys_at(log) == [(1, b"a")]
+    assert clean(log, now=NOW + 500, held=1) is None
+    assert keys_at(log) == [(1, b"a")]
+    assert clean(log, now=NOW + 500) is not None
+    assert keys_at(log) == []
+
+
 def test_a_tombstone_that_comes_later_waits_longer(make: Make) -> None:
     log = make()
     write(log, ("a", None))

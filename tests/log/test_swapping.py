@@ -31,7 +31,7 @@ def test_the_dirty_share_decides_when() -> None:
     write(log, ("key-8", "x" * 150))
     write(log, ("key-9", "x" * 150))
     flush(log)
-    asked = CleanRequest(now=NOW, end_offset=log.end_offset)
+    asked = CleanRequest(now=NOW, end_offset=log.end_offset, held_offset=log.end_offset)
     assert log.clean_due(asked) == 0
     assert log.begin_clean(asked) is None
     assert clean(log, is_forced=True) is not None
@@ -96,7 +96,7 @@ def test_a_cleaning_counts_for_nothing_once_the_log_changed_under_it() -> None:
     for number in range(6):
         write(log, ("a", f"{number}" * 300))
     flush(log)
-    asked = CleanRequest(now=NOW, end_offset=log.end_offset)
+    asked = CleanRequest(now=NOW, end_offset=log.end_offset, held_offset=log.end_offset)
     first = log.begin_clean(asked)
     assert first is not None
     result = first.run()

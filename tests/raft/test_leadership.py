@@ -157,3 +157,15 @@ def test_in_sync_are_those_that_were_level_not_long_ago(make_node) -> None:
     node.step(e.PeerAlive(BrokerId(2), Epoch(0)))
     node.step(e.PeerAlive(BrokerId(3), Epoch(0)))
     assert node.core.in_sync(1000) == [1, 2]
+
+
+def test_held_is_what_the_disks_of_all_members_have(make_node) -> None:
+    node = ready_leader(make_node)
+    node.log.epochs.append(Epoch(0))
+    node.step(e.Appended(RaftIndex(2)))
+    node.receive(2, answer(0, 2))
+    assert node.core.held == 1
+    node.receive(3, answer(0, 2))
+    assert node.core.held == 2
+    node.receive(2, Ping(Epoch(3), RaftIndex(0), 0))
+    assert node.core.held == 0

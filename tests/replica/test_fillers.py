@@ -49,7 +49,9 @@ def write(log: PartitionLog, rng: random.Random, epoch: int) -> None:
 
 def clean(log: PartitionLog, now: int = 1000) -> None:
     flush(log)
-    task = log.begin_clean(CleanRequest(now=TimestampMs(now), end_offset=log.end_offset))
+    task = log.begin_clean(
+        CleanRequest(now=TimestampMs(now), end_offset=log.end_offset, held_offset=log.end_offset)
+    )
     if task is not None:
         assert log.end_clean(task, task.run())
 

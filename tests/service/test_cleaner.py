@@ -3,6 +3,8 @@
 import asyncio
 import os
 import signal
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,6 +20,7 @@ from moldau.model.ids import Epoch, Offset, PartitionIndex, TimestampMs, TopicPa
 from moldau.records.record import Record, build_batch, read_records
 from moldau.replica.flusher import Flusher
 from moldau.replica.producers import ProducerTable
+from moldau.replica.replica import Replica
 from moldau.service.cleaner import Cleaner, CleanerConfig
 from moldau.service.cleaner_process import CleanerProcess, WorkerLostError
 from moldau.service.partitions import Partitions
@@ -49,6 +52,8 @@ class World:
         self.hosted: list[Any] = []
         self.asked: list[Asked] = []
         self.room = 1 << 30
+        self.held = Offset(0)
+        """What all replicas hold."""
         loop = asyncio.get_running_loop()
         self.failures: list[Exception] = []
         self.flusher = Flusher(
@@ -60,8 +65,12 @@ class World:
             flusher=self.flusher,
             clock=self.clock,
             ask=self.ask,
+            ask_held=self.ask_held,
             room_bytes=lambda: self.room,
         )
+
+    async def ask_held(self, replicas: Iterable[Replica]) -> dict[TopicPartition, Offset]:
+        return {replica.partition: self.held for replica in replicas}
 
     async def ask(self, message: Asked) -> Answer:
         self.asked.append(message)
@@ -266,4 +275,36 @@ async def test_a_cancelled_request_ends_the_process(tmp_path: Path) -> None:
         await running
     assert process.pid is None
     await process.close()
+    world.close()
+
+
+async def test_tombstones_stay_until_all_replicas_hold_them(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    config = replace(CONFIG, delete_retention_ms=0)
+    hosted = world.add(batches=0, log=open_disk_log(world.files, "deleted", config))
+    log = hosted.replica.log
+    for value in (b"value", None):
+        record = Record(Offset(0), TimestampMs(5), b"gone", value, [])
+        data = build_batch([record], base_offset=log.end_offset, leader_epoch=Epoch(1))
+        log.append(data, headers_of(data))
+    fill(log, 40)
+    hosted.replica.high_watermark = log.end_offset
+
+    async def clean() -> list[bytes | None]:
+        await world.cleaner.learn_held()
+        while await world.cleaner.clean_next():
+            pass
+        records = [r for batch in log.batches(Offset(0)) for r in read_records(batch)]
+        return [record.value for record in records if record.key == b"gone"]
+
+    # The first cleaning begins the tombstone's time, which is over at once.
+    assert await clean() == [None]
+    # One of the replicas has only the value.
+    world.held = Offset(1)
+    assert await clean() == [None]
+    fill(log, 40)
+    hosted.replica.high_watermark = log.end_offset
+    assert await clean() == [None]
+    world.held = log.end_offset
+    assert await clean() == []
     world.close()

@@ -5,14 +5,15 @@ A failure prints `seed=…`; `World(seed=…, kind=…, compacts=True)` runs the
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from moldau.log import clean_write
 from moldau.log.clean import CleanRequest
 from moldau.model.errors import MoldauError
-from moldau.model.ids import TimestampMs
-from moldau.testing.simulation import adapter, faults
+from moldau.model.ids import Offset, TimestampMs
+from moldau.testing.simulation import adapter, compaction, faults, world
 from moldau.testing.simulation.broker import SimBroker
 from moldau.testing.simulation.checks import Violation
 from moldau.testing.simulation.world import World
@@ -26,13 +27,13 @@ MUTANT_SEEDS = 60
 def run(kind: str, seeds: int) -> Counter[str]:
     counts: Counter[str] = Counter()
     for seed in range(seeds):
-        world = World(seed=seed, kind=kind, compacts=True)
+        brokers = World(seed=seed, kind=kind, compacts=True)
         try:
-            world.run(STEPS)
-            world.settle()
+            brokers.run(STEPS)
+            brokers.settle()
         except Violation as violation:
             raise Violation(f"seed={seed} kind={kind} steps={STEPS}: {violation}") from violation
-        counts.update(world.counts)
+        counts.update(brokers.counts)
     return counts
 
 
@@ -52,9 +53,14 @@ def send_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
 def clean_what_may_be_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is flushed here counts as committed."""
 
-    def clean(broker: SimBroker, now: int) -> bool:
+    def clean(broker: SimBroker, leader: SimBroker | None, now: int) -> bool:
         log = broker.storage.log
-        request = CleanRequest(now=TimestampMs(now), end_offset=log.flushed_offset, producers=())
+        request = CleanRequest(
+            now=TimestampMs(now),
+            end_offset=log.flushed_offset,
+            held_offset=compaction.held_offset(leader),
+            producers=(),
+        )
         task = log.begin_clean(request)
         return task is not None and log.end_clean(task, task.run())
 
@@ -68,6 +74,21 @@ def test_a_broken_rule_is_caught(
     mutate(monkeypatch)
     with pytest.raises((Violation, MoldauError, ValueError)):
         run("memory", MUTANT_SEEDS)
+
+
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_what_was_deleted_stays_deleted_also_for_one_who_was_away(
+    is_broken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tombstones whose time is over at once, of many keys; broken: dropped before all have them."""
+    monkeypatch.setattr(world, "KEYS", 40)
+    monkeypatch.setattr(world, "COMPACTED", replace(compaction.CONFIG, delete_retention_ms=0))
+    if not is_broken:
+        run("memory", MEMORY_SEEDS)
+        return
+    monkeypatch.setattr(compaction, "held_offset", lambda leader: Offset(1 << 40))
+    with pytest.raises(Violation, match="which was deleted"):
+        run("memory", 10 * MEMORY_SEEDS)
 
 
 def test_a_filler_over_a_control_entry_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

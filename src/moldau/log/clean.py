@@ -31,6 +31,9 @@ class CleanRequest:
     now: TimestampMs
     end_offset: Offset
     """The high watermark: what may still be cut is not cleaned."""
+    held_offset: Offset
+    """Below it, every other replica holds all records too. A tombstone that one of them has not
+    seen must stay: nothing else would tell it that the older value is gone."""
     first_unstable: Offset | None = None
     """First offset of an open transaction: nothing from there on is decided yet."""
     aborted: Sequence[AbortedRange] = ()
@@ -66,7 +69,7 @@ class CleanJob(NamedTuple):
     start_offset: Offset
     first_dirty: Offset
     horizon: Offset
-    """Tombstones and markers below it have been there long enough."""
+    """Tombstones and markers below it have been there long enough, and everywhere."""
     barriers: list[Offset]
     """Control entries stand before these offsets: no batch may reach across."""
     segment_bytes_max: int
@@ -147,12 +150,14 @@ class Cleaned(NamedTuple):
             segments=tuple(known for known in self.segments if known[0] <= end),
         )
 
-    def horizon(self, now: TimestampMs, retention_ms: int) -> Offset:
-        """Tombstones below it were first passed by a cleaning at least retention_ms ago."""
-        return max(
-            (mark.offset for mark in self.horizons if mark.time + retention_ms <= now),
+    def horizon(self, request: CleanRequest, retention_ms: int) -> Offset:
+        """Tombstones below it were first passed by a cleaning at least retention_ms ago, and no
+        replica lacks them."""
+        passed = max(
+            (mark.offset for mark in self.horizons if mark.time + retention_ms <= request.now),
             default=Offset(0),
         )
+        return min(passed, request.held_offset)
 
     def advanced(self, job: CleanJob, result: CleanResult, now: TimestampMs) -> "Cleaned":
         """After a cleaning."""

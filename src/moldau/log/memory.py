@@ -332,7 +332,7 @@ class MemoryLog:
             if header.next_offset > limit or (is_dirty and header.max_timestamp > newest):
                 break
             count += 1
-        horizon = self._cleaned.horizon(request.now, self._config.delete_retention_ms)
+        horizon = self._cleaned.horizon(request, self._config.delete_retention_ms)
         dirty = count and self._headers[count - 1].next_offset > self._cleaned.first_dirty
         delayed = self._cleaned.delayed and horizon >= self._cleaned.first_dirty
         return count if dirty or delayed else 0
@@ -341,7 +341,7 @@ class MemoryLog:
         count = self._cleanable(request) if self._config.compact else 0
         if not count:
             return None
-        horizon = self._cleaned.horizon(request.now, self._config.delete_retention_ms)
+        horizon = self._cleaned.horizon(request, self._config.delete_retention_ms)
         batches = list(zip(self._headers[:count], self._batches[:count], strict=True))
         barriers = frozenset(entry.offset for entry in self._controls.entries)
         return MemoryClean(request, batches, self._start.offset, horizon, barriers)

@@ -74,7 +74,7 @@ class CleaningLog(CuttingLog):
         segments = self._cleanable(request)
         dirty = [segment for segment in segments if segment.end_offset > state.first_dirty]
         if not dirty:
-            horizon = state.horizon(request.now, self._config.delete_retention_ms)
+            horizon = state.horizon(request, self._config.delete_retention_ms)
             # Nothing new, but tombstones whose time is over.
             return _OVERDUE if segments and state.delayed and horizon >= state.first_dirty else 0.0
         total_bytes = sum(segment.data_bytes for segment in segments)
@@ -100,7 +100,7 @@ class CleaningLog(CuttingLog):
             sources=[_fact(segment) for segment in segments],
             start_offset=self.start_offset,
             first_dirty=state.first_dirty,
-            horizon=state.horizon(request.now, config.delete_retention_ms),
+            horizon=state.horizon(request, config.delete_retention_ms),
             barriers=[
                 entry.offset for entry in self._controls.entries if entry.offset < end_offset
             ],

@@ -135,7 +135,7 @@ class Connection(Outgoing):
         self.state: object | None = None
         """For the handler's own use, e.g. an authenticated principal."""
         self.on_next: Callable[[], None] | None = None
-        """For the handler's own use: ends a wait that would hold up the answer to the next frame."""
+        """For the handler's own use: ends a wait that would hold up the next frame's answer."""
         self.active_at = clock.monotonic()
         self._partial: bytearray | None = None
         self._position = 0

@@ -32,6 +32,13 @@ class Leadership(Leading):
             if voter == self.me or self.progress[voter].caught_up_at >= since
         ]
 
+    @property
+    def held(self) -> RaftIndex:
+        """Below it, the disks of all members hold all entries; 0 unless this one leads."""
+        if self.role is not Role.LEADER:
+            return RaftIndex(0)
+        return min((progress.match for progress in self.progress.values()), default=self.end)
+
     # ---- transfer
 
     def _on_transfer_asked(self, target: BrokerId) -> None:

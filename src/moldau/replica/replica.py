@@ -182,6 +182,15 @@ class Replica:
         """Voters that held everything lately; empty unless this one leads."""
         return tuple(self._driver.in_sync(self.group, lag_ms_max))
 
+    @property
+    def held_offset(self) -> Offset:
+        """Below it, every member of the group holds all records; 0 unless this one leads."""
+        held = self.group.core.held
+        start = self.log.start
+        if held <= start.offset + start.control_count:
+            return Offset(0)
+        return self.log.offset_of(held)
+
     def check_leading(self) -> None:
         """Raises RefusedError unless clients are served here."""
         if not self._is_leading:

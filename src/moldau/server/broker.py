@@ -49,6 +49,7 @@ from moldau.service.cluster import TRANSFER_METHOD, ClusterService
 from moldau.service.configs import ConfigService
 from moldau.service.disk import DiskGuard
 from moldau.service.fetch import FetchService
+from moldau.service.held import HELD_METHOD, HeldOffsets
 from moldau.service.metadata_store import (
     FRESH_METHOD,
     SUBMIT_METHOD,
@@ -405,6 +406,8 @@ class BrokerServer:
         serve(FRESH_METHOD, self._metadata.answer_fresh)
         serve(ANNOUNCE_METHOD, self._announcements.answer)
         serve(TRANSFER_METHOD, self._cluster.answer_transfer)
+        self._held = HeldOffsets(self._partitions, transport)
+        serve(HELD_METHOD, self._held.answer)
 
     def _make_upkeep(self) -> Upkeep:
         config = self._config
@@ -434,6 +437,7 @@ class BrokerServer:
             flusher=self._flusher,
             clock=self._clock,
             ask=self._cleaner_process.ask,
+            ask_held=self._held.ask,
             room_bytes=lambda: self._storage.free_bytes() - config.disk_reserve_bytes,
         )
 

@@ -1,13 +1,14 @@
 """Owns the compaction of the broker's partitions: which one is next, and what came of it.
 
 Every replica cleans its own log, leader or not: what is committed is cleaned, and nobody has to
-agree on when. The work is done by another process; here only the outcome is swapped in. A cleaning
-that fails is an error line and a later retry, longer with each failure, never the broker's end.
+agree on when. Only tombstones and markers wait until all replicas have them (held.py). The work is
+done by another process; here only the outcome is swapped in. A cleaning that fails is an error line
+and a later retry, longer with each failure, never the broker's end.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -17,8 +18,9 @@ from moldau.log.keymap import MAP_BYTES_MAX
 from moldau.log.swapping import DiskClean
 from moldau.model.clock import Clock
 from moldau.model.errors import DiskFullError
-from moldau.model.ids import TopicPartition
+from moldau.model.ids import Offset, TopicPartition
 from moldau.replica.flusher import Flusher
+from moldau.replica.replica import Replica
 from moldau.service.cleaner_process import WorkerLostError
 from moldau.service.partitions import Hosted, Partitions
 
@@ -26,6 +28,8 @@ log = logging.getLogger(__name__)
 
 _RETRY_SECONDS_MAX: Final = 600.0
 Ask = Callable[[Asked], Awaitable[Answer]]
+AskHeld = Callable[[Iterable[Replica]], Awaitable[Mapping[TopicPartition, Offset]]]
+_NOTHING_HELD: Final = Offset(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,14 +86,20 @@ class Cleaner:
         flusher: Flusher,
         clock: Clock,
         ask: Ask,
+        ask_held: AskHeld,
         room_bytes: Callable[[], int],
     ) -> None:
-        """`room_bytes`: what may still be written before producers would be refused."""
+        """`ask` the worker, `ask_held` below which offsets all replicas hold everything.
+
+        `room_bytes`: what may still be written before producers would be refused.
+        """
         self._config = config
         self._partitions = partitions
         self._flusher = flusher
         self._clock = clock
         self._ask = ask
+        self._ask_held = ask_held
+        self._held: Mapping[TopicPartition, Offset] = {}
         self._room_bytes = room_bytes
         self._failed: dict[TopicPartition, _Failed] = {}
         self._stale: list[str] = []
@@ -100,8 +110,19 @@ class Cleaner:
         """Until cancelled."""
         while True:
             await asyncio.sleep(self._config.check_seconds)
+            await self.learn_held()
             while await self.clean_next():
                 pass
+
+    async def learn_held(self) -> None:
+        """Of the logs that are compacted. It only rises, so that what is known may be older."""
+        self._held = await self._ask_held(
+            [
+                hosted.replica
+                for hosted in self._partitions
+                if hosted.is_compacted and hosted.replica.is_open
+            ]
+        )
 
     async def clean_next(self) -> bool:
         """Clean the log that needs it most; False if none does, or it failed."""
@@ -138,6 +159,7 @@ class Cleaner:
         return CleanRequest(
             now=self._clock.wall_ms(),
             end_offset=replica.high_watermark,
+            held_offset=self._held.get(replica.partition, _NOTHING_HELD),
             first_unstable=replica.producers.first_unstable,
             merges=self._config.merges,
             map_bytes_max=self._config.map_bytes_max,

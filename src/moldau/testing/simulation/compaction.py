@@ -37,13 +37,19 @@ CONFIG = LogConfig(
 )
 
 
-def clean(broker: "SimBroker", now: int) -> bool:
+def clean(broker: "SimBroker", leader: "SimBroker | None", now: int) -> bool:
     """Clean a broker's log as far as it may; False if there was nothing to do."""
     process, log = broker.process, broker.storage.log
     if process is None:
         return False
-    end = log.offset_of(min(process.core.commit, log.flushed_index))
-    task = log.begin_clean(CleanRequest(now=TimestampMs(now), end_offset=end, producers=()))
+    task = log.begin_clean(
+        CleanRequest(
+            now=TimestampMs(now),
+            end_offset=log.offset_of(min(process.core.commit, log.flushed_index)),
+            held_offset=held_offset(leader),
+            producers=(),
+        )
+    )
     if task is None:
         return False
     try:
@@ -56,6 +62,15 @@ def clean(broker: "SimBroker", now: int) -> bool:
     if isinstance(broker.storage, DiskStorage):
         remove_files(broker.storage.disk, log.take_stale_files())
     return True
+
+
+def held_offset(leader: "SimBroker | None") -> Offset:
+    """What a leader knows to be everywhere; nothing, if it is none or cannot be asked."""
+    if leader is None or leader.process is None:
+        return Offset(0)
+    log, held = leader.storage.log, leader.process.core.held
+    start = log.start.offset + log.start.control_count
+    return log.offset_of(held) if held > start else Offset(0)
 
 
 def split_parcel(parcel: Parcel, log: PartitionLog) -> Parcel:
@@ -140,7 +155,12 @@ def check_values(broker: "SimBroker", checker: Checker) -> None:
             raise Violation(f"broker {broker.id} holds another record at {offset}")
     if commit < checker.committed_end:
         return
-    for record in {record.key: record for record in written.values()}.values():
-        is_due = record.value is not None and record.offset >= log.start_offset
-        if is_due and record.offset not in held:
-            raise Violation(f"broker {broker.id} lost the last value of {record.key!r}")
+    kept = {record.key: record for _, record in sorted(held.items())}
+    for record in {record.key: record for _, record in sorted(written.items())}.values():
+        if record.offset < log.start_offset:
+            continue
+        if record.value is not None:
+            if record.offset not in held:
+                raise Violation(f"broker {broker.id} lost the last value of {record.key!r}")
+        elif record.key in kept and kept[record.key].value is not None:
+            raise Violation(f"broker {broker.id} has {record.key!r}, which was deleted")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from moldau.model.ids import BrokerId, Offset
 from moldau.raft.errors import RaftRefusal
 from moldau.raft.events import Event, MembersAsked, ReadAsked, Role, TransferAsked
-from moldau.raft.membership import Members
+from moldau.raft.membership import NO_BROKER, Members
 from moldau.testing.simulation.broker import SimBroker
 from moldau.testing.simulation.compaction import COMPACT_MS, clean
 
@@ -141,7 +141,8 @@ class Actor:
             self.world.on_disk(broker, self._clean)
 
     def _clean(self, broker: SimBroker) -> None:
-        if clean(broker, self.world.now):
+        leader = broker.process.core.leader if broker.process is not None else NO_BROKER
+        if clean(broker, self.world.brokers.get(leader), self.world.now):
             self.world.count("cleanings")
 
     # ---- faults
