@@ -318,6 +318,26 @@ async def test_a_coordinator_that_never_answers_is_given_up(
         assert world.service.waiting_count == 0
 
 
+async def test_a_write_that_comes_while_another_is_given_up_is_asked_about_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(transactional_produce, "_VERIFY_SECONDS_MAX", 0.01)
+    async with opened() as world:
+        hear = world.heard
+
+        def write_again(outcome: Outcome) -> None:
+            world.heard = hear  # type: ignore[method-assign]
+            hear(outcome)
+            world.write(0)
+
+        world.heard = write_again  # type: ignore[method-assign]
+        world.write(0)
+        while len(world.outcomes) < 2:
+            await asyncio.sleep(0.01)
+        assert len(world.gate.asked) == 2
+        assert world.service.waiting_count == 0
+
+
 async def test_a_coordinator_that_cannot_be_asked_is_as_one_that_refuses() -> None:
     async with opened() as world:
         world.gate.refusal = RefusedError(ErrorCode.COORDINATOR_NOT_AVAILABLE)

@@ -9,7 +9,6 @@ that come while one is asked about stand in line behind it.
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from typing import Final, NamedTuple, Protocol
 
 from moldau.model.errors import ErrorCode, RefusedError
@@ -65,10 +64,12 @@ class TransactionalWrite(NamedTuple):
 class _Line:
     """Writes of one producer in one partition that wait for one answer, oldest first."""
 
-    __slots__ = ("guard", "writes")
+    __slots__ = ("deadline", "guard", "writes")
 
     def __init__(self, guard: Guard) -> None:
         self.guard = guard
+        self.deadline: asyncio.TimerHandle | None = None
+        """When they have waited long enough."""
         self.writes: list[tuple[TransactionalWrite, Callable[[Outcome], None]]] = []
 
 
@@ -137,6 +138,7 @@ class TransactionalProduce:
         task = self._loop.create_task(self._ask(key, line, first))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        line.deadline = self._loop.call_later(_VERIFY_SECONDS_MAX, self._give_up, key, line, task)
 
     async def _ask(self, key: _Key, line: _Line, first: TransactionalWrite) -> None:
         topic, index, producer_id, epoch = key
@@ -144,27 +146,42 @@ class TransactionalProduce:
         adds = first.api_version >= ADDS_FROM
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE
         try:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_VERIFY_SECONDS_MAX):
-                    errors = await self._gate.admit(
-                        first.transactional_id, producer_id, epoch, [partition], adds=adds
-                    )
-                    code = errors[partition]
+            errors = await self._gate.admit(
+                first.transactional_id, producer_id, epoch, [partition], adds=adds
+            )
+            code = errors[partition]
         except RefusedError as error:
             code = error.code
         finally:
             # Whoever comes from now on asks anew, also if this broke.
-            if self._lines.get(key) is line:
-                del self._lines[key]
+            self._close(key, line)
         if code is not ErrorCode.NONE:
             log.debug("%s: no transaction of producer %d: %s", partition, producer_id, code.name)
-        for write, on_done in line.writes:
+        self._answer(line, code)
+
+    def _close(self, key: _Key, line: _Line) -> None:
+        if self._lines.get(key) is line:
+            del self._lines[key]
+        if line.deadline is not None:
+            line.deadline.cancel()
+
+    def _give_up(self, key: _Key, line: _Line, task: asyncio.Task[None]) -> None:
+        """Nobody answered in time."""
+        task.cancel()
+        self._close(key, line)
+        self._answer(line, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+    def _answer(self, line: _Line, code: ErrorCode) -> None:
+        writes, line.writes = line.writes, []
+        for write, on_done in writes:
             if code is ErrorCode.NONE:
                 on_done(self._append(write, line.guard))
             else:
                 on_done(RefusedError(error_for(code, write.api_version)))
 
     def stop(self) -> None:
+        for key, line in list(self._lines.items()):
+            self._close(key, line)
         for task in list(self._tasks):
             task.cancel()
 

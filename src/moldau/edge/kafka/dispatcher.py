@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Coroutine, Mapping
+from functools import partial
 from typing import Any
 
 from moldau.edge.kafka.api import Api, Call
@@ -68,14 +69,14 @@ class Dispatcher:
         raise PeerProtocolError(f"API {key} version {version} is not served")
 
     def _spawn(self, call: Call, handling: Coroutine[Any, Any, Response]) -> None:
-        task = asyncio.ensure_future(_answer(call, handling))
+        task = asyncio.get_running_loop().create_task(_answer(call, handling))
         self._tasks.add(task)
-        task.add_done_callback(self._finished)
-        # Kept for the case of a defect in the handler: without a reply the order would stall.
-        task.add_done_callback(lambda done: _close_if_failed(call.connection, done))
+        task.add_done_callback(partial(self._finished, call.connection))
 
-    def _finished(self, task: asyncio.Task[None]) -> None:
+    def _finished(self, connection: Connection, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
+        # For the case of a defect in the handler: without a reply the order would stall.
+        _close_if_failed(connection, task)
 
     async def stop(self) -> None:
         """Cancel what is still being handled; its clients see the connection close."""
