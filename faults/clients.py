@@ -130,7 +130,7 @@ def produce(options: argparse.Namespace, history: History, stop: Stop) -> int:
             "request.timeout.ms": 8_000,
             "retry.backoff.ms": 50,
             "retry.backoff.max.ms": 250,
-            **_debug(options),
+            **debug_settings(options),
         }
     )
     outstanding: set[int] = set()
@@ -192,13 +192,13 @@ def _consumer(options: argparse.Namespace, **more: Any) -> Consumer:
             "fetch.wait.max.ms": 100,
             "fetch.error.backoff.ms": 50,
             "check.crcs": True,
-            **_debug(options),
+            **debug_settings(options),
             **more,
         }
     )
 
 
-def _debug(options: argparse.Namespace) -> dict[str, Any]:
+def debug_settings(options: argparse.Namespace) -> dict[str, Any]:
     """What a client did, for whoever looks for the cause of an anomaly."""
     if _DEBUG_VARIABLE not in os.environ:
         return {}

@@ -32,6 +32,7 @@ from faults.clients import (
     History,
     Stop,
     bounds_of,
+    debug_settings,
     group_consumer,
     payload,
 )
@@ -85,6 +86,7 @@ class Worker:
         self._batch: list[Message] = []
         self._group: Any = None
         settings = {**COMMON, "bootstrap.servers": options.bootstrap, "linger.ms": 0}
+        settings |= debug_settings(options)
         if not options.plain:
             settings |= {"transactional.id": options.name, "transaction.timeout.ms": 10_000}
         self._producer = Producer(settings)
