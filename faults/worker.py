@@ -40,13 +40,16 @@ from faults.once import output_name
 
 EXIT_HUNG: Final = 4
 EXIT_FENCED: Final = 5
+EXIT_DIED: Final = 6
+_ENDS: Final = {EXIT_HUNG: "hung", EXIT_FENCED: "failed", EXIT_DIED: "died before a commit"}
 _MOVES_SECONDS_MAX: Final = 12.0
 _CALL_SECONDS_MAX: Final = 8.0
 _BATCH_MAX: Final = 30
 _SESSION: Final = {"session.timeout.ms": 3_000, "max.poll.interval.ms": 15_000}
 """Short, so that others soon go on with what was that of one that died."""
-_PLAIN_SECONDS: Final = 0.2
-"""Between the outputs and the position, where both are not one: there it is likely to be hit."""
+_DEATH_CHANCE: Final = 0.005
+_PLAIN_DEATH_CHANCE: Final = 0.1
+"""In each batch, before the position is committed."""
 _END_SECONDS_MAX: Final = 15.0
 _LOOK_SECONDS: Final = 0.1
 _STORM_SECONDS: Final = 2.5
@@ -127,15 +130,23 @@ class Worker:
         if self._options.plain:
             offsets = self._write()
             self._producer.flush(_CALL_SECONDS_MAX)
-            time.sleep(_PLAIN_SECONDS)
+            self._perhaps_die(_PLAIN_DEATH_CHANCE)
             self._consumer.commit(offsets=offsets, asynchronous=False)
         else:
             self._producer.begin_transaction()
             offsets = self._write()
             self._producer.send_offsets_to_transaction(offsets, self._group, _CALL_SECONDS_MAX)
+            self._perhaps_die(_DEATH_CHANCE)
             self._commit()
         self._history.add("x-committed", count=len(self._batch))
         self._history.flush()
+
+    def _perhaps_die(self, chance: float) -> None:
+        """Where it hurts most: the outputs are there, and the position is not committed."""
+        if random.random() < chance:
+            self._history.add("x-died")
+            self._history.flush()
+            os._exit(EXIT_DIED)
 
     def _write(self) -> list[TopicPartition]:
         """The outputs of a batch; returns the positions after it."""
@@ -207,7 +218,7 @@ class Crew:
     def look(self) -> None:
         for number, worker in list(self._workers.items()):
             if (code := worker.poll()) is not None:
-                self.done[{EXIT_HUNG: "hung", EXIT_FENCED: "failed"}.get(code, "ended")] += 1
+                self.done[_ENDS.get(code, "ended")] += 1
                 del self._workers[number]
         if not self._options.calm.exists() and time.monotonic() > self._storm_at:
             self._storm_at = time.monotonic() + self._rng.expovariate(1 / _STORM_SECONDS)
