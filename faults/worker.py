@@ -41,6 +41,7 @@ from faults.once import output_name
 EXIT_HUNG: Final = 4
 EXIT_FENCED: Final = 5
 EXIT_DIED: Final = 6
+EXIT_ORPHANED: Final = 7
 _ENDS: Final = {EXIT_HUNG: "hung", EXIT_FENCED: "failed", EXIT_DIED: "died before a commit"}
 _MOVES_SECONDS_MAX: Final = 12.0
 _CALL_SECONDS_MAX: Final = 8.0
@@ -63,6 +64,7 @@ class Watchdog:
         self._history = history
         self._last = time.monotonic()
         self._main = threading.get_ident()
+        self._parent = os.getppid()
         threading.Thread(target=self._watch, daemon=True).start()
 
     def moves(self) -> None:
@@ -71,6 +73,9 @@ class Watchdog:
     def _watch(self) -> None:
         while time.monotonic() - self._last < _MOVES_SECONDS_MAX:
             time.sleep(0.2)
+            if os.getppid() != self._parent:
+                # The crew was killed, and nobody else would end this one.
+                os._exit(EXIT_ORPHANED)
         frame = sys._current_frames().get(self._main)
         where = traceback.extract_stack(frame)[-1].line if frame else ""
         self._history.add("x-worker-hung", where=where)

@@ -10,7 +10,7 @@ from moldau.log.disk import open_disk_log
 from moldau.log.files import OsFiles
 from moldau.log.interface import LogConfig
 from moldau.model.ids import Epoch, Offset, TimestampMs
-from moldau.records.record import Record, build_batch
+from moldau.records.record import Headers, Record, build_batch
 from moldau.testing.logs import flush, headers_of
 
 TOPIC = "t"
@@ -28,7 +28,7 @@ def write_replica(home: Path, *batches: list[Record]) -> None:
 
 
 def record(value: str, *, removes: bool = False) -> Record:
-    headers = [(NAME_HEADER, value.encode())] if removes else []
+    headers: Headers = [(NAME_HEADER, value.encode())] if removes else []
     data = None if removes else payload(value, 40)
     return Record(Offset(0), TimestampMs(1), b"k1", data, headers)
 
