@@ -306,6 +306,15 @@ TARGETS = (
     ),
     Target(
         suite="transactions",
+        name="transactions of 100 messages against idempotent batches of 100, one producer, "
+        "flush=always",
+        metric="transactions.always.1.ratio",
+        limit=0.5,
+        at_least=True,
+        unit="×",
+    ),
+    Target(
+        suite="transactions",
         name="transactions of 100 messages against idempotent batches of 100, eight producers, "
         "flush=always",
         metric="transactions.always.8.ratio",
