@@ -52,8 +52,8 @@ def until(what: Callable[[], bool], why: str) -> None:
             marks=pytest.mark.xfail(
                 strict=False,
                 raises=PositionLostError,
-                reason="known, and seldom: the member keeps its partitions, and begins one or more of "
-                "them again at the first record; nothing is skipped",
+                reason="known, and seldom: the member keeps its partitions, and begins some "
+                "of them again at the first record; nothing is skipped",
             ),
         ),
         "confluent cooperative",
