@@ -124,12 +124,17 @@ async def test_the_coordinator_is_the_leader_of_the_partition_that_the_group_has
     assert await world.groups.find_coordinator(group_of(1)) == OTHER
 
 
-async def test_without_a_leader_the_client_is_told_at_once_to_try_again() -> None:
+async def test_whoever_asks_during_an_election_waits_for_its_end() -> None:
     world = World()
-    task = asyncio.ensure_future(not_found(world, group_of(0)))
-    await turns(10)
-    assert task.done()
-    assert task.result() is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    asyncio.get_running_loop().call_later(0.05, world.lead)
+    assert await world.groups.find_coordinator(group_of(0)) == ME
+
+
+async def test_without_a_leader_the_client_is_told_to_try_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(coordination_module, "_POLL_SECONDS", 0.0)
+    assert await not_found(World(), group_of(0)) is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
 async def test_whoever_asks_first_waits_until_the_new_topic_is_led_and_loaded() -> None:

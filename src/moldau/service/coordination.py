@@ -177,10 +177,12 @@ class Coordination(ABC, Generic[C]):
         return leader.broker
 
     async def _await_leader(self, name: str, *, is_first: bool) -> Leader:
-        """Who leads the name's partition. Waits shortly for what is about to be there.
+        """Who leads the name's partition. Waits shortly for what is about to be there: a topic, a
+        leader, a loading on this broker.
 
-        That is a loading on this broker, and the first election of a topic that is new; any other
-        may take longer than the client's own pause between tries.
+        A client that is told at once that there is none has its own tries, and librdkafka's are
+        used up in a third of a second, before anybody can be elected: what was to be committed in
+        a transaction then waits for ever.
         """
         for _ in range(_POLLS_MAX):
             topic = self._topics.image.topic(self._topic)
@@ -189,16 +191,13 @@ class Coordination(ABC, Generic[C]):
             index = java_hash(name) % len(topic.partitions)
             leader = self._leader_of(topic, index)
             coordinator = self._coordinators.get(index)
-            is_coming = is_first
-            if coordinator is not None and not coordinator.loaded:
-                is_coming = True
-            elif leader.broker == self._broker and coordinator is None:
+            is_loading = coordinator is not None and not coordinator.loaded
+            if leader.broker == self._broker and coordinator is None:
                 # Elected, and ready in a moment; or damaged, and others have not heard of it yet.
-                is_coming |= self._partitions.get(self._topic, index) is not None
-            elif leader.broker != NO_LEADER_ID:
+                if not is_first and self._partitions.get(self._topic, index) is None:
+                    break
+            elif leader.broker != NO_LEADER_ID and not is_loading:
                 return leader
-            if not is_coming:
-                break
             await asyncio.sleep(_POLL_SECONDS)
         else:
             if coordinator is not None:
