@@ -219,7 +219,8 @@ def test_epochs_are_known_by_offset_even_those_with_nothing_but_a_no_op(make: Ma
     append(log, count=2, epoch=6)
     append(log, epoch=9)
     assert [log.epoch_at(Offset(o)) for o in range(6)] == [3, 3, 6, 6, 9, 9]
-    assert log.epoch_end(Epoch(2)) == (NO_EPOCH, -1)
+    assert log.epoch_end(NO_EPOCH) == (NO_EPOCH, -1)
+    assert log.epoch_end(Epoch(2)) == (2, 0)
     assert log.epoch_end(Epoch(3)) == (3, 2)
     assert log.epoch_end(Epoch(4)) == (3, 2)
     assert log.epoch_end(Epoch(5)) == (5, 2)

@@ -60,10 +60,16 @@ class EpochCache:
         return self._epochs[place] if place >= 0 else NO_EPOCH
 
     def end_of(self, epoch: Epoch, end_offset: Offset) -> tuple[Epoch, Offset]:
-        """The largest epoch not above `epoch`, and the offset at which it ends."""
+        """The largest epoch not above `epoch`, and the offset at which it ends.
+
+        One older than all that is left ended where the log begins: whoever read to there is told
+        to go on, not that nobody knows.
+        """
         place = bisect_right(self._epochs, epoch) - 1
         if place < 0:
-            return NO_EPOCH, Offset(-1)
+            if epoch < 0 or not self._epochs:
+                return NO_EPOCH, Offset(-1)
+            return epoch, self._offsets[0]
         end = self._offsets[place + 1] if place + 1 < len(self._offsets) else end_offset
         return self._epochs[place], end
 

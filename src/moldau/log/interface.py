@@ -206,7 +206,8 @@ class PartitionLog(Protocol):
         ...
 
     def epoch_end(self, epoch: Epoch) -> tuple[Epoch, Offset]:
-        """The largest epoch not above `epoch` and where it ends; (NO_EPOCH, -1) if none."""
+        """The largest epoch not above `epoch` and where it ends; the epoch itself and the start, if
+        it is older than what is left; (NO_EPOCH, -1) if there are none."""
         ...
 
     def epoch_of(self, index: RaftIndex) -> Epoch:
