@@ -158,11 +158,13 @@ def served(
     broker: Any = SimpleNamespace(
         broker_id=1, image=SimpleNamespace(cluster_id="c"), cluster=world.cluster
     )
+    # The fake has no parts that count anything; /metrics is tested with a real broker.
+    vitals: Any = SimpleNamespace()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
 
     async def start() -> None:
-        world.listener = listener_for(broker, loop=loop, limits=limits or HttpLimits())
+        world.listener = listener_for(broker, vitals, loop=loop, limits=limits or HttpLimits())
         _, world.port = world.listener.bind("127.0.0.1", 0)
         world.listener.start()
 

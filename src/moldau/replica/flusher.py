@@ -67,6 +67,11 @@ class Flusher:
         self.failed = False
         self.flushes_total = 0
 
+    @property
+    def small_flush_seconds(self) -> float | None:
+        """What a small flush takes lately, smoothed; None before the first one."""
+        return self._small_flush_seconds if self._small_flush_seconds_seen else None
+
     def request(self, handle: FlushHandle, appended_bytes: int) -> None:
         """The log was written to; flush it at the end of this turn of the loop."""
         handle.unflushed_bytes += appended_bytes

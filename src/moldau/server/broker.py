@@ -65,6 +65,7 @@ from moldau.service.steward import Steward
 from moldau.service.topics import TopicService
 from moldau.service.transactional_produce import TransactionalProduce
 from moldau.service.upkeep import Upkeep, UpkeepConfig
+from moldau.service.vitals import Vitals
 
 log = logging.getLogger(__name__)
 
@@ -121,6 +122,8 @@ class BrokerServer:
         self._controller_told = NO_BROKER
         self._tasks: list[asyncio.Task[None]] = []
         self._cleaner_process: CleanerProcess | None = None
+        self._cleaner: Cleaner | None = None
+        self._leaderships = 0
         self._ports: list[Port] = []
         self._listener: Listener | None = None
         self._http: HttpListener | None = None
@@ -186,8 +189,9 @@ class BrokerServer:
         self._build_cluster(transport, driver)
         self._build_services(defaults, transport)
         self._partitions.on_leadership = self._on_partition_leadership
+        self._metadata.on_deleted = self._coordinators.groups.topics_deleted
         self._listener = listener = self._make_listener()
-        self._http = listener_for(self._broker, loop=self._loop)
+        self._http = listener_for(self._broker, self._vitals(listener), loop=self._loop)
         listener.bind(kafka.host, kafka.port)
         self._http.bind(http.host, http.port)
         for port in self._ports:
@@ -209,7 +213,8 @@ class BrokerServer:
         upkeep = self._make_upkeep()
         upkeep.check_disk()
         self._keep(upkeep.run())
-        self._keep(self._make_cleaner().run())
+        self._cleaner = self._make_cleaner()
+        self._keep(self._cleaner.run())
         await self._partitions.wait_led()
         kafka.listen(listener.start)
         self._cluster.starting = None
@@ -331,13 +336,9 @@ class BrokerServer:
         self._follow_peers()
         if self._broker_id in image.removed_brokers:
             self._on_removed()
-        before = self._partitions.topic_names
         self._partitions.forget_logs(gone, image)
         await self._partitions.reconcile_gently(image)
         self._announcements.only(image)
-        deleted = before - self._partitions.topic_names
-        if deleted:
-            self._coordinators.groups.topics_deleted(deleted)
 
     def _set_strays_aside(self) -> None:
         """Move away logs that a crash left behind, of partitions that are no longer here.
@@ -370,6 +371,7 @@ class BrokerServer:
         self._on_defect(error)
 
     def _on_partition_leadership(self, replica: Replica) -> None:
+        self._leaderships += replica.is_leader and replica.is_ready
         self._steward.announce(replica)
         self._coordinators.on_leadership(replica)
 
@@ -515,6 +517,15 @@ class BrokerServer:
             ),
             budget=ByteBudget(kafka.inflight_bytes_max),
             clock=self._clock,
+        )
+
+    def _vitals(self, listener: Listener) -> Vitals:
+        return Vitals(
+            requests_by_api=self._dispatcher.requests_by_api,
+            listener=listener,
+            flusher=self._flusher,
+            cleaner=lambda: None if self._cleaner is None else self._cleaner.metrics,
+            leaderships=lambda: self._leaderships,
         )
 
     # ---- stop

@@ -15,7 +15,7 @@ BODY_BYTES_MAX: Final = 1024 * 1024
 
 RETRY_SECONDS: Final = 1
 
-_HEADERS: Final = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+HEADERS: Final = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
 _NOT_FOUND: Final = frozenset(
     {
@@ -74,7 +74,7 @@ def answer(body: object, status: int = 200, headers: Mapping[str, str] | None = 
     return Response(
         _encoder.encode(body),
         status_code=status,
-        headers={**_HEADERS, **(headers or {})},
+        headers={**HEADERS, **(headers or {})},
         media_type="application/json",
     )
 

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 import moldau
-from moldau.edge.http import cluster, health, topology
+from moldau.edge.http import cluster, health, metrics, topology
 from moldau.edge.http.answers import (
     answer,
     answer_error,
@@ -19,13 +19,19 @@ from moldau.edge.http.answers import (
 )
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.service.broker import Broker
+from moldau.service.vitals import Vitals
 
 log = logging.getLogger(__name__)
 
 
-def build_app(broker: Broker) -> Starlette:
+def build_app(broker: Broker, vitals: Vitals) -> Starlette:
     """The interface over one broker."""
-    routes = [*health.routes(broker), *topology.routes(broker), *cluster.routes(broker)]
+    routes = [
+        *health.routes(broker),
+        *metrics.routes(broker, vitals),
+        *topology.routes(broker),
+        *cluster.routes(broker),
+    ]
     known = [_describe(route) for route in routes]
 
     async def root(request: Request) -> Response:

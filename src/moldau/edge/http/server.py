@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from moldau.edge.http.engine import Engine
     from moldau.service.broker import Broker
+    from moldau.service.vitals import Vitals
 
 log = logging.getLogger(__name__)
 
@@ -123,13 +124,17 @@ class HttpListener:
 
 
 def listener_for(
-    broker: "Broker", *, loop: AbstractEventLoop, limits: HttpLimits = DEFAULT_LIMITS
+    broker: "Broker",
+    vitals: "Vitals",
+    *,
+    loop: AbstractEventLoop,
+    limits: HttpLimits = DEFAULT_LIMITS,
 ) -> HttpListener:
     """The listener of a broker's whole HTTP interface."""
 
     def make_app() -> "ASGIApp":
         from moldau.edge.http.app import build_app
 
-        return build_app(broker)
+        return build_app(broker, vitals)
 
     return HttpListener(loop=loop, make_app=make_app, limits=limits)

@@ -27,7 +27,13 @@ class Dispatcher:
         self._apis = {key: (api.handle, api.request, *api.versions) for key, api in apis.items()}
         self._deadlines = Deadlines()
         self._tasks: set[asyncio.Task[None]] = set()
-        self.requests_total = 0
+        self._counts = dict.fromkeys(apis, 0)
+
+    def requests_by_api(self) -> dict[str, int]:
+        """Since the start; those of unknown APIs and versions are not counted."""
+        return {
+            ApiKey(key).name.title().replace("_", ""): count for key, count in self._counts.items()
+        }
 
     def on_frame(self, connection: Connection, frame: memoryview) -> None:
         key, version, correlation_id, client_id, position = read_request_header(frame)
@@ -35,7 +41,7 @@ class Dispatcher:
         if api is None or not api[2] <= version <= api[3]:
             self._refuse(connection, key, version, correlation_id)
             return
-        self.requests_total += 1
+        self._counts[key] += 1
         if connection.on_next is not None and key != ApiKey.FETCH:
             connection.on_next()
         decode = api[1].DECODERS.get(version)

@@ -1,5 +1,7 @@
 """FindCoordinator (10): which broker looks after a group or a transactional id."""
 
+import asyncio
+
 from moldau.edge.kafka.api import Api, Call
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.wire.messages.find_coordinator import (
@@ -16,11 +18,11 @@ _NOWHERE = -1
 
 async def handle(call: Call, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
     if call.version >= _KEYS_FROM:
-        return FindCoordinatorResponse(
-            coordinators=[
-                await _find(call, request.key_type, key) for key in request.coordinator_keys
-            ]
+        # Each may have to wait for an election.
+        found_all = await asyncio.gather(
+            *(_find(call, request.key_type, key) for key in request.coordinator_keys)
         )
+        return FindCoordinatorResponse(coordinators=found_all)
     found = await _find(call, request.key_type, request.key)
     return FindCoordinatorResponse(
         error_code=found.error_code,

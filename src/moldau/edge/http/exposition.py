@@ -1,0 +1,76 @@
+"""Owns the text format in which Prometheus reads metrics, version 0.0.4."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+MEDIA_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+_NO_LABELS: Final[Mapping[str, str]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One metric with all its samples; without any it is left out."""
+
+    name: str
+    kind: Literal["counter", "gauge"]
+    help: str
+    samples: list[tuple[Mapping[str, str], float]] = field(default_factory=list)
+
+    def add(self, value: float, labels: Mapping[str, str] = _NO_LABELS) -> None:
+        self.samples.append((labels, value))
+
+
+def counter(name: str, help_text: str, value: float | None = None) -> Family:
+    return _family(Family(name, "counter", help_text), value)
+
+
+def gauge(name: str, help_text: str, value: float | None = None) -> Family:
+    return _family(Family(name, "gauge", help_text), value)
+
+
+def _family(family: Family, value: float | None) -> Family:
+    if value is not None:
+        family.add(value)
+    return family
+
+
+def render(families: Iterable[Family]) -> str:
+    lines: list[str] = []
+    for family in families:
+        if not family.samples:
+            continue
+        lines.append(f"# HELP {family.name} {_escape(family.help)}")
+        lines.append(f"# TYPE {family.name} {family.kind}")
+        lines += [
+            f"{family.name}{_labels(labels)} {_number(value)}" for labels, value in family.samples
+        ]
+    return "\n".join(lines) + "\n" if lines else ""
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    if not labels:
+        return ""
+    return "{" + ",".join(f'{name}="{_quoted(text)}"' for name, text in labels.items()) + "}"
+
+
+def _quoted(text: str) -> str:
+    # Names come from clients: what is no text in UTF-8 must not spoil the whole answer.
+    clean = text.encode("utf-8", "replace").decode("utf-8")
+    return _escape(clean).replace('"', '\\"')
+
+
+def _escape(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("\n", "\\n")
+
+
+def _number(value: float) -> str:
+    if isinstance(value, int):
+        return str(int(value))
+    if math.isfinite(value):
+        return repr(value)
+    if math.isnan(value):
+        return "NaN"
+    return "+Inf" if value > 0 else "-Inf"

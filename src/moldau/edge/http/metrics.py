@@ -1,0 +1,272 @@
+"""Owns /metrics: what a broker tells Prometheus, put together when it is asked and not before.
+
+Names from clients become labels only up to a bound, so that a million groups make neither the
+answer nor the memory of who collects it endless; what is left out is counted.
+"""
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Iterator
+from itertools import islice
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+import moldau
+from moldau.edge.http.answers import HEADERS
+from moldau.edge.http.exposition import MEDIA_TYPE, Family, counter, gauge, render
+from moldau.edge.http.process import process_families
+from moldau.groups.results import ListedGroup
+from moldau.model.errors import ErrorCode
+from moldau.service.broker import Broker
+from moldau.service.partitions import Hosted
+from moldau.service.vitals import Vitals
+
+TOPICS_MAX: Final = 1000
+PARTITIONS_MAX: Final = 100
+"""Up to so many partitions led here have numbers of their own."""
+GROUPS_MAX: Final = 500
+GROUP_SERIES_MAX: Final = 2000
+"""Pairs of a group and a topic."""
+
+_ITEMS_PER_TURN: Final = 200
+"""Clients get their turn after so many partitions or groups."""
+
+
+def routes(broker: Broker, vitals: Vitals) -> list[Route]:
+    # As with probes: whoever collects may append parameters of its own.
+    async def metrics(request: Request) -> Response:
+        families = [family async for family in collect(broker, vitals)]
+        return Response(render(families), headers=HEADERS, media_type=MEDIA_TYPE)
+
+    return [Route("/metrics", metrics, methods=["GET"])]
+
+
+async def collect(broker: Broker, vitals: Vitals) -> AsyncIterator[Family]:
+    """All of it, in an order that does not change."""
+    async for family in _cluster(broker):
+        yield family
+    async for family in _hosted(broker):
+        yield family
+    for family in _traffic(broker, vitals):
+        yield family
+    async for family in _groups(broker):
+        yield family
+    for family in _transactions(broker):
+        yield family
+    for family in _storage(broker, vitals):
+        yield family
+    for family in process_families():
+        yield family
+
+
+async def _cluster(broker: Broker) -> AsyncIterator[Family]:
+    """The whole cluster, as this broker sees it."""
+    image, alive = broker.image, broker.cluster.alive
+    partitions = leaderless = under_replicated = 0
+    for topic in image.topics.values():
+        for at in range(0, len(topic.partitions), _ITEMS_PER_TURN):
+            some = topic.partitions[at : at + _ITEMS_PER_TURN]
+            places = broker.cluster.places(topic, some)
+            for partition, (leader, in_sync) in zip(some, places, strict=True):
+                leaderless += leader.broker not in alive
+                there = {*in_sync, *partition.adding}
+                under_replicated += not there.issuperset(partition.replicas)
+            partitions += len(some)
+            if partitions % _ITEMS_PER_TURN < len(some):
+                await asyncio.sleep(0)
+    labels = {"version": moldau.__version__, "broker": str(broker.broker_id)}
+    build = gauge("moldau_build_info", "Always 1; the labels say what runs here.")
+    build.add(1, labels)
+    yield build
+    ready = not broker.cluster.health()
+    yield gauge("moldau_ready", "1: clients are served.", int(ready))
+    is_controller = broker.cluster.controller_id == broker.broker_id
+    yield gauge("moldau_controller", "1: this broker leads the metadata.", int(is_controller))
+    yield gauge("moldau_metadata_version", "Changes of the metadata known here.", image.version)
+    yield gauge("moldau_cluster_brokers", "Brokers that are registered.", len(image.brokers))
+    count = len(alive & image.brokers.keys())
+    yield gauge("moldau_cluster_brokers_alive", "Brokers heard of lately, this one too.", count)
+    yield gauge("moldau_cluster_topics", "Topics.", len(image.topics))
+    yield gauge("moldau_cluster_partitions", "Partitions of all topics.", partitions)
+    yield gauge(
+        "moldau_cluster_partitions_leaderless", "Partitions that nobody serves now.", leaderless
+    )
+    yield gauge(
+        "moldau_cluster_partitions_under_replicated",
+        "Partitions with a replica that is not in sync.",
+        under_replicated,
+    )
+
+
+async def _hosted(broker: Broker) -> AsyncIterator[Family]:
+    """The replicas of this broker, and the logs they keep."""
+    by_topic: dict[str, list[Hosted]] = defaultdict(list)
+    led: list[Hosted] = []
+    for hosted in broker.partitions:
+        by_topic[hosted.replica.partition.topic].append(hosted)
+        if hosted.replica.is_leader:
+            led.append(hosted)
+    yield gauge("moldau_partitions_hosted", "Replicas on this broker.", len(broker.partitions))
+    yield gauge("moldau_partitions_led", "Partitions that this broker leads.", len(led))
+    yield gauge(
+        "moldau_partitions_offline",
+        "Replicas of this broker that are damaged or lack room.",
+        len(broker.partitions.offline),
+    )
+    yield gauge(
+        "moldau_topics_without_series",
+        f"Topics hosted here beyond the {TOPICS_MAX} that are told one by one.",
+        max(0, len(by_topic) - TOPICS_MAX),
+    )
+    size = gauge("moldau_topic_log_bytes", "Size of the topic's logs on this broker.")
+    count = gauge("moldau_topic_partitions_led", "Partitions of the topic led here.")
+    marks = gauge("moldau_topic_high_watermark_sum", "Sum over the partitions led here.")
+    starts = gauge("moldau_topic_log_start_offset_sum", "Sum over the partitions led here.")
+    done = 0
+    for name in islice(sorted(by_topic), TOPICS_MAX):
+        replicas = [hosted.replica for hosted in by_topic[name]]
+        leading = [replica for replica in replicas if replica.is_leader]
+        labels = {"topic": name}
+        size.add(sum(replica.log.size_bytes for replica in replicas), labels)
+        count.add(len(leading), labels)
+        marks.add(sum(replica.high_watermark for replica in leading), labels)
+        starts.add(sum(replica.log.start_offset for replica in leading), labels)
+        done += len(replicas)
+        if done >= _ITEMS_PER_TURN:
+            done = 0
+            await asyncio.sleep(0)
+    for family in (size, count, marks, starts):
+        yield family
+    if len(led) <= PARTITIONS_MAX:
+        for family in _partitions(led):
+            yield family
+
+
+def _partitions(led: list[Hosted]) -> Iterator[Family]:
+    """One by one, as long as they are few."""
+    mark = gauge("moldau_partition_high_watermark", "The offset after the last that is committed.")
+    start = gauge("moldau_partition_log_start_offset", "The first offset that is there.")
+    for hosted in sorted(led, key=lambda hosted: hosted.replica.partition):
+        replica = hosted.replica
+        topic, partition = replica.partition
+        labels = {"topic": topic, "partition": str(partition)}
+        mark.add(replica.high_watermark, labels)
+        start.add(replica.log.start_offset, labels)
+    yield mark
+    yield start
+
+
+def _traffic(broker: Broker, vitals: Vitals) -> Iterator[Family]:
+    requests = counter("moldau_kafka_requests_total", "Requests of Kafka clients, by API.")
+    for api, count in vitals.requests_by_api().items():
+        requests.add(count, {"api": api})
+    yield requests
+    listener = vitals.listener
+    yield gauge("moldau_kafka_connections", "Open Kafka connections.", listener.connection_count)
+    yield counter(
+        "moldau_kafka_connections_accepted_total", "Kafka connections.", listener.accepted_total
+    )
+    yield counter(
+        "moldau_kafka_connections_refused_total",
+        "Kafka connections above a limit.",
+        listener.refused_total,
+    )
+    yield gauge(
+        "moldau_kafka_fetches_parked", "Fetches that wait for data.", broker.fetch.parked_count
+    )
+
+
+async def _groups(broker: Broker) -> AsyncIterator[Family]:
+    """Groups whose coordinator is here. Nothing is told while one of its partitions loads."""
+    error, listed = broker.groups.list_groups((), ())
+    if error is not ErrorCode.NONE:
+        return
+    groups = gauge("moldau_groups", "Groups coordinated here, by type and state.")
+    counts = Counter((str(group.group_type), str(group.state)) for group in listed)
+    for (kind, state), number in sorted(counts.items()):
+        groups.add(number, {"type": kind, "state": state})
+    yield groups
+    listed.sort(key=lambda group: group.group_id)
+    lags, unknown, left_out = await _lags(broker, listed)
+    yield lags
+    yield unknown
+    yield gauge(
+        "moldau_groups_without_series",
+        "Groups coordinated here whose lag is left out because there are so many.",
+        left_out,
+    )
+
+
+async def _lags(broker: Broker, listed: list[ListedGroup]) -> tuple[Family, Family, int]:
+    lags = gauge(
+        "moldau_group_lag",
+        "Records committed but not yet processed by the group, over partitions hosted here.",
+    )
+    unknown = gauge(
+        "moldau_group_lag_unknown_partitions",
+        "Partitions with a position of the group that have no replica here.",
+    )
+    done = 0
+    for number, group in enumerate(listed):
+        if number >= GROUPS_MAX or len(lags.samples) >= GROUP_SERIES_MAX:
+            return lags, unknown, len(listed) - number
+        offsets = broker.groups.known_offsets(group.group_id).offsets
+        lag: Counter[str] = Counter()
+        missing: Counter[str] = Counter()
+        for (topic, partition), stored in offsets.items():
+            hosted = broker.partitions.get(topic, partition)
+            # Mentioned with nothing, so that a group without lag has a series too.
+            behind = 0 if hosted is None else hosted.replica.high_watermark - stored.offset
+            lag[topic] += max(0, behind)
+            missing[topic] += hosted is None
+        for topic in islice(sorted(lag), GROUP_SERIES_MAX - len(lags.samples)):
+            labels = {"group": group.group_id, "topic": topic}
+            lags.add(lag[topic], labels)
+            unknown.add(missing[topic], labels)
+        done += 1 + len(offsets)
+        if done >= _ITEMS_PER_TURN:
+            done = 0
+            await asyncio.sleep(0)
+    return lags, unknown, 0
+
+
+def _transactions(broker: Broker) -> Iterator[Family]:
+    error, listed = broker.transactions.list_transactions((), (), -1)
+    if error is ErrorCode.NONE:
+        family = gauge("moldau_transactional_ids", "Transactional ids coordinated here, by state.")
+        for state, number in sorted(Counter(one.state for one in listed).items()):
+            family.add(number, {"state": state})
+        yield family
+
+
+def _storage(broker: Broker, vitals: Vitals) -> Iterator[Family]:
+    yield counter(
+        "moldau_leaderships_total",
+        "How often a partition got its leader on this broker.",
+        vitals.leaderships(),
+    )
+    flusher = vitals.flusher
+    yield counter("moldau_log_flushes_total", "Flushes of logs to disk.", flusher.flushes_total)
+    yield gauge(
+        "moldau_log_flush_small_seconds",
+        "Duration of a small flush lately, smoothed.",
+        flusher.small_flush_seconds,
+    )
+    yield gauge("moldau_disk_free_bytes", "Room on the data directory.", broker.disk_free_bytes())
+    yield gauge("moldau_disk_total_bytes", "Its size.", broker.disk_total_bytes())
+    cleaner = vitals.cleaner()
+    if cleaner is None:
+        return
+    for name, help_text, value in (
+        ("runs", "Cleanings of compacted logs.", cleaner.cleanings),
+        ("failures", "Cleanings that failed.", cleaner.failures),
+        ("read_bytes", "Bytes that cleanings read.", cleaner.bytes_read),
+        ("written_bytes", "Bytes that cleanings wrote.", cleaner.bytes_written),
+        ("read_records", "Records that cleanings read.", cleaner.records_read),
+        ("dropped_records", "Records that cleanings dropped.", cleaner.records_dropped),
+        ("seconds", "Time that cleanings took.", cleaner.seconds),
+    ):
+        yield counter(f"moldau_compaction_{name}_total", help_text, value)

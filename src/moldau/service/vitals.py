@@ -1,0 +1,27 @@
+"""Owns the way to the numbers that parts of the process count about themselves.
+
+They are counted where things happen and read when somebody asks: no registry is told of anything,
+so that a broker whom nobody asks spends nothing on it.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from moldau.net.listener import Listener
+from moldau.replica.flusher import Flusher
+from moldau.service.cleaner import CleanerMetrics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vitals:
+    """What the services of a broker cannot tell, since it happens above or below them."""
+
+    requests_by_api: Callable[[], Mapping[str, int]]
+    """Kafka requests since the start, by the name of the API."""
+    listener: Listener
+    """Of Kafka clients."""
+    flusher: Flusher
+    cleaner: Callable[[], CleanerMetrics | None]
+    """None: the start has not come so far."""
+    leaderships: Callable[[], int]
+    """How often a partition got its leader on this broker, since the start."""

@@ -1,0 +1,224 @@
+"""What a real broker tells Prometheus, and that names from clients do not make it endless."""
+
+import asyncio
+from http.client import HTTPConnection
+from types import SimpleNamespace
+
+import confluent_kafka
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from moldau.edge.http import metrics
+from moldau.groups.results import ListedGroup
+from moldau.model.errors import ErrorCode
+from moldau.model.ids import TopicPartition
+
+
+class Scrape:
+    """One answer of /metrics, by name and labels."""
+
+    def __init__(self, text: str) -> None:
+        self.kinds: dict[str, str] = {}
+        self.values: dict[tuple[str, frozenset], float] = {}
+        for family in text_string_to_metric_families(text):
+            assert family.documentation
+            for sample in family.samples:
+                key = (sample.name, frozenset(sample.labels.items()))
+                assert key not in self.values, f"{key} is told twice"
+                self.values[key] = sample.value
+                self.kinds[sample.name] = family.type
+
+    def get(self, name: str, **labels: str) -> float | None:
+        return self.values.get((name, frozenset(labels.items())))
+
+    def total(self, name: str) -> float:
+        return sum(value for (found, _), value in self.values.items() if found == name)
+
+
+def scrape(address: str) -> Scrape:
+    connection = HTTPConnection(address, timeout=60)
+    try:
+        connection.request("GET", "/metrics")
+        response = connection.getresponse()
+        assert response.status == 200
+        assert response.getheader("content-type") == "text/plain; version=0.0.4; charset=utf-8"
+        return Scrape(response.read().decode())
+    finally:
+        connection.close()
+
+
+def send(bootstrap: str, topic: str, count: int) -> None:
+    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap})
+    for number in range(count):
+        producer.produce(topic, f"value-{number}".encode(), partition=0)
+    assert producer.flush(60) == 0
+
+
+def commit(bootstrap: str, group: str, topic: str, offset: int) -> None:
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+    try:
+        wanted = confluent_kafka.TopicPartition(topic, 0, offset)
+        consumer.commit(offsets=[wanted], asynchronous=False)
+    finally:
+        consumer.close()
+
+
+def test_records_requests_and_the_lag_of_groups_are_counted(moldau_session_broker, moldau_topic):
+    broker, topic = moldau_session_broker, moldau_topic
+    before = scrape(broker.http_address)
+    assert before.get("moldau_topic_high_watermark_sum", topic=topic) == 0
+    assert before.get("moldau_topic_partitions_led", topic=topic) == 1
+    send(broker.bootstrap, topic, 10)
+    commit(broker.bootstrap, 'a "group"', topic, 4)
+    after = scrape(broker.http_address)
+    assert after.get("moldau_topic_high_watermark_sum", topic=topic) == 10
+    assert after.get("moldau_topic_log_bytes", topic=topic) > 100
+    assert after.get("moldau_topic_log_start_offset_sum", topic=topic) == 0
+    assert after.get("moldau_group_lag", group='a "group"', topic=topic) == 6
+    assert after.get("moldau_group_lag_unknown_partitions", group='a "group"', topic=topic) == 0
+    assert after.total("moldau_groups") >= 1
+    for api in ("Produce", "OffsetCommit", "FindCoordinator"):
+        grown = [each.get("moldau_kafka_requests_total", api=api) for each in (before, after)]
+        assert grown[1] > grown[0]
+    assert after.get("moldau_kafka_connections_accepted_total") > (
+        before.get("moldau_kafka_connections_accepted_total")
+    )
+    assert after.get("moldau_log_flushes_total") > before.get("moldau_log_flushes_total")
+    # That of the offsets, at least.
+    assert after.get("moldau_leaderships_total") >= before.get("moldau_leaderships_total") >= 1
+
+
+def test_a_broker_tells_of_itself_and_its_cluster(moldau_session_broker, moldau_topic):
+    told = scrape(moldau_session_broker.http_address)
+    for name, value in {
+        "moldau_ready": 1,
+        "moldau_controller": 1,
+        "moldau_cluster_brokers": 1,
+        "moldau_cluster_brokers_alive": 1,
+        "moldau_cluster_partitions_leaderless": 0,
+        "moldau_cluster_partitions_under_replicated": 0,
+        "moldau_partitions_offline": 0,
+        "moldau_compaction_failures_total": 0,
+    }.items():
+        assert told.get(name) == value, name
+    partitions = told.get("moldau_cluster_partitions")
+    assert partitions == told.get("moldau_partitions_hosted") == told.get("moldau_partitions_led")
+    assert told.get("moldau_cluster_topics") >= 1
+    assert 0 < told.get("moldau_disk_free_bytes") <= told.get("moldau_disk_total_bytes")
+    assert told.get("process_cpu_seconds_total") > 0
+    assert told.get("process_resident_memory_bytes") > 10_000_000
+    assert 0 < told.get("process_open_fds") <= told.get("process_max_fds")
+    assert told.get("process_start_time_seconds") > 1_600_000_000
+    assert told.kinds["moldau_compaction_seconds_total"] == "counter"
+    assert told.kinds["moldau_partitions_led"] == "gauge"
+
+
+def hosted(topic: str, partition: int, *, watermark: int) -> SimpleNamespace:
+    log = SimpleNamespace(size_bytes=100, start_offset=1)
+    return SimpleNamespace(
+        replica=SimpleNamespace(
+            partition=TopicPartition(topic, partition),
+            is_leader=True,
+            high_watermark=watermark,
+            log=log,
+        )
+    )
+
+
+class FakePartitions(list):
+    offline = {}
+
+    def get(self, topic, partition):
+        for one in self:
+            if one.replica.partition == (topic, partition):
+                return one
+        return None
+
+
+def told_by(families) -> Scrape:
+    async def gather():
+        return [family async for family in families]
+
+    return Scrape(metrics.render(asyncio.run(gather())))
+
+
+@pytest.mark.parametrize(("partitions", "one_by_one"), [(3, True), (4, False)])
+def test_partitions_have_numbers_of_their_own_only_while_they_are_few(
+    monkeypatch, partitions, one_by_one
+):
+    monkeypatch.setattr(metrics, "PARTITIONS_MAX", 3)
+    there = FakePartitions(hosted("t", number, watermark=10) for number in range(partitions))
+    told = told_by(metrics._hosted(SimpleNamespace(partitions=there)))
+    assert told.get("moldau_topic_high_watermark_sum", topic="t") == 10 * partitions
+    found = told.get("moldau_partition_high_watermark", topic="t", partition="1")
+    assert found == (10 if one_by_one else None)
+
+
+def test_topics_beyond_a_bound_are_only_counted(monkeypatch):
+    monkeypatch.setattr(metrics, "TOPICS_MAX", 2)
+    there = FakePartitions(hosted(name, 0, watermark=1) for name in "dbca")
+    told = told_by(metrics._hosted(SimpleNamespace(partitions=there)))
+    assert told.get("moldau_topics_without_series") == 2
+    assert [told.get("moldau_topic_log_bytes", topic=name) for name in "abcd"] == [
+        100,
+        100,
+        None,
+        None,
+    ]
+
+
+class FakeGroups:
+    def __init__(self, offsets: dict[str, dict[tuple[str, int], int]]) -> None:
+        self.offsets = offsets
+        self.error = ErrorCode.NONE
+
+    def list_groups(self, states, types):
+        if self.error is not ErrorCode.NONE:
+            return self.error, []
+        return ErrorCode.NONE, [
+            ListedGroup(group_id=name, protocol_type="consumer", state="Empty")
+            for name in self.offsets
+        ]
+
+    def known_offsets(self, group):
+        stored = {
+            TopicPartition(*key): SimpleNamespace(offset=offset)
+            for key, offset in self.offsets[group].items()
+        }
+        return SimpleNamespace(offsets=stored)
+
+
+def groups_told(groups: FakeGroups) -> Scrape:
+    there = FakePartitions([hosted("t", 0, watermark=10), hosted("t", 1, watermark=20)])
+    return told_by(metrics._groups(SimpleNamespace(groups=groups, partitions=there)))
+
+
+def test_lag_adds_up_over_what_is_here_and_says_what_is_not():
+    told = groups_told(FakeGroups({"g": {("t", 0): 4, ("t", 1): 25, ("t", 2): 1, ("u", 0): 1}}))
+    # A position beyond the watermark that is known here is no negative lag.
+    assert told.get("moldau_group_lag", group="g", topic="t") == 6
+    assert told.get("moldau_group_lag_unknown_partitions", group="g", topic="t") == 1
+    assert told.get("moldau_group_lag_unknown_partitions", group="g", topic="u") == 1
+
+
+def test_groups_beyond_a_bound_are_only_counted(monkeypatch):
+    monkeypatch.setattr(metrics, "GROUPS_MAX", 2)
+    told = groups_told(FakeGroups({name: {("t", 0): 1} for name in "dbca"}))
+    assert told.get("moldau_groups", type="classic", state="Empty") == 4
+    assert told.get("moldau_groups_without_series") == 2
+    shown = [told.get("moldau_group_lag", group=name, topic="t") for name in "abcd"]
+    assert shown == [9, 9, None, None]
+
+
+def test_a_group_with_many_topics_does_not_pass_the_bound(monkeypatch):
+    monkeypatch.setattr(metrics, "GROUP_SERIES_MAX", 3)
+    offsets = {name: {(f"t{number}", 0): 1 for number in range(5)} for name in "ab"}
+    told = groups_told(FakeGroups(offsets))
+    assert sum(name == "moldau_group_lag" for name, _ in told.values) == 3
+    assert told.get("moldau_groups_without_series") == 1
+
+
+def test_groups_are_left_out_while_their_coordinator_loads():
+    groups = FakeGroups({"g": {("t", 0): 1}})
+    groups.error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert groups_told(groups).values == {}
