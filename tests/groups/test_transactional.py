@@ -53,12 +53,12 @@ class Transactions:
             )
         )
 
-    def send(self, offsets, producer=P, *, group="g", guard=None, **fields) -> int:
+    def send(self, offsets, producer=P, *, group="g", guard=None, epoch=0, **fields) -> int:
         return self.world.send(
             CommitTransactionOffsets,
             group_id=group,
             producer_id=producer,
-            producer_epoch=0,
+            producer_epoch=epoch,
             guard=self.world.coordinator.transaction_guard() if guard is None else guard,
             offsets=tuple(
                 OffsetToCommit(partition=partition, offset=Offset(offset))
@@ -75,7 +75,7 @@ class Transactions:
         return error
 
     def end(self, producer=P, *, commit=True) -> None:
-        self.world.handle(TransactionEnds(producer_id=producer))
+        self.world.handle(TransactionEnds(producer_id=producer, next_epoch_min=1))
         key = b"\0\0\0\1" if commit else b"\0\0\0\0"
         self.append([(key, b"\0\0\0\0\0\0")], (producer, 0), control=True)
         self.world.handle(TransactionEnded(producer_id=producer, is_commit=commit))
@@ -164,12 +164,21 @@ def test_a_commit_that_would_come_after_the_end_is_refused(world, transactions):
     assert transactions.commit({a: 6}) is NONE
 
 
+def test_the_end_of_a_transaction_says_nothing_of_the_next_one(world, transactions):
+    """It was asked about before the end came, in the epoch to which the end raised the producer."""
+    a = world.tp("t")
+    guard = world.coordinator.transaction_guard()
+    transactions.end(P)
+    assert transactions.commit({a: 5}, guard=guard) is ErrorCode.INVALID_TXN_STATE
+    assert transactions.commit({a: 6}, guard=guard, epoch=1) is NONE
+
+
 def test_a_commit_that_waits_for_another_is_refused_when_its_transaction_ends(world, transactions):
     a = world.tp("t")
     world.hold_writes = True
     world.send_commit({a: 1})
     request = transactions.send({a: 5})
-    world.handle(TransactionEnds(producer_id=P))
+    world.handle(TransactionEnds(producer_id=P, next_epoch_min=1))
     world.release()
     assert [error for _, error in world.reply(request).errors] == [ErrorCode.INVALID_TXN_STATE]
 
@@ -265,3 +274,12 @@ def test_whoever_loads_the_log_comes_to_the_same_offsets(world, transactions, se
     for one in groups:
         assert heir.fetch_offsets(one) == world.coordinator.fetch_offsets(one)
         assert not heir.fetch_offsets(one).unstable
+
+
+def test_an_offset_that_a_transaction_would_bring_can_be_deleted(world, transactions):
+    a = world.tp("t")
+    assert transactions.commit({a: 5}) is NONE
+    result = world.delete_offsets(a)
+    assert [error for _, error in result.errors] == [NONE]
+    transactions.end(P)
+    assert world.coordinator.fetch_offsets("g").offsets == {}

@@ -16,7 +16,16 @@ from compacting import (
     write,
 )
 
-from moldau.log.clean import AbortedRange
+from moldau.log.clean import (
+    HORIZONS_MAX,
+    AbortedRange,
+    Cleaned,
+    CleanCounts,
+    CleanJob,
+    CleanRequest,
+    CleanResult,
+    SegmentFact,
+)
 from moldau.log.interface import ControlKind, LogConfig, PartitionLog
 from moldau.model.ids import (
     Epoch,
@@ -28,6 +37,26 @@ from moldau.records.batch import read_header
 from moldau.records.compact import _build, is_filler
 from moldau.records.record import Record, build_batch, read_records
 from moldau.testing.logs import flush, headers_of
+
+
+JOB = CleanJob(
+    directory="",
+    generation=0,
+    round=0,
+    sources=[],
+    start_offset=Offset(0),
+    first_dirty=Offset(0),
+    horizon=Offset(0),
+    barriers=[],
+    segment_bytes_max=0,
+    segment_ms_max=0,
+    index_interval_bytes=0,
+    map_bytes_max=0,
+    merges=True,
+    is_strict=False,
+    producers=None,
+    aborted=[],
+)
 
 
 @pytest.fixture(params=["memory", "disk", "simulated disk"])
@@ -258,3 +287,19 @@ def test_a_log_that_is_not_compacted_is_not_cleaned(make: Make) -> None:
         write(log, ("a", str(number) * 90))
     flush(log)
     assert clean(log, is_forced=True) is None
+
+
+def test_tombstones_grow_old_however_often_a_log_is_cleaned() -> None:
+    minute, retention = 60_000, 24 * 60 * 60_000
+    state = Cleaned()
+    for number in range(3 * 24 * 60):
+        now, end = TimestampMs(number * minute), Offset(number)
+        request = CleanRequest(now=now, end_offset=end, held_offset=end)
+        job = JOB._replace(horizon=state.horizon(request, retention), round=number)
+        segment = SegmentFact(Offset(0), number, 0, end, now, now)
+        result = CleanResult([segment], end, 1, CleanCounts())
+        state = state.advanced(job, result, now)
+    assert len(state.horizons) <= HORIZONS_MAX
+    # Everything passed a day ago is known to be that old, but for a few steps of the marks.
+    passed = number - retention // minute
+    assert passed - retention // minute // 8 < job.horizon <= passed

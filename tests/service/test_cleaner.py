@@ -16,7 +16,14 @@ from moldau.log.disk import open_disk_log
 from moldau.log.files import OsFiles
 from moldau.log.interface import LogConfig, PartitionLog
 from moldau.log.memory import MemoryLog
-from moldau.model.ids import Epoch, Offset, PartitionIndex, TimestampMs, TopicPartition
+from moldau.model.ids import (
+    Epoch,
+    Offset,
+    PartitionIndex,
+    ProducerId,
+    TimestampMs,
+    TopicPartition,
+)
 from moldau.records.record import Record, build_batch, read_records
 from moldau.replica.flusher import Flusher
 from moldau.replica.producers import ProducerTable
@@ -307,4 +314,16 @@ async def test_tombstones_stay_until_all_replicas_hold_them(tmp_path: Path) -> N
     assert await clean() == [None]
     world.held = log.end_offset
     assert await clean() == []
+    world.close()
+
+
+async def test_what_was_aborted_is_forgotten_with_the_last_of_its_records(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    hosted = world.add(batches=40)
+    aborted = hosted.replica.producers.aborted
+    for first in (2, 38):
+        aborted.append(ProducerId(first), Offset(first), Offset(first + 1), Offset(first + 2))
+    assert await world.cleaner.clean_next()
+    # The last segment is not cleaned.
+    assert [span.first for span in aborted.all()] == [38]
     world.close()

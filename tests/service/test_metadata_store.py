@@ -368,3 +368,16 @@ async def test_a_leader_sends_no_snapshot_that_is_not_that_of_its_start() -> Non
     with pytest.raises(CorruptionError):
         world.replica.snapshot(world.replica.group, type(start)(start + 1))
     world.crash()
+
+
+async def test_a_topic_that_is_made_again_at_once_is_told_as_deleted_first() -> None:
+    world = await set_up()
+    store = world.store
+    await store.submit(topic("t", 1))
+    first, second = TopicId(bytes([1] * 16)), TopicId(bytes([2] * 16))
+    told: list[tuple[frozenset[str], bool]] = []
+    store.on_deleted = lambda names: told.append((names, store.image.topic_by_id(second) is None))
+    await asyncio.gather(store.submit(DeleteTopic(topic_id=first)), store.submit(topic("t", 2)))
+    assert store.image.topic_by_id(second) is not None
+    assert told == [(frozenset({"t"}), True)]
+    world.crash()

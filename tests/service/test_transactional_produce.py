@@ -221,6 +221,19 @@ async def test_a_marker_that_comes_between_answer_and_append_keeps_the_batch_out
         assert world.replica.producers.first_unstable is None
 
 
+async def test_the_marker_of_a_transaction_does_not_keep_the_next_one_out() -> None:
+    """The coordinator answers the end before the marker is here, and the client is quick."""
+    async with opened() as world:
+        world.write(0, version=NEW)
+        await world.answer()
+        world.write(0, epoch=1, version=NEW)
+        await settle()
+        world.mark(epoch=1, version=2)
+        await world.answer()
+        assert world.outcomes[1] >= 0
+        assert world.replica.producers.first_unstable is not None
+
+
 async def test_each_transaction_is_asked_about_anew() -> None:
     async with opened() as world:
         world.write(0)

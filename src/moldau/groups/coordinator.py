@@ -153,7 +153,7 @@ class Coordinator:
             case TopicsDeleted():
                 self._offsets.topics_deleted(now, event.topics)
             case TransactionEnds():
-                self._transactional.ends(event.producer_id)
+                self._transactional.ends(event)
             case TransactionEnded():
                 self._transactional.ended(event)
             case DeleteGroups():

@@ -145,6 +145,8 @@ class TransactionEnds(Struct, frozen=True, kw_only=True):
     """
 
     producer_id: ProducerId
+    next_epoch_min: int
+    """From this epoch on, offsets belong to a later transaction."""
 
 
 class TransactionEnded(Struct, frozen=True, kw_only=True):

@@ -206,7 +206,7 @@ class DeleteSome(Write):
         records: list[GroupsRecord] = [
             OffsetRecord(group_id=self._group.group_id, partition=partition, value=None)
             for partition in dict.fromkeys(self._event.partitions)
-            if partition in self._group.offsets and not self._subscribed(partition)
+            if self._holds(partition) and not self._subscribed(partition)
         ]
         if not records:
             self._answer(ErrorCode.NONE)
@@ -228,9 +228,13 @@ class DeleteSome(Write):
         )
 
     def _partition_error(self, partition: TopicPartition) -> ErrorCode:
-        if partition in self._group.offsets and self._subscribed(partition):
+        if self._holds(partition) and self._subscribed(partition):
             return ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
         return ErrorCode.NONE
+
+    def _holds(self, partition: TopicPartition) -> bool:
+        """Also what a transaction would bring."""
+        return partition in self._group.offsets or partition in self._group.pending_partitions
 
     def _subscribed(self, partition: TopicPartition) -> bool:
         if self._group.has_consumers:

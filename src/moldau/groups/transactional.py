@@ -11,6 +11,7 @@ from moldau.groups.events import (
     CommitOffsets,
     CommitTransactionOffsets,
     TransactionEnded,
+    TransactionEnds,
 )
 from moldau.groups.group import Group
 from moldau.groups.offsets import Offsets
@@ -22,6 +23,8 @@ from moldau.model.errors import ErrorCode
 from moldau.model.ids import ProducerId
 
 ENDS_REMEMBERED_MAX = 10_000
+NO_EPOCH_MIN = 1 << 15
+"""Above every epoch: of an end that was forgotten nothing is known to come later."""
 
 
 class TransactionalOffsets:
@@ -32,8 +35,9 @@ class TransactionalOffsets:
         self.offsets = offsets
         self.guard = 0
         """Counts the ends of all transactions."""
-        self._ends: dict[ProducerId, int] = {}
-        """The last end of each producer; the oldest are forgotten, and `_forgotten` is theirs."""
+        self._ends: dict[ProducerId, tuple[int, int]] = {}
+        """The last end of each producer, and the first epoch of what comes after it; the oldest are
+        forgotten, and `_forgotten` is theirs."""
         self._forgotten = 0
         self._groups: dict[ProducerId, dict[str, None]] = {}
         """Groups that hold offsets of a producer's transaction."""
@@ -59,7 +63,8 @@ class TransactionalOffsets:
     def commit_error(
         self, now: float, group: Group | None, event: CommitTransactionOffsets
     ) -> ErrorCode:
-        if self._ends.get(event.producer_id, self._forgotten) > event.guard:
+        ended, next_epoch_min = self._ends.get(event.producer_id, (self._forgotten, NO_EPOCH_MIN))
+        if ended > event.guard and event.producer_epoch < next_epoch_min:
             # It would be stored behind the end of the transaction that it belongs to.
             return ErrorCode.INVALID_TXN_STATE
         is_member = event.generation >= 0 or (
@@ -70,7 +75,10 @@ class TransactionalOffsets:
         if not is_member or (group.is_empty and event.generation < 0):
             return ErrorCode.NONE
         if group.has_consumers:
-            return group.consumer_error(event.member_id, event.instance_id, event.generation)
+            error = group.consumer_error(event.member_id, event.instance_id, event.generation)
+            # The API has no code of the newer protocol: to a client that would be the end.
+            is_stale = error is ErrorCode.STALE_MEMBER_EPOCH
+            return ErrorCode.ILLEGAL_GENERATION if is_stale else error
         error = generation_error(group, event.member_id, event.instance_id, event.generation)
         if error is ErrorCode.NONE:
             self.offsets.rebalance.heard_of(now, group, group.members[event.member_id])
@@ -89,13 +97,13 @@ class TransactionalOffsets:
 
     # ---- the end
 
-    def ends(self, producer_id: ProducerId) -> None:
+    def ends(self, event: TransactionEnds) -> None:
         self.guard += 1
-        self._ends.pop(producer_id, None)
-        self._ends[producer_id] = self.guard
+        self._ends.pop(event.producer_id, None)
+        self._ends[event.producer_id] = (self.guard, event.next_epoch_min)
         if len(self._ends) > ENDS_REMEMBERED_MAX:
             oldest = next(iter(self._ends))
-            self._forgotten = self._ends.pop(oldest)
+            self._forgotten = self._ends.pop(oldest)[0]
 
     def ended(self, event: TransactionEnded) -> None:
         for group_id in self._groups.pop(event.producer_id, {}):

@@ -166,8 +166,13 @@ class Cleaned(NamedTuple):
         if not horizons or horizons[-1].offset < result.first_dirty:
             horizons.append(Horizon(result.first_dirty, now))
         while len(horizons) > HORIZONS_MAX:
-            # Its tombstones wait for the next one's time: longer, never shorter.
-            del horizons[1]
+            # Its tombstones wait for the next one's time: longer, never shorter. Where they lie
+            # closest: to drop always the oldest would leave none that ever grows old enough.
+            closest = min(
+                range(1, len(horizons) - 1),
+                key=lambda at: horizons[at + 1].time - horizons[at - 1].time,
+            )
+            del horizons[closest]
         return Cleaned(
             end=result.segments[-1].end_offset,
             first_dirty=result.first_dirty,

@@ -71,7 +71,7 @@ class AbortedList:
         )
 
     def forget_below(self, offset: Offset) -> None:
-        """The log begins there now."""
+        """The log begins there now, or holds nothing of them below."""
         place = bisect_left(self._lasts, offset)
         if place:
             for column in (self._producers, self._firsts, self._lasts, self._stables):

@@ -67,8 +67,11 @@ class Guards:
                 f"first, got {header.base_sequence}",
             )
 
-    def drop(self, producer: ProducerId) -> None:
-        self._guards.pop(producer, None)
+    def drop(self, producer: ProducerId, *, epoch_min: int) -> None:
+        """The producer's transaction ends; one of an epoch from epoch_min on is a later one."""
+        guard = self._guards.get(producer)
+        if guard is not None and guard.epoch < epoch_min:
+            del self._guards[producer]
 
     def clear(self) -> None:
         self._guards.clear()

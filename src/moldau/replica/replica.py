@@ -56,7 +56,7 @@ from moldau.replica.producer_snapshot import (
     encode_producers,
     load_producers,
 )
-from moldau.replica.producers import ProducerTable
+from moldau.replica.producers import RISING_VERSION, ProducerTable
 from moldau.replica.refusals import Refusals
 from moldau.replica.stamping import check_anonymous, stamp_all
 
@@ -413,8 +413,10 @@ class Replica:
         is_due = self.producers.check_marker(
             producer, epoch, marker.coordinator_epoch, transaction_version
         )
-        # Whoever was told that the transaction is open was told so before.
-        self._guards.drop(producer)
+        # Whoever was told that the transaction is open was told so before. Where the epoch rises
+        # with each end, the producer may have asked about its next transaction already.
+        rises = transaction_version >= RISING_VERSION
+        self._guards.drop(producer, epoch_min=epoch if rises else epoch + 1)
         if is_due:
             self._append_marker(producer, epoch, marker)
         self.when_committed(self.log.end_offset, callback)

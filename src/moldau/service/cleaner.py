@@ -99,7 +99,7 @@ class Cleaner:
         self._clock = clock
         self._ask = ask
         self._ask_held = ask_held
-        self._held: Mapping[TopicPartition, Offset] = {}
+        self._held: dict[TopicPartition, Offset] = {}
         self._room_bytes = room_bytes
         self._failed: dict[TopicPartition, _Failed] = {}
         self._stale: list[str] = []
@@ -115,14 +115,13 @@ class Cleaner:
                 pass
 
     async def learn_held(self) -> None:
-        """Of the logs that are compacted. It only rises, so that what is known may be older."""
-        self._held = await self._ask_held(
-            [
-                hosted.replica
-                for hosted in self._partitions
-                if hosted.is_compacted and hosted.replica.is_open
-            ]
-        )
+        """Of the logs that are compacted: enough to see which of them have something to do."""
+        compacted = [
+            hosted.replica
+            for hosted in self._partitions
+            if hosted.is_compacted and hosted.replica.is_open
+        ]
+        self._held = dict(await self._ask_held(compacted))
 
     async def clean_next(self) -> bool:
         """Clean the log that needs it most; False if none does, or it failed."""
@@ -200,6 +199,9 @@ class Cleaner:
         """Empty, or why it failed."""
         replica = hosted.replica
         partition_log = replica.log
+        # Anew, for the round may be long: it falls when a replica is added.
+        told = await self._ask_held((replica,))
+        self._held[replica.partition] = told.get(replica.partition, _NOTHING_HELD)
         task = partition_log.begin_clean(self._request(hosted))
         if task is None:
             return ""
@@ -222,6 +224,8 @@ class Cleaner:
         with self._flusher.fencing():
             is_swapped = partition_log.end_clean(task, result)
         if is_swapped:
+            # Of what was aborted below nothing is left that a reader would have to leave out.
+            replica.producers.aborted.forget_below(result.first_dirty)
             self.metrics.add(result)
             counts = result.counts
             log.info(

@@ -404,8 +404,12 @@ class GroupService(Coordination[GroupCoordinator]):
             next(stored)[1] if exists else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for exists in known
         ]
 
-    def transaction_ends(self, index: int, producer_id: ProducerId) -> Callable[[bool], None]:
+    def transaction_ends(
+        self, index: int, producer_id: ProducerId, next_epoch_min: int
+    ) -> Callable[[bool], None]:
         """The end of a transaction is about to be written to that partition; tell when it is there.
+
+        Offsets of an epoch from next_epoch_min on belong to a later transaction.
 
         Raises RefusedError if its groups are not served here, or are still being loaded: they
         would not hear of the end, and the offsets would stay pending.
@@ -415,7 +419,7 @@ class GroupService(Coordination[GroupCoordinator]):
             raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if not coordinator.loaded:
             raise RefusedError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-        coordinator.handle(TransactionEnds(producer_id=producer_id))
+        coordinator.handle(TransactionEnds(producer_id=producer_id, next_epoch_min=next_epoch_min))
         return partial(_tell_end, coordinator, producer_id)
 
     async def delete_offsets(

@@ -29,6 +29,7 @@ from moldau.model.ids import (
     TopicPartition,
 )
 from moldau.records.control import EndMarker
+from moldau.replica.producers import RISING_VERSION
 from moldau.service.partitions import Partitions
 
 log = logging.getLogger(__name__)
@@ -79,7 +80,9 @@ class Caller(Protocol):
 class GroupMarkers(Protocol):
     """What groups have to know of ends in the partitions that store them."""
 
-    def transaction_ends(self, index: int, producer_id: ProducerId) -> Callable[[bool], None]:
+    def transaction_ends(
+        self, index: int, producer_id: ProducerId, next_epoch_min: int
+    ) -> Callable[[bool], None]:
         """Before the end is written; returns whom to tell when it is committed.
 
         Raises RefusedError while the groups of that partition cannot take it in.
@@ -163,7 +166,10 @@ class MarkerWriter:
         replica = self._partitions.lead(topic, index).replica
         tell_groups: Callable[[bool], None] | None = None
         if topic == CONSUMER_OFFSETS_TOPIC:
-            tell_groups = self._groups.transaction_ends(index, ProducerId(marking.producer_id))
+            rises = marking.transaction_version >= RISING_VERSION
+            tell_groups = self._groups.transaction_ends(
+                index, ProducerId(marking.producer_id), marking.producer_epoch + (not rises)
+            )
 
         def committed(code: ErrorCode) -> None:
             if code is ErrorCode.NONE and tell_groups is not None:

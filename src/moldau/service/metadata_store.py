@@ -168,6 +168,9 @@ class MetadataStore:
         self._news = asyncio.Event()
         self._leader_news = asyncio.Event()
         self._settling: asyncio.Task[None] | None = None
+        self.on_deleted: Callable[[frozenset[str]], None] = lambda names: None
+        """Told of each deleted topic before the image has the next state: one of the same name may
+        come right behind it, and is another topic."""
         replica.on_image = self._on_image
         self._load()
 
@@ -247,6 +250,8 @@ class MetadataStore:
                 if record.value is not None:
                     change = decode_record(record.value)
                     before, image = image, apply(image, change)
+                    if isinstance(change, TopicDeleted):
+                        self._tell_deleted(before, image)
                     if isinstance(change, (TopicDeleted, ReplicasReached)):
                         self._gone += _left(before, image, change.topic_id, self._me)
                     self._records_since_snapshot += 1
@@ -255,6 +260,11 @@ class MetadataStore:
         self._moved.set()
         if replica.is_leader:
             self._on_committed()
+
+    def _tell_deleted(self, before: Image, after: Image) -> None:
+        gone = before.topics_by_id.keys() - after.topics_by_id.keys()
+        if gone:
+            self.on_deleted(frozenset(before.topics_by_id[topic_id].name for topic_id in gone))
 
     def on_gone(self, replica: Replica) -> None:
         """It leads no longer: it goes on to follow."""
@@ -265,6 +275,7 @@ class MetadataStore:
         held = set(_held(image, self._me))
         # The log that would have told of deletions is gone, and with it what was not applied yet.
         self._gone += sorted({*self._once_held, *_held(self.image, self._me)} - held)
+        self._tell_deleted(self.image, image)
         self._applied, self.image = offset, image
         self._moved.set()
 

@@ -179,10 +179,6 @@ class Partitions:
         return len(self._hosted)
 
     @property
-    def topic_names(self) -> frozenset[str]:
-        return frozenset(topic.name for topic in self._topics.values())
-
-    @property
     def offline(self) -> Mapping[tuple[str, int], MoldauError]:
         return self._offline
 

@@ -1,5 +1,7 @@
 """FindCoordinator: any broker says which one serves a group, and where that is."""
 
+import asyncio
+
 import pytest
 from handler_calls import FakeCluster, ask, brokers, facade, image, service
 
@@ -67,3 +69,23 @@ def test_a_group_without_a_coordinator_is_to_be_asked_for_again(version: int, gr
     assert (found.node_id, found.host, found.port) == (-1, "", -1)
     if version >= 1:
         assert found.error_message
+
+
+def test_many_that_have_to_wait_wait_together() -> None:
+    meeting = asyncio.Barrier(3)
+
+    async def look_up_together(group_id: str) -> BrokerId:
+        async with asyncio.timeout(30):
+            await meeting.wait()
+        return await look_up("mine")
+
+    broker = facade(
+        FakeCluster(image(brokers(1))), groups=service(find_coordinator=look_up_together)
+    )
+    request = FindCoordinatorRequest(coordinator_keys=["a", "b", "c"])
+    response = ask(find_coordinator.API, broker, request, FindCoordinatorResponse, 4)
+    assert [(each.key, each.node_id) for each in response.coordinators] == [
+        ("a", 1),
+        ("b", 1),
+        ("c", 1),
+    ]

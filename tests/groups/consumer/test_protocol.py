@@ -3,7 +3,9 @@
 import pytest
 
 from moldau.groups.assignors.interface import AssignorError
+from moldau.groups.events import CommitTransactionOffsets, OffsetToCommit
 from moldau.model.errors import ErrorCode
+from moldau.model.ids import Offset
 
 ALL = frozenset(range(4))
 LOW, HIGH = frozenset({0, 1}), frozenset({2, 3})
@@ -347,6 +349,22 @@ def test_members_commit_with_their_epoch(world):
     world.beat("b", -1)
     assert world.commit({world.tp("t"): 9}) is ErrorCode.NONE
     assert world.committed() == {world.tp("t"): 9}
+
+
+def test_in_a_transaction_an_old_epoch_is_an_old_generation(world):
+    """TxnOffsetCommit has no other word for it: Java's client ends at one that it does not know."""
+    two(world)
+    request = world.send(
+        CommitTransactionOffsets,
+        group_id="g",
+        producer_id=7,
+        producer_epoch=0,
+        guard=world.coordinator.transaction_guard(),
+        member_id="a",
+        generation=1,
+        offsets=(OffsetToCommit(partition=world.tp("t"), offset=Offset(5)),),
+    )
+    assert [error for _, error in world.reply(request).errors] == [ErrorCode.ILLEGAL_GENERATION]
 
 
 def test_members_fetch_offsets_with_their_epoch(world):
