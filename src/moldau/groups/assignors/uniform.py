@@ -19,7 +19,7 @@ from moldau.groups.assignors.interface import Assignment, GroupSpec
 from moldau.model.ids import TopicId
 
 _CHAIN_VISITS_MAX: Final = 300_000
-"""Members looked at in the search for chains: about a tenth of a second, for which all else waits."""
+"""Members looked at in the search for chains: a tenth of a second, for which all else waits."""
 
 _Partitions = dict[TopicId, list[int]]
 
