@@ -1,0 +1,127 @@
+"""Owns what a queue can be told. Times are the leader's, in every command that needs one.
+
+Whoever sends them sees to it that `now` never goes back within an epoch, and that a command is
+decided only when the record of the one before is committed and applied.
+"""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from moldau.groups.queue.tokens import Token
+from moldau.model.ids import NO_TIMESTAMP, Epoch, Offset, TimestampMs
+
+BACKOFF = -1
+"""As a delay: as long as the settings say for that attempt."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakeOver:
+    """A leader begins its epoch. Open leases of the epochs before are void.
+
+    `start` is where a queue begins that did not exist. `end` is the end of the leader's log when
+    all of it is committed: if a broker that does not flush lost the tail, offsets from there on
+    will hold other messages, and what was known of them must go.
+    """
+
+    epoch: Epoch
+    now: TimestampMs
+    start: Offset
+    end: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message of the log. `deliver_at` in the past, or NO_TIMESTAMP: at once."""
+
+    offset: Offset
+    deliver_at: TimestampMs = NO_TIMESTAMP
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Read:
+    """The log from `first` to before `end`: committed, and all messages there are, ascending.
+
+    Offsets between that are not named hold no message (markers, aborted or compacted records) and
+    are settled when they are passed.
+    """
+
+    first: Offset
+    end: Offset
+    messages: tuple[Message, ...]
+
+
+NOTHING_READ = Read(first=Offset(0), end=Offset(0), messages=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Poll:
+    """A worker asks for up to `count_max` messages, to have them for `visibility_ms`."""
+
+    member: str
+    count_max: int
+    now: TimestampMs
+    visibility_ms: int
+    read: Read = NOTHING_READ
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ack:
+    """The messages are done."""
+
+    member: str
+    tokens: tuple[Token, ...]
+    now: TimestampMs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nack:
+    """The messages could not be done: deliver them again after a delay, while attempts are left."""
+
+    member: str
+    tokens: tuple[Token, ...]
+    now: TimestampMs
+    delay_ms: int = BACKOFF
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extend:
+    """The messages take longer: their leases end `visibility_ms` from now."""
+
+    member: str
+    tokens: tuple[Token, ...]
+    now: TimestampMs
+    visibility_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpireDue:
+    """The leader's clock says `now`: leases that ended by then are over."""
+
+    now: TimestampMs
+    count_max: int = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evict:
+    """A member is gone: its messages are for others at once."""
+
+    member: str
+    now: TimestampMs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bury:
+    """These dead messages are committed in the dead-letter topic."""
+
+    offsets: frozenset[Offset]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trim:
+    """The log begins at `start` now: what was below cannot be delivered any more."""
+
+    start: Offset
+
+
+Command: TypeAlias = TakeOver | Poll | Ack | Nack | Extend | ExpireDue | Evict | Bury | Trim

@@ -1,0 +1,296 @@
+"""Owns the rules: what a command leads to, as a plain function of the state and the settings.
+
+Nothing here changes anything. A decision holds at most one record, so whatever a command does
+happens at once or not at all: a message whose last attempt failed loses its lease and becomes a
+dead letter in the same record.
+
+A delivery counts when it is decided, before a worker sees the message: a message that takes its
+worker down with it, or its leader, still comes to an end of its attempts.
+"""
+
+from collections.abc import Iterator
+from typing import assert_never
+
+from moldau.groups.queue.answers import (
+    Answer,
+    Decision,
+    Done,
+    Judged,
+    Lease,
+    Polled,
+    Refusal,
+    Refused,
+)
+from moldau.groups.queue.commands import (
+    BACKOFF,
+    Ack,
+    Bury,
+    Command,
+    Evict,
+    ExpireDue,
+    Extend,
+    Nack,
+    Poll,
+    Read,
+    TakeOver,
+    Trim,
+)
+from moldau.groups.queue.config import QueueConfig
+from moldau.groups.queue.draft import Draft
+from moldau.groups.queue.state import Dead, Leased, Open, QueueId, QueueState, Waiting
+from moldau.groups.queue.tokens import Token
+from moldau.model.ids import Offset, TimestampMs
+
+_EXPIRED_LAST = "the last lease expired"
+_EVICTED_LAST = "the worker of the last attempt is gone"
+_LEADER_CHANGED_LAST = "the leader changed during the last attempt"
+_TRIED_ENOUGH = "delivered as often as is allowed"
+_NACKED_LAST = "the worker sent it back"
+
+
+def decide(
+    state: QueueState, config: QueueConfig, queue: QueueId, of_queue: int, command: Command
+) -> Decision:
+    """`of_queue` is the sum of the queue's name that its tokens carry."""
+    if isinstance(command, TakeOver):
+        return _take_over(state, config, queue, command)
+    if not state.exists:
+        return _refused(Refusal.NOT_LEADING)
+    draft = Draft(state, config, queue)
+    answer: Answer
+    match command:
+        case Poll():
+            answer = _poll(draft, of_queue, command)
+        case Ack() | Nack() | Extend():
+            answer = _settle(draft, of_queue, command)
+        case ExpireDue():
+            answer = _expire(draft, command)
+        case Evict():
+            answer = _evict(draft, command)
+        case Bury():
+            answer = _bury(draft, command)
+        case Trim():
+            answer = _trim(draft, command)
+        case _:
+            assert_never(command)
+    return Decision(record=draft.record(), answer=answer, died=draft.died)
+
+
+def _refused(refusal: Refusal) -> Decision:
+    return Decision(record=None, answer=Refused(refusal))
+
+
+# ---- a leader begins
+
+
+def _take_over(
+    state: QueueState, config: QueueConfig, queue: QueueId, command: TakeOver
+) -> Decision:
+    if command.epoch < 0 or not 0 <= command.start <= command.end:
+        return _refused(Refusal.BAD_ARGUMENT)
+    if command.epoch < state.epoch:
+        return _refused(Refusal.FENCED)
+    if command.epoch == state.epoch:
+        # The same leader, loaded again: its leases are in the state, and hold.
+        return Decision(record=None, answer=Done(count=0))
+    draft = Draft(state, config, queue)
+    if not state.exists:
+        draft.next = command.start
+    elif draft.next > command.end:
+        draft.next = command.end
+    for offset in state.open:
+        if offset >= command.end:
+            draft.settle(offset)
+    voided = 0
+    for offset, lease in state.leases_by_deadline():
+        if offset < command.end:
+            draft.put(offset, _sent_back(config, lease, command.now, _LEADER_CHANGED_LAST))
+            voided += 1
+    return Decision(
+        record=draft.snapshot(command.epoch), answer=Done(count=voided), died=draft.died
+    )
+
+
+# ---- delivery
+
+
+def _poll(draft: Draft, of_queue: int, command: Poll) -> Answer:
+    config, state = draft.config, draft.state
+    if (
+        command.count_max < 1
+        or not 1 <= command.visibility_ms <= config.visibility_ms_max
+        or not command.member
+        or _cut(command.member, config.text_bytes_max) != command.member
+    ):
+        return Refused(Refusal.BAD_ARGUMENT)
+    deadline = TimestampMs(command.now + command.visibility_ms)
+    # A dead letter keeps the place of its lease until it is moved: with nowhere to move them to,
+    # deliveries stop, and what is kept in memory stays bounded.
+    room = config.leases_max - state.leased_count - state.dead_count
+    leases: list[Lease] = []
+
+    def lease(offset: Offset, attempts: int) -> None:
+        draft.put(offset, Leased(attempts, command.member, deadline))
+        leases.append(Lease(Token(of_queue, state.epoch, offset, attempts), deadline))
+
+    for offset, entry in _due(state, command.now):
+        if room == 0 or len(leases) == command.count_max:
+            break
+        room -= 1
+        if entry.attempts >= config.attempts_max:
+            # The settings allow less than before.
+            draft.put(offset, Dead(entry.attempts, _TRIED_ENOUGH))
+        else:
+            lease(offset, entry.attempts + 1)
+    is_full = room == 0
+    open_count = len(state.open)
+    for offset, deliver_at in _fresh(state, command.read):
+        draft.next = offset
+        is_now = deliver_at <= command.now
+        if is_now and len(leases) == command.count_max:
+            break
+        if open_count >= config.open_max or (is_now and room == 0):
+            is_full = True
+            break
+        open_count += 1
+        if is_now:
+            room -= 1
+            lease(offset, 1)
+        else:
+            draft.put(offset, Waiting(0, deliver_at))
+    else:
+        if command.read.first <= draft.next:
+            draft.next = max(draft.next, command.read.end)
+    return Polled(leases=tuple(leases), is_full=is_full)
+
+
+def _due(state: QueueState, now: TimestampMs) -> Iterator[tuple[Offset, Waiting]]:
+    for offset, entry in state.waiting_by_time():
+        if entry.not_before > now:
+            return
+        yield offset, entry
+
+
+def _fresh(state: QueueState, read: Read) -> Iterator[tuple[Offset, TimestampMs]]:
+    """Messages not looked at so far; none if what was read does not join what is known."""
+    if read.first > state.next:
+        return
+    position = state.next
+    for message in read.messages:
+        if position <= message.offset < read.end:
+            yield message.offset, message.deliver_at
+            position = Offset(message.offset + 1)
+
+
+# ---- what workers say
+
+
+def _settle(draft: Draft, of_queue: int, command: Ack | Nack | Extend) -> Answer:
+    config = draft.config
+    if isinstance(command, Extend) and not 1 <= command.visibility_ms <= config.visibility_ms_max:
+        return Refused(Refusal.BAD_ARGUMENT)
+    if isinstance(command, Nack) and not BACKOFF <= command.delay_ms <= config.delay_ms_max:
+        return Refused(Refusal.BAD_ARGUMENT)
+    refusals: list[Refusal] = []
+    for token in command.tokens:
+        found = _judge(draft, of_queue, token, command.member, command.now)
+        if isinstance(found, Refusal):
+            refusals.append(found)
+            continue
+        refusals.append(Refusal.NONE)
+        match command:
+            case Ack():
+                draft.settle(token.offset)
+            case Nack():
+                draft.put(token.offset, _nacked(config, found, command))
+            case Extend():
+                deadline = TimestampMs(command.now + command.visibility_ms)
+                draft.put(token.offset, Leased(found.attempts, found.holder, deadline))
+    return Judged(refusals=tuple(refusals))
+
+
+def _judge(
+    draft: Draft, of_queue: int, token: Token, member: str, now: TimestampMs
+) -> Leased | Refusal:
+    """The lease, if the token is good for it."""
+    if token.queue_sum != of_queue:
+        return Refusal.OTHER_QUEUE
+    entry = draft.get(token.offset)
+    if entry is None:
+        # Before the epoch: who asks again because the answer was lost hears that it is done.
+        return Refusal.SETTLED if token.offset < draft.next else Refusal.NEVER_DELIVERED
+    if isinstance(entry, Dead):
+        return Refusal.SETTLED
+    if token.epoch != draft.state.epoch:
+        return Refusal.OTHER_EPOCH
+    if token.attempt > entry.attempts:
+        return Refusal.NEVER_DELIVERED
+    if isinstance(entry, Waiting) or token.attempt < entry.attempts:
+        return Refusal.EXPIRED
+    if entry.holder != member:
+        return Refusal.NOT_HOLDER
+    # Not left to ExpireDue, which comes when the leader finds time: late is late.
+    return Refusal.EXPIRED if entry.deadline <= now else entry
+
+
+def _nacked(config: QueueConfig, lease: Leased, command: Nack) -> Open:
+    if lease.attempts >= config.attempts_max:
+        return Dead(lease.attempts, _cut(command.reason or _NACKED_LAST, config.text_bytes_max))
+    delay_ms = command.delay_ms
+    if delay_ms == BACKOFF:
+        # Shifted no further than needed: attempts have no bound worth a number of that size.
+        doubled = config.backoff_ms_min << min(lease.attempts - 1, 40)
+        delay_ms = min(doubled, config.backoff_ms_max)
+    return Waiting(lease.attempts, TimestampMs(command.now + delay_ms))
+
+
+def _cut(text: str, bytes_max: int) -> str:
+    return text.encode("utf-8", "replace")[:bytes_max].decode("utf-8", "ignore")
+
+
+def _sent_back(config: QueueConfig, lease: Leased, now: TimestampMs, last: str) -> Open:
+    """A lease is over without a word of its worker: for others at once, it has waited enough."""
+    if lease.attempts >= config.attempts_max:
+        return Dead(lease.attempts, _cut(last, config.text_bytes_max))
+    return Waiting(lease.attempts, now)
+
+
+# ---- what the leader says
+
+
+def _expire(draft: Draft, command: ExpireDue) -> Answer:
+    count = 0
+    for offset, lease in draft.state.leases_by_deadline():
+        if lease.deadline > command.now:
+            break
+        if count >= command.count_max:
+            return Done(count=count, is_more=True)
+        draft.put(offset, _sent_back(draft.config, lease, command.now, _EXPIRED_LAST))
+        count += 1
+    return Done(count=count)
+
+
+def _evict(draft: Draft, command: Evict) -> Answer:
+    count = 0
+    for offset, lease in draft.state.leases_by_deadline():
+        if lease.holder == command.member:
+            draft.put(offset, _sent_back(draft.config, lease, command.now, _EVICTED_LAST))
+            count += 1
+    return Done(count=count)
+
+
+def _bury(draft: Draft, command: Bury) -> Answer:
+    count = 0
+    for offset in command.offsets:
+        if isinstance(draft.get(offset), Dead):
+            draft.settle(offset)
+            count += 1
+    return Done(count=count)
+
+
+def _trim(draft: Draft, command: Trim) -> Answer:
+    gone = draft.state.open_below(command.start)
+    for offset in gone:
+        draft.settle(offset)
+    draft.next = max(draft.next, command.start)
+    return Done(count=len(gone))

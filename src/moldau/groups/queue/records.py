@@ -1,0 +1,291 @@
+"""Owns the bytes of `__queue_state`.
+
+A queue has one key for its last snapshot, and SLOTS keys that the changes after it take turns in:
+a key comes around only after a snapshot that holds what it held, so a compacted log keeps a queue
+whole. Both kinds of value are the same: version, flags, epoch, sequence, next offset, a base for
+times, a table of texts, runs of settled offsets, open offsets. Numbers in lists are varints, each
+offset as the distance from the one before.
+"""
+
+import struct
+from collections.abc import Iterator
+from itertools import chain
+from typing import Final
+
+from moldau.groups.format import Reader, string_bytes
+from moldau.groups.queue.config import ATTEMPTS_LIMIT
+from moldau.groups.queue.state import Dead, Leased, Open, QueueId, QueueRecord, Waiting
+from moldau.model.errors import CorruptionError, ErrorCode, RefusedError
+from moldau.model.ids import Epoch, Offset, PartitionIndex, TimestampMs, TopicId
+
+SLOTS: Final = 128
+"""A part of the stored format: there is a snapshot among any so many records in a row."""
+GROUP_BYTES_MAX: Final = 2**15 - 1
+_SNAPSHOT_KEY: Final = 0
+_CHANGE_KEY: Final = 1
+_VALUE_VERSION: Final = 0
+_IS_SNAPSHOT: Final = 1
+_HEAD: Final = struct.Struct(">hBiqqq")
+_INT64_MAX: Final = 2**63 - 1
+_VARINT_BYTES_MAX: Final = 9
+_LEASED, _WAITING, _DEAD = range(3)
+
+
+def queue_key(queue: QueueId) -> bytes:
+    """The queue's name in every key; also what tokens carry the sum of. Raises RefusedError."""
+    group = queue.group.encode()
+    if not 0 < len(group) <= GROUP_BYTES_MAX:
+        raise RefusedError(
+            ErrorCode.INVALID_GROUP_ID,
+            f"a group's name takes 1 to {GROUP_BYTES_MAX} bytes, this one {len(group)}",
+        )
+    return string_bytes(queue.group) + queue.topic_id + struct.pack(">i", queue.partition)
+
+
+def encode(record: QueueRecord) -> tuple[bytes, bytes]:
+    """Key and value as they are appended."""
+    name = queue_key(record.queue)
+    if record.is_snapshot:
+        key = struct.pack(">h", _SNAPSHOT_KEY) + name
+    else:
+        key = struct.pack(">h", _CHANGE_KEY) + name + _slot(record.sequence)
+    return key, _encode_value(record)
+
+
+def tombstones(queue: QueueId) -> list[tuple[bytes, None]]:
+    """What makes a compacted log forget the queue: to be written in one batch."""
+    name = queue_key(queue)
+    changes = struct.pack(">h", _CHANGE_KEY) + name
+    keys = [struct.pack(">h", _SNAPSHOT_KEY) + name]
+    keys += [changes + _slot(slot) for slot in range(SLOTS)]
+    return [(key, None) for key in keys]
+
+
+def decode(key: bytes, value: bytes | None) -> QueueRecord | QueueId | None:
+    """The record; the queue alone for a tombstone; None for a key of a kind unknown here.
+
+    Raises CorruptionError.
+    """
+    reader = Reader(key)
+    kind = reader.int16()
+    if kind not in (_SNAPSHOT_KEY, _CHANGE_KEY):
+        return None
+    group, topic_id, partition = reader.string(), reader.uuid(), reader.int32()
+    slot = b"" if kind == _SNAPSHOT_KEY else struct.pack(">h", reader.int16())
+    queue = QueueId(group, TopicId(topic_id), PartitionIndex(partition))
+    if value is None:
+        return queue
+    record = _decode_value(queue, value)
+    if record.is_snapshot != (kind == _SNAPSHOT_KEY):
+        raise CorruptionError("queue record is filed as what it is not")
+    if not record.is_snapshot and slot != _slot(record.sequence):
+        raise CorruptionError(f"queue record {record.sequence} is filed in another's place")
+    return record
+
+
+def _slot(sequence: int) -> bytes:
+    return struct.pack(">h", sequence % SLOTS)
+
+
+# ---- writing
+
+
+def _encode_value(record: QueueRecord) -> bytes:
+    base = min(_times(record), default=0)
+    texts: dict[str, int] = {}
+    opened = bytearray()
+    before = -1
+    for offset, entry in record.opened:
+        _add_varint(opened, offset - before - 1)
+        before = offset
+        match entry:
+            case Leased():
+                _add_varint(opened, entry.attempts << 2 | _LEASED)
+                _add_varint(opened, entry.deadline - base)
+                _add_varint(opened, texts.setdefault(entry.holder, len(texts)))
+            case Waiting():
+                _add_varint(opened, entry.attempts << 2 | _WAITING)
+                _add_varint(opened, entry.not_before - base)
+            case Dead():
+                _add_varint(opened, entry.attempts << 2 | _DEAD)
+                _add_varint(opened, texts.setdefault(entry.reason, len(texts)))
+    data = bytearray(
+        _HEAD.pack(
+            _VALUE_VERSION,
+            _IS_SNAPSHOT if record.is_snapshot else 0,
+            record.epoch,
+            record.sequence,
+            record.next,
+            base,
+        )
+    )
+    _add_varint(data, len(texts))
+    for text in texts:
+        encoded = text.encode()
+        _add_varint(data, len(encoded))
+        data += encoded
+    runs = list(_runs(record.settled))
+    _add_varint(data, len(runs))
+    end = 0
+    for first, length in runs:
+        _add_varint(data, first - end)
+        _add_varint(data, length)
+        end = first + length
+    _add_varint(data, len(record.opened))
+    data += opened
+    return bytes(data)
+
+
+def _times(record: QueueRecord) -> Iterator[int]:
+    for _, entry in record.opened:
+        match entry:
+            case Leased():
+                yield entry.deadline
+            case Waiting():
+                yield entry.not_before
+
+
+def _runs(offsets: tuple[Offset, ...]) -> Iterator[tuple[int, int]]:
+    """Ascending offsets as first ones and lengths: acks mostly come for neighbours."""
+    first = end = -1
+    for offset in offsets:
+        if offset != end:
+            if first >= 0:
+                yield first, end - first
+            first = offset
+        end = offset + 1
+    if first >= 0:
+        yield first, end - first
+
+
+def _add_varint(data: bytearray, value: int) -> None:
+    while value > 0x7F:
+        data.append(value & 0x7F | 0x80)
+        value >>= 7
+    data.append(value)
+
+
+# ---- reading
+
+
+def _decode_value(queue: QueueId, value: bytes) -> QueueRecord:
+    reader = _ValueReader(value)
+    version, flags, epoch, sequence, next_offset, base = reader.head()
+    if version != _VALUE_VERSION:
+        raise CorruptionError(
+            f"queue record has version {version}, this version reads {_VALUE_VERSION}"
+        )
+    if epoch < 0 or sequence < 1 or next_offset < 0:
+        raise CorruptionError("queue record has a negative number where none can be")
+    texts = [reader.text() for _ in range(reader.count())]
+    settled = tuple(chain.from_iterable(_read_runs(reader, next_offset)))
+    opened: list[tuple[Offset, Open]] = []
+    offset = -1
+    for _ in range(reader.count()):
+        offset += reader.varint() + 1
+        if offset >= next_offset:
+            raise CorruptionError("queue record opens an offset that it has not come to")
+        opened.append((Offset(offset), _read_open(reader, base, texts)))
+    reader.finish()
+    is_snapshot = bool(flags & _IS_SNAPSHOT)
+    if is_snapshot and settled:
+        raise CorruptionError("queue record is a snapshot that settles something")
+    return QueueRecord(
+        queue=queue,
+        sequence=sequence,
+        epoch=Epoch(epoch),
+        next=Offset(next_offset),
+        settled=settled,
+        opened=tuple(opened),
+        is_snapshot=is_snapshot,
+    )
+
+
+_SETTLED_MAX: Final = 1_000_000
+"""Far above what can be open at once: a run of a damaged record must not fill the memory."""
+
+
+def _read_runs(reader: "_ValueReader", end_max: int) -> Iterator[Iterator[Offset]]:
+    end = total = 0
+    for _ in range(reader.count()):
+        first = end + reader.varint()
+        length = reader.varint()
+        end = first + length
+        total += length
+        if total > _SETTLED_MAX or end > end_max:
+            raise CorruptionError("queue record settles more than can have been open")
+        yield map(Offset, range(first, end))
+
+
+def _read_open(reader: "_ValueReader", base: int, texts: list[str]) -> Open:
+    attempts, kind = divmod(reader.varint(), 4)
+    if attempts > ATTEMPTS_LIMIT:
+        raise CorruptionError(f"queue record counts {attempts} deliveries")
+    if kind == _LEASED:
+        deadline = _time(base + reader.varint())
+        return Leased(attempts, _text_of(texts, reader.varint()), deadline)
+    if kind == _WAITING:
+        return Waiting(attempts, _time(base + reader.varint()))
+    if kind == _DEAD:
+        return Dead(attempts, _text_of(texts, reader.varint()))
+    raise CorruptionError(f"queue record holds an offset of the unknown kind {kind}")
+
+
+def _time(time_ms: int) -> TimestampMs:
+    if time_ms > _INT64_MAX:
+        raise CorruptionError("queue record holds a time that cannot be")
+    return TimestampMs(time_ms)
+
+
+def _text_of(texts: list[str], index: int) -> str:
+    if index >= len(texts):
+        raise CorruptionError(f"queue record names text {index} of {len(texts)}")
+    return texts[index]
+
+
+class _ValueReader:
+    """Every length is checked against what is left."""
+
+    __slots__ = ("_data", "_position")
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._position = 0
+
+    def head(self) -> tuple[int, int, int, int, int, int]:
+        version, flags, epoch, sequence, next_offset, base = _HEAD.unpack(self._take(_HEAD.size))
+        return version, flags, epoch, sequence, next_offset, base
+
+    def varint(self) -> int:
+        value = 0
+        for shift in range(0, 7 * _VARINT_BYTES_MAX, 7):
+            byte = self._take(1)[0]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+        raise CorruptionError("queue record holds a number that does not end")
+
+    def count(self) -> int:
+        count = self.varint()
+        # Each takes a byte at least, so this bounds the loop by the data.
+        if count > len(self._data) - self._position:
+            raise CorruptionError(f"queue record claims {count} elements")
+        return count
+
+    def text(self) -> str:
+        try:
+            return self._take(self.varint()).decode()
+        except UnicodeDecodeError as error:
+            raise CorruptionError(f"queue record holds text that is not UTF-8: {error}") from error
+
+    def finish(self) -> None:
+        if self._position != len(self._data):
+            raise CorruptionError("queue record has bytes after its end")
+
+    def _take(self, length: int) -> bytes:
+        end = self._position + length
+        if end > len(self._data):
+            raise CorruptionError("queue record ends early")
+        taken = self._data[self._position : end]
+        self._position = end
+        return taken

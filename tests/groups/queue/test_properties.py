@@ -1,0 +1,539 @@
+"""Arbitrary commands, lost writes, restarts and changes of the leader: what must hold regardless.
+
+The world keeps books of its own, of the messages in the log and what became of them, and compares.
+A leader of the past goes on deciding beside the present one. The mutants below plant the mistakes
+that are easiest to make, and each must be caught.
+"""
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from moldau.groups.queue import decide as decide_module
+from moldau.groups.queue import draft as draft_module
+from moldau.groups.queue import records as records_module
+from moldau.groups.queue.answers import Done, Judged, Polled, Refusal, Refused
+from moldau.groups.queue.commands import (
+    Ack,
+    Bury,
+    Evict,
+    ExpireDue,
+    Extend,
+    Message,
+    Nack,
+    Poll,
+    Read,
+    TakeOver,
+    Trim,
+)
+from moldau.groups.queue.config import QueueConfig
+from moldau.groups.queue.invariants import InvariantError, check_invariants
+from moldau.groups.queue.ledger import Ledger
+from moldau.groups.queue.machine import QueueMachine
+from moldau.groups.queue.records import decode, encode
+from moldau.groups.queue.state import Dead, Leased, QueueId, QueueState, Waiting
+from moldau.groups.queue.tokens import Token, decode_token, encode_token
+from moldau.model.errors import CorruptionError
+
+QUEUE = QueueId("workers", bytes(range(16)), 3)
+MEMBERS = ("ann", "bob", "čeněk")
+
+
+class World:
+    """One partition's log, the stored records, the leader and the one before it."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        leases_max = rng.choice([1, 3, 6])
+        self.config = QueueConfig(
+            attempts_max=rng.choice([1, 2, 4]),
+            backoff_ms_min=rng.choice([0, 10]),
+            backoff_ms_max=200,
+            visibility_ms_default=50,
+            visibility_ms_max=1_000,
+            delay_ms_max=500,
+            leases_max=leases_max,
+            open_max=leases_max + rng.choice([0, 2, 8]),
+        )
+        self.now = 1_000
+        self.log: list[Message | None] = []
+        self.log_start = 0
+        self.stored: dict[bytes, bytes] = {}
+        self.ledger = Ledger()
+        self.tokens: list[tuple[Token, str]] = []
+        # The books: what became of each message, as told by the answers of committed commands.
+        self.acked: set[int] = set()
+        self.buried: set[int] = set()
+        self.trimmed: set[int] = set()
+        self.deliveries: dict[int, int] = {}
+        self.held: dict[int, tuple[str, int]] = {}
+        self.past: QueueMachine | None = None
+        self.epoch = 0
+        self.begin(new_epoch=True)
+
+    # ---- the leader
+
+    def begin(self, *, new_epoch: bool) -> None:
+        """Load what is stored: as the next leader, or as the same one that lost its memory."""
+        if new_epoch:
+            self.past = getattr(self, "machine", None)
+            self.epoch += self.rng.choice([1, 1, 3])
+            self.held.clear()
+        self.ledger = self.loaded()
+        self.machine = QueueMachine(QUEUE, self.config, self.epoch)
+        self.machine.load(self.ledger.snapshot(QUEUE))
+        decision = self.machine.decide(
+            TakeOver(epoch=self.epoch, now=self.now, start=0, end=len(self.log))
+        )
+        assert isinstance(decision.answer, Done)
+        if decision.record is not None:
+            self.commit(decision.record)
+        assert self.machine.is_leading
+        self.check()
+
+    def loaded(self) -> Ledger:
+        ledger = Ledger()
+        items = list(self.stored.items())
+        self.rng.shuffle(items)
+        for key, value in items:
+            ledger.replay(key, value)
+        ledger.finish_loading()
+        return ledger
+
+    def commit(self, record) -> None:
+        key, value = encode(record)
+        assert decode(key, value) == record
+        assert self.ledger.judge(record) is Refusal.NONE
+        self.stored[key] = value
+        assert self.ledger.apply(record)
+        assert self.machine.apply(record)
+
+    def do(self, command) -> object:
+        """Decide and commit, with any luck. Returns the answer, or None if there was none."""
+        before = self.machine.state.snapshot(QUEUE)
+        decision = self.machine.decide(command)
+        assert self.machine.state.snapshot(QUEUE) == before, "deciding changes nothing"
+        luck = self.rng.random()
+        if decision.record is not None and luck < 0.03:
+            # Lost on the way.
+            self.begin(new_epoch=luck < 0.02)
+            return None
+        if decision.record is not None:
+            self.commit(decision.record)
+        self.enter(command, decision.answer)
+        self.check()
+        if decision.record is not None and luck < 0.06:
+            # Committed, and nobody heard of it.
+            self.begin(new_epoch=luck < 0.05)
+            return None
+        return decision.answer
+
+    # ---- the books
+
+    def enter(self, command, answer) -> None:
+        match command, answer:
+            case Poll(), Polled():
+                assert len(answer.leases) <= command.count_max
+                for lease in answer.leases:
+                    self.delivered(lease, command)
+            case ((Ack() | Nack() | Extend()), Judged()):
+                assert len(answer.refusals) == len(command.tokens)
+                for token, refusal in zip(command.tokens, answer.refusals, strict=True):
+                    if refusal is Refusal.NONE:
+                        self.answered(command, token)
+            case ((ExpireDue() | Evict()), Done()):
+                for offset, (member, deadline) in list(self.held.items()):
+                    is_over = (
+                        deadline <= command.now
+                        if isinstance(command, ExpireDue)
+                        else member == command.member
+                    )
+                    if is_over and not isinstance(self.machine.state.get(offset), Leased):
+                        del self.held[offset]
+            case Bury(), Done():
+                self.buried |= command.offsets & self.dead_before
+            case Trim(), Done():
+                self.trimmed |= set(range(command.start))
+                self.held = {o: h for o, h in self.held.items() if o >= command.start}
+
+    def delivered(self, lease, command) -> None:
+        token = lease.token
+        offset = token.offset
+        assert decode_token(encode_token(token)) == token
+        message = self.log[offset]
+        assert message is not None, "only messages are delivered"
+        assert message.deliver_at <= self.now, "no message comes too early"
+        assert offset not in self.acked, "an acknowledged message is delivered again"
+        assert offset not in self.buried, "a dead letter is delivered again"
+        assert offset not in self.held, "a message has one worker at a time"
+        self.deliveries[offset] = self.deliveries.get(offset, 0) + 1
+        assert token.attempt == self.deliveries[offset] <= self.config.attempts_max
+        assert lease.deadline == command.now + command.visibility_ms
+        self.held[offset] = (command.member, lease.deadline)
+        self.tokens.append((token, command.member))
+
+    def answered(self, command, token) -> None:
+        member, deadline = self.held[token.offset]
+        assert member == command.member, "only the holder settles"
+        assert deadline > command.now, "late is late"
+        assert token.epoch == self.epoch
+        assert token.attempt == self.deliveries[token.offset]
+        if isinstance(command, Extend):
+            self.held[token.offset] = (member, command.now + command.visibility_ms)
+        else:
+            del self.held[token.offset]
+        if isinstance(command, Ack):
+            self.acked.add(token.offset)
+
+    @property
+    def dead_now(self) -> set[int]:
+        return {offset for offset, _ in self.machine.state.dead}
+
+    def check(self) -> None:
+        state = self.machine.state
+        check_invariants(state, self.config)
+        assert self.loaded().state(QUEUE) == state, "the log tells the same state"
+        assert state.next <= len(self.log)
+        for offset in range(state.next):
+            is_done = offset in self.acked | self.buried | self.trimmed
+            is_message = self.log[offset] is not None
+            is_open = offset in state.open
+            assert is_open == (is_message and not is_done), f"offset {offset} is lost or undead"
+            assert state.is_settled(offset) == (not is_open)
+        for offset, entry in state.open.items():
+            assert entry.attempts == self.deliveries.get(offset, 0)
+            assert (offset in self.held) == isinstance(entry, Leased)
+            if isinstance(entry, Dead):
+                assert entry.attempts == self.config.attempts_max
+                assert entry.reason
+
+    # ---- what may happen
+
+    def append(self) -> None:
+        for _ in range(self.rng.randrange(1, 6)):
+            offset = len(self.log)
+            kind = self.rng.random()
+            if kind < 0.15:
+                self.log.append(None)
+            elif kind < 0.35:
+                self.log.append(Message(offset, self.now + self.rng.randrange(-50, 300)))
+            else:
+                self.log.append(Message(offset))
+
+    def read(self) -> Read:
+        first = max(0, self.machine.state.next - self.rng.choice([0, 0, 0, 2]))
+        first += self.rng.random() < 0.05
+        end = min(len(self.log), first + self.rng.choice([0, 1, 4, 100]))
+        found = [message for message in self.log[first:end] if message is not None]
+        return Read(first=first, end=max(end, first), messages=tuple(found))
+
+    def some_tokens(self) -> tuple[tuple[Token, ...], str]:
+        if not self.tokens:
+            return (Token(1, 1, 1, 1),), "ann"
+        recent = self.tokens[-12:] if self.rng.random() < 0.8 else self.tokens
+        chosen = self.rng.choices(recent, k=self.rng.randrange(1, 5))
+        member = chosen[0][1] if self.rng.random() < 0.9 else self.rng.choice(MEMBERS)
+        tokens = [token for token, _ in chosen]
+        if self.rng.random() < 0.2:
+            field, value = self.rng.choice(
+                [
+                    ("queue_sum", 5),
+                    ("epoch", self.epoch + self.rng.choice([-1, 0, 1])),
+                    ("offset", self.rng.randrange(len(self.log) + 3)),
+                    ("attempt", self.rng.randrange(1, 6)),
+                ]
+            )
+            tokens.append(tokens[0]._replace(**{field: value}))
+        return tuple(tokens), member
+
+    def any_command(self):
+        rng = self.rng
+        kind = rng.choices(
+            ("poll", "ack", "nack", "extend", "expire", "evict", "bury", "trim"),
+            (30, 25, 12, 8, 15, 3, 6, 1),
+        )[0]
+        tokens, member = self.some_tokens()
+        match kind:
+            case "poll":
+                return Poll(
+                    member=rng.choice(MEMBERS),
+                    count_max=rng.choice([1, 2, 10]),
+                    now=self.now,
+                    visibility_ms=rng.choice([1, 50, 1_000]),
+                    read=self.read(),
+                )
+            case "ack":
+                return Ack(member=member, tokens=tokens, now=self.now)
+            case "nack":
+                delay = rng.choice([-1, -1, 0, 100])
+                reason = rng.choice(["", "no luck", "ž" * 200, "\ud800"])
+                return Nack(
+                    member=member, tokens=tokens, now=self.now, delay_ms=delay, reason=reason
+                )
+            case "extend":
+                return Extend(member=member, tokens=tokens, now=self.now, visibility_ms=80)
+            case "expire":
+                return ExpireDue(now=self.now, count_max=rng.choice([1, 1_000]))
+            case "evict":
+                return Evict(member=rng.choice(MEMBERS), now=self.now)
+            case "bury":
+                offsets = {o for o in self.dead_now if rng.random() < 0.7}
+                return Bury(offsets=frozenset(offsets | {rng.randrange(len(self.log) + 1)}))
+            case _:
+                self.log_start = rng.randrange(self.log_start, len(self.log) + 1)
+                return Trim(start=self.log_start)
+
+    def step(self) -> None:
+        self.now += self.rng.choice([0, 0, 1, 20, 60])
+        self.dead_before = self.dead_now
+        chance = self.rng.random()
+        if chance < 0.15:
+            self.append()
+        elif chance < 0.18:
+            self.begin(new_epoch=self.rng.random() < 0.7)
+        elif chance < 0.22 and self.past is not None:
+            self.let_the_past_try()
+        else:
+            self.do(self.any_command())
+
+    def let_the_past_try(self) -> None:
+        """A leader that does not know that it is none decides as ever; nothing of it is stored."""
+        decision = self.past.decide(self.any_command())
+        if decision.record is not None:
+            assert self.ledger.judge(decision.record) is Refusal.FENCED
+            assert not self.machine.apply(decision.record)
+
+    def drain(self) -> None:
+        """Honest workers and a dead-letter topic that works: everything comes to its end."""
+        for _ in range(40 * (len(self.log) + 5)):
+            self.dead_before = self.dead_now
+            state = self.machine.state
+            done = self.acked | self.buried | self.trimmed
+            if all(m is None or o in done for o, m in enumerate(self.log)) and not state.open:
+                return
+            self.now += 100
+            self.do(ExpireDue(now=self.now))
+            self.dead_before = self.dead_now
+            self.do(Bury(offsets=frozenset(self.dead_before)))
+            first = self.machine.state.next
+            found = tuple(message for message in self.log[first:] if message is not None)
+            read = Read(first=first, end=len(self.log), messages=found)
+            polled = self.do(
+                Poll(member="ann", count_max=10, now=self.now, visibility_ms=500, read=read)
+            )
+            if isinstance(polled, Polled):
+                tokens = tuple(lease.token for lease in polled.leases)
+                self.do(Ack(member="ann", tokens=tokens, now=self.now))
+        raise AssertionError("something is never delivered")
+
+
+def run(seed_or_rng, steps: int = 150) -> World:
+    rng = seed_or_rng
+    world = World(rng if isinstance(rng, random.Random) else random.Random(rng))
+    for _ in range(steps):
+        world.step()
+    world.drain()
+    return world
+
+
+@pytest.fixture(autouse=True)
+def _short_cycles(monkeypatch):
+    """So that snapshots come often, and the keys of changes are used again."""
+    monkeypatch.setattr(draft_module, "SNAPSHOT_EVERY", 7)
+    monkeypatch.setattr(records_module, "SLOTS", 7)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_whatever_happens_every_message_comes_to_one_end(seed):
+    run(seed)
+
+
+@settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(st.randoms(use_true_random=False), st.integers(1, 60))
+def test_whatever_is_drawn_every_message_comes_to_one_end(rng, steps):
+    run(rng, steps)
+
+
+def test_the_worlds_see_all_that_can_be_seen():
+    """A simulation in which nothing happens proves nothing."""
+    seen = set()
+    for seed in range(60):
+        world = World(random.Random(seed))
+        do = world.do
+
+        def heard(command, do=do):
+            answer = do(command)
+            if isinstance(answer, Judged):
+                seen.update(answer.refusals)
+            elif isinstance(answer, Polled):
+                seen.add("full" if answer.is_full else "room")
+            elif isinstance(answer, Done) and answer.is_more:
+                seen.add("more")
+            return answer
+
+        world.do = heard
+        for _ in range(150):
+            world.step()
+            seen.update(type(entry) for entry in world.machine.state.open.values())
+        if world.buried:
+            seen.add("buried")
+    assert seen == {
+        Refusal.NONE,
+        Refusal.OTHER_QUEUE,
+        Refusal.OTHER_EPOCH,
+        Refusal.NEVER_DELIVERED,
+        Refusal.SETTLED,
+        Refusal.EXPIRED,
+        Refusal.NOT_HOLDER,
+        "full",
+        "room",
+        "more",
+        "buried",
+        Leased,
+        Waiting,
+        Dead,
+    }
+
+
+# ---- planted mistakes
+
+
+def _judges_without(*ignored):
+    judge = decide_module._judge
+
+    def careless(draft, of_queue, token, member, now):
+        verdict = judge(draft, of_queue, token, member, now)
+        entry = draft.get(token.offset)
+        if verdict in ignored and isinstance(entry, Leased):
+            return entry
+        return verdict
+
+    return careless
+
+
+def _takes_over_without_voiding(monkeypatch):
+    take_over = decide_module._take_over
+
+    def keeps(state, config, queue, command):
+        decision = take_over(state, config, queue, command)
+        if decision.record is None:
+            return decision
+        record = replace_opened(decision.record, state)
+        return replace(decision, record=record)
+
+    def replace_opened(record, state):
+        kept = tuple((o, state.get(o) or entry) for o, entry in record.opened)
+        fields = {name: getattr(record, name) for name in record.__struct_fields__}
+        return type(record)(**{**fields, "opened": kept})
+
+    monkeypatch.setattr(decide_module, "_take_over", keeps)
+
+
+def _never_dies(monkeypatch):
+    monkeypatch.setattr(
+        decide_module, "_sent_back", lambda config, lease, now, last: Waiting(lease.attempts, now)
+    )
+    monkeypatch.setattr(
+        decide_module, "_nacked", lambda config, lease, command: Waiting(lease.attempts, 0)
+    )
+
+
+def _forgets_attempts(monkeypatch):
+    monkeypatch.setattr(
+        decide_module, "_sent_back", lambda config, lease, now, last: Waiting(0, now)
+    )
+
+
+def _delivers_early(monkeypatch):
+    monkeypatch.setattr(decide_module, "_due", lambda state, now: state.waiting_by_time())
+
+
+def _skips_what_was_not_read(monkeypatch):
+    def fresh(state, read):
+        for message in read.messages:
+            if message.offset >= state.next:
+                yield message.offset, message.deliver_at
+
+    monkeypatch.setattr(decide_module, "_fresh", fresh)
+
+
+def _delivers_again_what_was_read_twice(monkeypatch):
+    def fresh(state, read):
+        for message in read.messages:
+            yield message.offset, message.deliver_at
+
+    monkeypatch.setattr(decide_module, "_fresh", fresh)
+
+
+def _any_member_settles(monkeypatch):
+    monkeypatch.setattr(decide_module, "_judge", _judges_without(Refusal.NOT_HOLDER))
+
+
+def _late_acks_count(monkeypatch):
+    monkeypatch.setattr(decide_module, "_judge", _judges_without(Refusal.EXPIRED))
+
+
+def _tokens_of_any_epoch_count(monkeypatch):
+    monkeypatch.setattr(decide_module, "_judge", _judges_without(Refusal.OTHER_EPOCH))
+
+
+def _buries_the_living(monkeypatch):
+    def bury(draft, command):
+        for offset in command.offsets:
+            if draft.get(offset) is not None:
+                draft.settle(offset)
+        return Done(count=len(command.offsets))
+
+    monkeypatch.setattr(decide_module, "_bury", bury)
+
+
+def _snapshots_come_too_late(monkeypatch):
+    monkeypatch.setattr(draft_module, "SNAPSHOT_EVERY", 20)
+
+
+def _any_record_follows(monkeypatch):
+    monkeypatch.setattr(QueueState, "follows", lambda self, record: True)
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        _takes_over_without_voiding,
+        _never_dies,
+        _forgets_attempts,
+        _delivers_early,
+        _skips_what_was_not_read,
+        _delivers_again_what_was_read_twice,
+        _any_member_settles,
+        _late_acks_count,
+        _tokens_of_any_epoch_count,
+        _buries_the_living,
+        _snapshots_come_too_late,
+        _any_record_follows,
+    ],
+    ids=lambda mistake: mistake.__name__.strip("_"),
+)
+def test_a_planted_mistake_is_caught(mistake, monkeypatch):
+    mistake(monkeypatch)
+    for seed in range(40):
+        try:
+            run(seed)
+        except (AssertionError, InvariantError, CorruptionError, KeyError):
+            return
+    pytest.fail("nothing was noticed")
+
+
+def test_a_machine_of_the_past_may_not_take_over_again():
+    world = World(random.Random(1))
+    world.begin(new_epoch=True)
+    late = QueueMachine(QUEUE, world.config, world.epoch - 1)
+    late.load(world.ledger.snapshot(QUEUE))
+    command = TakeOver(epoch=world.epoch - 1, now=0, start=0, end=0)
+    assert late.decide(command).answer == Refused(Refusal.FENCED)
