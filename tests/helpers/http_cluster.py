@@ -139,7 +139,8 @@ class Served:
             raw = response.read()
             names = {name.lower(): value for name, value in response.getheaders()}
             if raw:
-                assert names["content-type"] == "application/json"
+                kinds = ("application/json", "application/problem+json")
+                assert names["content-type"] in kinds[: 1 + (response.status >= 400)]
             return response.status, names, json.loads(raw) if raw else None
         finally:
             connection.close()

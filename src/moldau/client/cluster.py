@@ -139,10 +139,10 @@ def _error_of(answer: http.Answer, host: str, port: int) -> ClientError:
     reply = _decode(answer, ErrorReply, host, port)
     code = ErrorCode.__members__.get(reply.error, ErrorCode.UNKNOWN_SERVER_ERROR)
     if answer.status == _BUSY:
-        return UnavailableError(reply.message, code, hint=reply.hint or "try again in a moment")
+        return UnavailableError(reply.detail, code, hint=reply.hint or "try again in a moment")
     if answer.status == 404:
-        return NotFoundError(reply.message, hint=reply.hint)
-    return RejectedError(reply.message, code, hint=reply.hint)
+        return NotFoundError(reply.detail, hint=reply.hint)
+    return RejectedError(reply.detail, code, hint=reply.hint)
 
 
 def _shown(host: str, port: int) -> str:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 REPLY_BYTES_MAX: Final = 384 * 1024 * 1024
 """The largest image of a cluster's metadata, in base64, fits."""
 
+_JSON_KINDS: Final = ("application/json", "application/problem+json")
 _PIECE_BYTES: Final = 256 * 1024
 
 
@@ -47,7 +48,7 @@ def call(
         connection.request(method, path, body=body, headers=headers)
         response = connection.getresponse()
         kind = (response.getheader("content-type") or "").partition(";")[0].strip().lower()
-        return Answer(response.status, kind == "application/json", _read(response, deadline))
+        return Answer(response.status, kind in _JSON_KINDS, _read(response, deadline))
     except TimeoutError:
         raise AnsweredLate(f"no answer within {seconds_max:g} s") from None
     except socket.gaierror:

@@ -151,9 +151,13 @@ class BrokerChanged(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ErrorReply(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of every answer over HTTP that is an error."""
+    """The body of every answer over HTTP that is an error: problem details as in RFC 9457."""
 
+    type: str = "about:blank"
+    title: str = ""
+    """The words of the status."""
+    status: int = 0
+    detail: str
     error: str
     """The name of a Kafka error code."""
-    message: str
     hint: str = ""

@@ -11,7 +11,6 @@ import logging
 import random
 import uuid
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from typing import Any
 
 from moldau.edge.http.server import HttpListener, listener_for
@@ -37,6 +36,7 @@ from moldau.server.config.schema import Address, ServerConfig
 from moldau.server.coordinators import Coordinators
 from moldau.server.descriptors import connections_allowed, raise_limit
 from moldau.server.entry import Endpoints, Entry, enter_cluster
+from moldau.server.info import BrokerInfo as BrokerInfo
 from moldau.server.ports import Port
 from moldau.server.registration import Registration, SupersededError
 from moldau.server.settings import fixed_settings, topic_defaults
@@ -65,6 +65,7 @@ from moldau.service.steward import Steward
 from moldau.service.topics import TopicService
 from moldau.service.transactional_produce import TransactionalProduce
 from moldau.service.upkeep import Upkeep, UpkeepConfig
+from moldau.service.views import EXTENTS_METHOD, GROUPS_METHOD, ClusterViews
 from moldau.service.vitals import Vitals
 
 log = logging.getLogger(__name__)
@@ -77,21 +78,6 @@ _METADATA_LOG = LogConfig(
     delete_expired=False,
     flush=FlushPolicy.ALWAYS,
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerInfo:
-    """What is told about a broker that has become ready."""
-
-    broker_id: int
-    cluster_id: str
-    kafka_addr: Address
-    raft_addr: Address
-    http_addr: Address
-    data_dir: str
-    broker_count: int
-    partition_count: int
-    offline_partitions: tuple[str, ...]
 
 
 class BrokerServer:
@@ -468,6 +454,15 @@ class BrokerServer:
             producer_ids=producer_ids,
             on_defect=self._on_defect,
         )
+        views = ClusterViews(
+            me=self._broker_id,
+            cluster=self._cluster,
+            partitions=self._partitions,
+            groups=coordinators.groups,
+            caller=transport,
+        )
+        transport.rpc.serve(EXTENTS_METHOD, views.answer_extents)
+        transport.rpc.serve(GROUPS_METHOD, views.answer_groups)
         produce = ProduceService(self._partitions, self._disk, self._clock)
         self._transactional_produce = TransactionalProduce(
             self._loop, self._partitions, produce, coordinators.transactions
@@ -496,6 +491,7 @@ class BrokerServer:
             groups=coordinators.groups,
             transactions=coordinators.transactions,
             producer_ids=producer_ids,
+            views=views,
         )
 
     def _make_listener(self) -> Listener:

@@ -18,6 +18,7 @@ from moldau.service.producer_ids import ProducerIds
 from moldau.service.topics import TopicService
 from moldau.service.transactional_produce import TransactionalProduce
 from moldau.service.transactions import TransactionService
+from moldau.service.views import ClusterViews
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,7 @@ class Broker:
     groups: GroupService
     transactions: TransactionService
     producer_ids: ProducerIds
+    views: ClusterViews
     disk_free_bytes: Callable[[], int]
     disk_total_bytes: Callable[[], int]
 

@@ -6,6 +6,7 @@ import json
 import re
 import time
 from collections.abc import Iterator
+from http import HTTPStatus
 from pathlib import Path
 
 import msgspec
@@ -115,14 +116,14 @@ def test_a_topic_that_does_not_exist_is_not_found(world):
     status, _, body = world.ask("GET", "/api/v1/topology?topic=nope")
     assert status == 404
     assert body["error"] == "UNKNOWN_TOPIC_OR_PARTITION"
-    assert "nope" in body["message"]
+    assert "nope" in body["detail"]
 
 
 def test_a_query_parameter_that_means_nothing_is_refused(world):
     status, _, body = world.ask("GET", "/api/v1/topology?topics=a")
     assert (status, body["error"]) == (400, "INVALID_REQUEST")
-    assert "'topics'" in body["message"]
-    assert "topic" in body["message"]
+    assert "'topics'" in body["detail"]
+    assert "topic" in body["detail"]
 
 
 def test_a_broker_joins_with_what_it_said(world):
@@ -171,7 +172,15 @@ def test_a_refusal_carries_its_code_its_words_and_a_status(world, code, status):
     world.cluster.failure.hint = "the hint"
     got, headers, body = world.ask("POST", "/api/v1/cluster/leave", b'{"broker": 2}')
     assert got == status
-    assert body == {"error": code.name, "message": "the words", "hint": "the hint"}
+    assert headers["content-type"] == "application/problem+json"
+    assert body == {
+        "type": "about:blank",
+        "title": HTTPStatus(status).phrase,
+        "status": status,
+        "detail": "the words",
+        "error": code.name,
+        "hint": "the hint",
+    }
     assert ("retry-after" in headers) == (status == 503)
 
 
@@ -181,7 +190,7 @@ def test_what_the_cluster_does_not_decide_in_time_is_to_be_tried_again(world, mo
     world.cluster.reasons = ["no majority is up"]
     status, headers, body = world.ask("POST", "/api/v1/cluster/leave", b'{"broker": 2}')
     assert (status, body["error"]) == (503, "REQUEST_TIMED_OUT")
-    assert "no majority is up" in body["message"]
+    assert "no majority is up" in body["detail"]
     assert "retry-after" in headers
     # Not taken back: what has reached the metadata's log cannot be.
     assert world.cluster.decided == []
@@ -256,7 +265,7 @@ def test_a_joiner_must_say_who_it_is(world, missing):
     del said[missing]
     status, _, body = world.ask("POST", "/api/v1/cluster/join", json.dumps(said).encode())
     assert (status, body["error"]) == (400, "INVALID_REQUEST")
-    assert missing in body["message"]
+    assert missing in body["detail"]
     assert world.cluster.asked == []
 
 

@@ -1,6 +1,7 @@
 """Owns how requests are read and answers are written: JSON, bounds, and a status for each error."""
 
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Final, TypeVar
 
 import msgspec
@@ -11,6 +12,7 @@ from starlette.responses import Response
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.topology import ErrorReply
 
+PROBLEM_TYPE: Final = "application/problem+json"
 BODY_BYTES_MAX: Final = 1024 * 1024
 
 RETRY_SECONDS: Final = 1
@@ -70,12 +72,18 @@ _encoder: Final = msgspec.json.Encoder()
 T = TypeVar("T")
 
 
-def answer(body: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+def answer(
+    body: object,
+    status: int = 200,
+    headers: Mapping[str, str] | None = None,
+    *,
+    media_type: str = "application/json",
+) -> Response:
     return Response(
         _encoder.encode(body),
         status_code=status,
         headers={**HEADERS, **(headers or {})},
-        media_type="application/json",
+        media_type=media_type,
     )
 
 
@@ -86,7 +94,12 @@ def answer_error(
     hint: str = "",
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    return answer(ErrorReply(error=code.name, message=message, hint=hint), status, headers)
+    # A name in it may be no text in UTF-8, and would end the answer instead of the question.
+    words = message.encode("utf-8", "replace").decode("utf-8")
+    problem = ErrorReply(
+        title=HTTPStatus(status).phrase, status=status, detail=words, error=code.name, hint=hint
+    )
+    return answer(problem, status, headers, media_type=PROBLEM_TYPE)
 
 
 def answer_refusal(error: RefusedError) -> Response:

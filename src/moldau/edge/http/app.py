@@ -1,6 +1,7 @@
 """Owns the HTTP interface as a whole: its areas put together, and what holds for every request."""
 
 import logging
+import re
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -9,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 import moldau
-from moldau.edge.http import cluster, health, metrics, topology
+from moldau.edge.http import cluster, groups, health, metrics, topics, topology
 from moldau.edge.http.answers import (
     answer,
     answer_error,
@@ -23,6 +24,9 @@ from moldau.service.vitals import Vitals
 
 log = logging.getLogger(__name__)
 
+_CONVERTER = re.compile(r":\w+(?=})")
+"""How a part of a path is read: nothing for those who only want to know the path."""
+
 
 def build_app(broker: Broker, vitals: Vitals) -> Starlette:
     """The interface over one broker."""
@@ -30,6 +34,8 @@ def build_app(broker: Broker, vitals: Vitals) -> Starlette:
         *health.routes(broker),
         *metrics.routes(broker, vitals),
         *topology.routes(broker),
+        *topics.routes(broker),
+        *groups.routes(broker),
         *cluster.routes(broker),
     ]
     known = [_describe(route) for route in routes]
@@ -73,7 +79,8 @@ def build_app(broker: Broker, vitals: Vitals) -> Starlette:
 
 def _describe(route: Route) -> str:
     methods = sorted((route.methods or set()) - {"HEAD"})
-    return f"{'|'.join(methods)} {route.path}"
+    path = _CONVERTER.sub("", route.path)
+    return f"{'|'.join(methods)} {path}"
 
 
 async def _on_refusal(request: Request, error: Exception) -> Response:

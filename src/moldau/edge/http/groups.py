@@ -1,0 +1,218 @@
+"""Owns reading of /api/v1/groups: who is in a group, and how far it has come."""
+
+import struct
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from moldau.edge.http.answers import answer, check_query
+from moldau.edge.http.elsewhere import send_to
+from moldau.edge.http.paging import (
+    bad_parameter,
+    page_size,
+    parse_int,
+    read_text,
+    take_page,
+)
+from moldau.edge.http.resources import (
+    GroupList,
+    GroupListed,
+    GroupShown,
+    MemberShown,
+    PositionShown,
+    TopicAssigned,
+)
+from moldau.groups.results import CommittedOffset, DescribedMember
+from moldau.groups.subscription import subscribed_topics
+from moldau.metadata.image import CONSUMER_OFFSETS_TOPIC
+from moldau.model.errors import ErrorCode, RefusedError
+from moldau.model.ids import PartitionIndex, TopicId, TopicPartition
+from moldau.service.broker import Broker
+from moldau.service.views import Extent
+
+MEMBERS_MAX: Final = 1000
+_NO_PLACE: Final = TopicPartition("", PartitionIndex(-1))
+
+
+class _Described(NamedTuple):
+    """A group of either type."""
+
+    type: str
+    state: str
+    protocol: str
+    members: list[MemberShown]
+
+
+def routes(broker: Broker) -> list[Route]:
+    async def groups(request: Request) -> Response:
+        check_query(request, "limit", "after")
+        size, after = page_size(request), read_text(request, "after")
+        found, silent = await broker.views.groups()
+        page, has_more = take_page(
+            (one for one in found if after is None or one[0].group_id > after), size
+        )
+        listed = [
+            GroupListed(
+                group=group.group_id,
+                type=group.group_type,
+                state=group.state,
+                protocol_type=group.protocol_type,
+                coordinator=coordinator,
+            )
+            for group, coordinator in page
+        ]
+        following = listed[-1].group if has_more else None
+        return answer(GroupList(groups=listed, next=following, silent=list(silent)))
+
+    async def group(request: Request) -> Response:
+        check_query(request, "limit", "after")
+        size, after = page_size(request), _read_place(request)
+        name = request.path_params["group"]
+        if broker.image.topic(CONSUMER_OFFSETS_TOPIC) is None:
+            # To look for the coordinator would create the topic, and nobody has a group yet.
+            raise _no_group(name)
+        coordinator = await broker.groups.find_coordinator(name)
+        if coordinator != broker.broker_id:
+            return send_to(broker, coordinator, request)
+        return answer(await _show(broker, name, size, after))
+
+    return [
+        Route("/api/v1/groups", groups, methods=["GET"]),
+        # Names of groups are free, also to contain a slash.
+        Route("/api/v1/groups/{group:path}", group, methods=["GET"]),
+    ]
+
+
+def _no_group(name: str) -> RefusedError:
+    return RefusedError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group '{name}' does not exist")
+
+
+def _read_place(request: Request) -> TopicPartition:
+    text = read_text(request, "after")
+    if text is None:
+        return _NO_PLACE
+    topic, _, partition = text.rpartition("/")
+    index = parse_int(partition)
+    if index is None:
+        raise bad_parameter("after", "must be a topic, a slash and a partition")
+    return TopicPartition(topic, PartitionIndex(index))
+
+
+async def _show(broker: Broker, name: str, size: int, after: TopicPartition) -> GroupShown:
+    described = _describe(broker, name)
+    fetched = await broker.groups.fetch_offsets(name)
+    if fetched.error is not ErrorCode.NONE:
+        raise RefusedError(fetched.error, f"The positions of group '{name}' cannot be read now")
+    ends = await broker.views.extents(fetched.offsets)
+    positions = {
+        place: _position(place, stored, ends.get(place))
+        for place, stored in fetched.offsets.items()
+    }
+    page, has_more = take_page((place for place in sorted(positions) if place > after), size)
+    known = [one.lag for one in positions.values() if one.lag is not None]
+    return GroupShown(
+        group=name,
+        type=described.type,
+        state=described.state,
+        protocol=described.protocol,
+        coordinator=broker.broker_id,
+        member_count=len(described.members),
+        members=described.members[:MEMBERS_MAX],
+        lag=sum(known) if len(known) == len(positions) else None,
+        offsets=[positions[place] for place in page],
+        next=f"{page[-1].topic}/{page[-1].partition}" if has_more else None,
+    )
+
+
+def _position(
+    place: TopicPartition, stored: CommittedOffset, extent: Extent | None
+) -> PositionShown:
+    return PositionShown(
+        topic=place.topic,
+        partition=place.partition,
+        committed=stored.offset,
+        metadata=_text(stored.metadata),
+        end_offset=None if extent is None else extent.end,
+        lag=None if extent is None else max(0, extent.end - stored.offset),
+    )
+
+
+def _describe(broker: Broker, name: str) -> _Described:
+    """Raises RefusedError."""
+    modern = broker.groups.describe_consumers(name)
+    if modern.error is ErrorCode.NONE:
+        members = [
+            MemberShown(
+                member_id=member.member_id,
+                instance_id=member.instance_id,
+                client_id=_text(member.client_id),
+                client_host=member.client_host,
+                topics=sorted(member.topics),
+                assigned=_named(broker, member.assigned),
+            )
+            for member in modern.members
+        ]
+        return _Described("consumer", str(modern.state), modern.assignor, members)
+    classic = broker.groups.describe(name)
+    if classic.error is ErrorCode.GROUP_ID_NOT_FOUND:
+        raise _no_group(name)
+    if classic.error is not ErrorCode.NONE:
+        raise RefusedError(classic.error, f"Group '{name}' cannot be described now")
+    members = [_classic_member(member) for member in classic.members]
+    return _Described("classic", str(classic.state), classic.protocol_name, members)
+
+
+def _classic_member(member: DescribedMember) -> MemberShown:
+    return MemberShown(
+        member_id=member.member_id,
+        instance_id=member.instance_id,
+        client_id=_text(member.client_id),
+        client_host=member.client_host,
+        topics=sorted(subscribed_topics(member.subscription) or ()),
+        assigned=read_assignment(member.assignment),
+    )
+
+
+def _named(broker: Broker, assigned: Mapping[TopicId, frozenset[int]]) -> list[TopicAssigned]:
+    found = []
+    for topic_id, partitions in assigned.items():
+        topic = broker.image.topic_by_id(topic_id)
+        # Deleted a moment ago: it has no name by which it could be told.
+        if topic is not None:
+            found.append(TopicAssigned(topic=topic.name, partitions=sorted(partitions)))
+    return sorted(found, key=lambda one: one.topic)
+
+
+def read_assignment(assignment: bytes) -> list[TopicAssigned]:
+    """What a classic consumer was assigned; nothing if the bytes, which are the clients' own, are
+    no ConsumerProtocolAssignment: int16 version, int32 count, then name and partitions of each."""
+    found = []
+    try:
+        _, count = struct.unpack_from(">hi", assignment)
+        position = 6
+        # Each topic takes six bytes at least, so the loop ends with the data.
+        for _ in range(count):
+            (length,) = struct.unpack_from(">h", assignment, position)
+            position += 2
+            if length < 0 or position + length > len(assignment):
+                return []
+            topic = assignment[position : position + length].decode()
+            position += length
+            (indexes,) = struct.unpack_from(">i", assignment, position)
+            position += 4
+            if indexes < 0 or position + 4 * indexes > len(assignment):
+                return []
+            partitions = struct.unpack_from(f">{indexes}i", assignment, position)
+            position += 4 * indexes
+            found.append(TopicAssigned(topic=topic, partitions=sorted(partitions)))
+    except (struct.error, UnicodeDecodeError):
+        return []
+    return sorted(found, key=lambda one: one.topic)
+
+
+def _text(text: str) -> str:
+    """JSON has no way to say what is no text in UTF-8."""
+    return text.encode("utf-8", "replace").decode("utf-8")

@@ -1,0 +1,64 @@
+"""Owns parameters of a query that are numbers, and pages: how many at once, and from where on."""
+
+from collections.abc import Iterable
+from itertools import islice
+from typing import Final, TypeVar
+
+from starlette.requests import Request
+
+from moldau.model.errors import ErrorCode, RefusedError
+
+PAGE_SIZE: Final = 100
+PAGE_SIZE_MAX: Final = 1000
+_DIGITS_MAX: Final = 19
+
+T = TypeVar("T")
+
+
+def bad_parameter(name: str, why: str) -> RefusedError:
+    return RefusedError(ErrorCode.INVALID_REQUEST, f"The query parameter '{name}' {why}")
+
+
+def read_text(request: Request, name: str) -> str | None:
+    """The one value of a parameter. Raises RefusedError if there are two."""
+    values = request.query_params.getlist(name)
+    if len(values) > 1:
+        raise bad_parameter(name, "may be given once")
+    return values[0] if values else None
+
+
+def read_int(request: Request, name: str, *, least: int, most: int) -> int | None:
+    """The parameter as a number within bounds. Raises RefusedError."""
+    text = read_text(request, name)
+    if text is None:
+        return None
+    value = parse_int(text)
+    if value is None or not least <= value <= most:
+        raise bad_parameter(name, f"must be a number from {least} to {most}")
+    return value
+
+
+def parse_int(text: str) -> int | None:
+    """Plain decimal digits only, and not so many that the reading of them takes long."""
+    digits = text.removeprefix("-")
+    if not digits.isascii() or not digits.isdigit() or len(digits) > _DIGITS_MAX:
+        return None
+    return int(text)
+
+
+def read_flag(request: Request, name: str) -> bool:
+    text = read_text(request, name)
+    if text not in (None, "true", "false"):
+        raise bad_parameter(name, "must be true or false")
+    return text == "true"
+
+
+def page_size(request: Request) -> int:
+    size = read_int(request, "limit", least=1, most=PAGE_SIZE_MAX)
+    return PAGE_SIZE if size is None else size
+
+
+def take_page(items: Iterable[T], size: int) -> tuple[list[T], bool]:
+    """The first so many, and whether there are more."""
+    found = list(islice(items, size + 1))
+    return found[:size], len(found) > size

@@ -1,0 +1,119 @@
+"""Owns the shapes in which topics, brokers and groups are told over HTTP."""
+
+from msgspec import Struct
+
+from moldau.model.topology import TopologyBroker
+
+
+class TopicListed(Struct, frozen=True, kw_only=True):
+    name: str
+    id: str
+    internal: bool
+    partitions: int
+    replication_factor: int
+    leaderless: int
+    under_replicated: int
+
+
+class TopicList(Struct, frozen=True, kw_only=True):
+    topics: list[TopicListed]
+    next: str | None
+    """For `after`, to get the following page; null on the last one."""
+
+
+class Setting(Struct, frozen=True, kw_only=True):
+    name: str
+    value: str | None
+    """null if it is secret."""
+    source: str
+    type: str
+    read_only: bool
+
+
+class PartitionShown(Struct, frozen=True, kw_only=True):
+    partition: int
+    leader: int
+    leader_epoch: int
+    replicas: list[int]
+    in_sync: list[int]
+    adding: list[int]
+    removing: list[int]
+    start_offset: int | None
+    end_offset: int | None
+    """Of the records that are committed; null while no leader tells."""
+    log_bytes: int | None
+
+
+class TopicShown(Struct, frozen=True, kw_only=True):
+    name: str
+    id: str
+    internal: bool
+    partition_count: int
+    replication_factor: int
+    configs: list[Setting]
+    partitions: list[PartitionShown]
+    next: int | None
+
+
+class BrokerList(Struct, frozen=True, kw_only=True):
+    brokers: list[TopologyBroker]
+    next: int | None
+
+
+class BrokerShown(Struct, frozen=True, kw_only=True):
+    broker: TopologyBroker
+    configs: list[Setting]
+
+
+class GroupListed(Struct, frozen=True, kw_only=True):
+    group: str
+    type: str
+    state: str
+    protocol_type: str
+    coordinator: int
+
+
+class GroupList(Struct, frozen=True, kw_only=True):
+    groups: list[GroupListed]
+    next: str | None
+    silent: list[int]
+    """Brokers that did not say which groups they coordinate: theirs are missing."""
+
+
+class TopicAssigned(Struct, frozen=True, kw_only=True):
+    topic: str
+    partitions: list[int]
+
+
+class MemberShown(Struct, frozen=True, kw_only=True):
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    topics: list[str]
+    assigned: list[TopicAssigned]
+
+
+class PositionShown(Struct, frozen=True, kw_only=True):
+    topic: str
+    partition: int
+    committed: int
+    metadata: str
+    end_offset: int | None
+    lag: int | None
+    """null while the leader of the partition does not tell its end."""
+
+
+class GroupShown(Struct, frozen=True, kw_only=True):
+    group: str
+    type: str
+    state: str
+    protocol: str
+    coordinator: int
+    member_count: int
+    members: list[MemberShown]
+    """The first thousand."""
+    lag: int | None
+    """Over all partitions; null if that of one is not known."""
+    offsets: list[PositionShown]
+    next: str | None

@@ -1,0 +1,140 @@
+"""Owns reading of /api/v1/topics and /api/v1/brokers."""
+
+from collections.abc import Iterable
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from moldau.edge.http.answers import answer, check_query
+from moldau.edge.http.elsewhere import find_topic
+from moldau.edge.http.paging import page_size, read_flag, read_int, read_text, take_page
+from moldau.edge.http.resources import (
+    BrokerList,
+    BrokerShown,
+    PartitionShown,
+    Setting,
+    TopicList,
+    TopicListed,
+    TopicShown,
+)
+from moldau.metadata.config_types import INT_MAX
+from moldau.metadata.image import Topic
+from moldau.metadata.leaders import NO_LEADER_ID
+from moldau.metadata.topic_configs import ConfigEntry
+from moldau.model.errors import ErrorCode, RefusedError
+from moldau.model.ids import TopicPartition
+from moldau.service.broker import Broker
+from moldau.service.configs import ResourceKind
+
+
+def routes(broker: Broker) -> list[Route]:
+    async def topics(request: Request) -> Response:
+        check_query(request, "limit", "after", "internal")
+        size, after = page_size(request), read_text(request, "after")
+        with_internal = read_flag(request, "internal")
+        image = broker.image
+        names = (
+            name
+            for name in sorted(image.topics)
+            if (after is None or name > after)
+            and (with_internal or not image.topics[name].internal)
+        )
+        page, has_more = take_page(names, size)
+        listed = [_listed(broker, image.topics[name]) for name in page]
+        return answer(TopicList(topics=listed, next=page[-1] if has_more else None))
+
+    async def topic(request: Request) -> Response:
+        check_query(request, "limit", "after")
+        size, after = page_size(request), read_int(request, "after", least=-1, most=INT_MAX)
+        found = find_topic(broker, request.path_params["topic"])
+        return answer(await show_topic(broker, found, size, -1 if after is None else after))
+
+    async def brokers(request: Request) -> Response:
+        check_query(request, "limit", "after")
+        size, after = page_size(request), read_int(request, "after", least=-1, most=INT_MAX)
+        known = broker.cluster.topology().brokers
+        page, has_more = take_page((one for one in known if after is None or one.id > after), size)
+        return answer(BrokerList(brokers=page, next=page[-1].id if has_more else None))
+
+    async def one_broker(request: Request) -> Response:
+        check_query(request)
+        wanted = request.path_params["broker"]
+        for one in broker.cluster.topology().brokers:
+            if one.id == wanted:
+                entries = broker.configs.describe(ResourceKind.BROKER, str(wanted))
+                return answer(BrokerShown(broker=one, configs=_settings(entries)))
+        raise RefusedError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker {wanted} is unknown")
+
+    return [
+        Route("/api/v1/topics", topics, methods=["GET"]),
+        Route("/api/v1/topics/{topic}", topic, methods=["GET"]),
+        Route("/api/v1/brokers", brokers, methods=["GET"]),
+        Route("/api/v1/brokers/{broker:int}", one_broker, methods=["GET"]),
+    ]
+
+
+def _listed(broker: Broker, topic: Topic) -> TopicListed:
+    leaderless = under_replicated = 0
+    places = broker.cluster.places(topic, topic.partitions)
+    for partition, (leader, in_sync) in zip(topic.partitions, places, strict=True):
+        leaderless += leader.broker == NO_LEADER_ID
+        under_replicated += not {*in_sync, *partition.adding}.issuperset(partition.replicas)
+    return TopicListed(
+        name=topic.name,
+        id=topic.topic_id.hex(),
+        internal=topic.internal,
+        partitions=len(topic.partitions),
+        replication_factor=topic.replication_factor,
+        leaderless=leaderless,
+        under_replicated=under_replicated,
+    )
+
+
+async def show_topic(broker: Broker, topic: Topic, size: int, after: int) -> TopicShown:
+    """The topic with a page of its partitions."""
+    page, has_more = take_page(topic.partitions[after + 1 :], size)
+    extents = await broker.views.extents(
+        TopicPartition(topic.name, partition.index) for partition in page
+    )
+    shown = []
+    places = broker.cluster.places(topic, page)
+    for partition, (leader, in_sync) in zip(page, places, strict=True):
+        extent = extents.get(TopicPartition(topic.name, partition.index))
+        shown.append(
+            PartitionShown(
+                partition=partition.index,
+                leader=leader.broker,
+                leader_epoch=leader.epoch,
+                replicas=list(partition.replicas),
+                in_sync=list(in_sync),
+                adding=list(partition.adding),
+                removing=list(partition.removing),
+                start_offset=None if extent is None else extent.start,
+                end_offset=None if extent is None else extent.end,
+                log_bytes=None if extent is None else extent.size_bytes,
+            )
+        )
+    return TopicShown(
+        name=topic.name,
+        id=topic.topic_id.hex(),
+        internal=topic.internal,
+        partition_count=len(topic.partitions),
+        replication_factor=topic.replication_factor,
+        configs=_settings(broker.configs.describe_topic(topic)),
+        partitions=shown,
+        next=page[-1].index if has_more else None,
+    )
+
+
+def _settings(entries: Iterable[ConfigEntry]) -> list[Setting]:
+    return [
+        Setting(
+            name=entry.name,
+            value=None if entry.sensitive else entry.value,
+            source=entry.source.name.lower(),
+            type=entry.type.name.lower(),
+            read_only=entry.read_only,
+        )
+        for entry in entries
+    ]

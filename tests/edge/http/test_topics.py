@@ -1,0 +1,135 @@
+"""Topics and brokers as a real broker shows them over HTTP."""
+
+import confluent_kafka
+import pytest
+
+from http_client import ask
+from moldau.client.kafka.client import KafkaClient
+
+
+def test_topics_come_in_pages_that_lead_to_each_other(moldau_session_broker):
+    broker = moldau_session_broker
+    names = [f"http-page-{number}" for number in range(5)]
+    with KafkaClient(broker.bootstrap) as client:
+        for name in names:
+            client.create_topic(name, partitions=2)
+    seen = []
+    after = "http-page-"
+    for _ in range(3):
+        reply = ask(broker.http_address, "GET", f"/api/v1/topics?limit=2&after={after}")
+        assert reply.status == 200
+        seen += [topic["name"] for topic in reply.body["topics"]]
+        assert len(reply.body["topics"]) == 2
+        assert reply.body["next"] == seen[-1] or reply.body["next"] is None
+        after = reply.body["next"]
+        if len(seen) > 4 or after is None:
+            break
+    assert seen[:5] == names
+    (one,) = ask(broker.http_address, "GET", "/api/v1/topics?limit=1&after=http-page-0").body[
+        "topics"
+    ]
+    assert one.pop("id")
+    assert one == {
+        "name": "http-page-1",
+        "internal": False,
+        "partitions": 2,
+        "replication_factor": 1,
+        "leaderless": 0,
+        "under_replicated": 0,
+    }
+
+
+def test_the_last_page_leads_nowhere(moldau_session_broker, moldau_topic):
+    everything = ask(moldau_session_broker.http_address, "GET", "/api/v1/topics?limit=1000").body
+    assert everything["next"] is None
+    names = [topic["name"] for topic in everything["topics"]]
+    assert moldau_topic in names
+    assert names == sorted(names)
+    rest = ask(moldau_session_broker.http_address, "GET", f"/api/v1/topics?after={names[-1]}")
+    assert rest.body == {"topics": [], "next": None}
+
+
+def test_internal_topics_are_shown_on_request(moldau_broker):
+    with KafkaClient(moldau_broker.bootstrap) as client:
+        client.create_topic("mine", partitions=1)
+    # The first who looks for a coordinator creates it.
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": moldau_broker.bootstrap, "group.id": "g"}
+    )
+    consumer.commit(offsets=[confluent_kafka.TopicPartition("mine", 0, 0)], asynchronous=False)
+    consumer.close()
+    address = moldau_broker.http_address
+    shown = ask(address, "GET", "/api/v1/topics").body["topics"]
+    assert [topic["name"] for topic in shown] == ["mine"]
+    shown = ask(address, "GET", "/api/v1/topics?internal=true").body["topics"]
+    assert [topic["name"] for topic in shown] == ["__consumer_offsets", "mine"]
+
+
+def test_a_topic_shows_its_settings_and_how_far_its_partitions_reach(moldau_session_broker):
+    broker = moldau_session_broker
+    with KafkaClient(broker.bootstrap) as client:
+        client.create_topic("http-one", partitions=3, configs={"retention.ms": "60000"})
+    reply = ask(broker.http_address, "GET", "/api/v1/topics/http-one?limit=2")
+    assert reply.status == 200
+    settings = {setting["name"]: setting for setting in reply.body["configs"]}
+    assert settings["retention.ms"] == {
+        "name": "retention.ms",
+        "value": "60000",
+        "source": "dynamic_topic_config",
+        "type": "long",
+        "read_only": False,
+    }
+    assert settings["cleanup.policy"]["source"] == "default_config"
+    assert (reply.body["partition_count"], reply.body["next"]) == (3, 1)
+    first = reply.body["partitions"][0]
+    assert first.pop("leader_epoch") >= 0
+    assert first.pop("log_bytes") >= 0
+    assert first == {
+        "partition": 0,
+        "leader": 1,
+        "replicas": [1],
+        "in_sync": [1],
+        "adding": [],
+        "removing": [],
+        "start_offset": 0,
+        "end_offset": 0,
+    }
+    rest = ask(broker.http_address, "GET", "/api/v1/topics/http-one?after=1").body
+    assert [one["partition"] for one in rest["partitions"]] == [2]
+    assert rest["next"] is None
+
+
+def test_brokers_are_listed_and_shown_with_their_settings(moldau_session_broker):
+    address = moldau_session_broker.http_address
+    (one,) = ask(address, "GET", "/api/v1/brokers").body["brokers"]
+    assert (one["id"], one["alive"], one["is_me"]) == (1, True, True)
+    shown = ask(address, "GET", "/api/v1/brokers/1").body
+    assert shown["broker"]["kafka"] == one["kafka"]
+    assert "log.retention.ms" in {setting["name"] for setting in shown["configs"]}
+    assert ask(address, "GET", "/api/v1/brokers?after=1").body == {"brokers": [], "next": None}
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "error"),
+    [
+        ("/api/v1/topics/no-such", 404, "UNKNOWN_TOPIC_OR_PARTITION"),
+        ("/api/v1/topics/%ff%00", 404, "UNKNOWN_TOPIC_OR_PARTITION"),
+        ("/api/v1/topics?limit=0", 400, "INVALID_REQUEST"),
+        ("/api/v1/topics?limit=1001", 400, "INVALID_REQUEST"),
+        ("/api/v1/topics?limit=ten", 400, "INVALID_REQUEST"),
+        ("/api/v1/topics?limit=%C2%B2", 400, "INVALID_REQUEST"),
+        ("/api/v1/topics?limit=" + "9" * 5000, 400, "INVALID_REQUEST"),
+        ("/api/v1/topics?limit=1&limit=2", 400, "INVALID_REQUEST"),
+        ("/api/v1/topics?internal=perhaps", 400, "INVALID_REQUEST"),
+        ("/api/v1/topics?page=2", 400, "INVALID_REQUEST"),
+        ("/api/v1/topics/x?after=-2", 400, "INVALID_REQUEST"),
+        ("/api/v1/brokers/9", 404, "BROKER_ID_NOT_REGISTERED"),
+        ("/api/v1/brokers/one", 404, "RESOURCE_NOT_FOUND"),
+        ("/api/v1/brokers/" + "9" * 400, 404, "BROKER_ID_NOT_REGISTERED"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_what_does_not_fit_is_refused_with_its_reason(moldau_session_broker, path, status, error):
+    reply = ask(moldau_session_broker.http_address, "GET", path)
+    assert (reply.status, reply.body["error"]) == (status, error)
+    assert reply.body["detail"]
