@@ -9,8 +9,7 @@ offset as the distance from the one before.
 
 import struct
 from collections.abc import Iterator
-from itertools import chain
-from typing import Final
+from typing import Final, NamedTuple
 
 from moldau.groups.format import Reader, string_bytes
 from moldau.groups.queue.config import ATTEMPTS_LIMIT
@@ -27,7 +26,9 @@ _VALUE_VERSION: Final = 0
 _IS_SNAPSHOT: Final = 1
 _HEAD: Final = struct.Struct(">hBiqqq")
 _INT64_MAX: Final = 2**63 - 1
-_VARINT_BYTES_MAX: Final = 9
+_VARINT_BITS_MAX: Final = 63
+_SETTLED_MAX: Final = 1_000_000
+"""Far above what can be open at once: a run of a damaged record must not fill the memory."""
 _LEASED, _WAITING, _DEAD = range(3)
 
 
@@ -61,8 +62,17 @@ def tombstones(queue: QueueId) -> list[tuple[bytes, None]]:
     return [(key, None) for key in keys]
 
 
-def decode(key: bytes, value: bytes | None) -> QueueRecord | QueueId | None:
-    """The record; the queue alone for a tombstone; None for a key of a kind unknown here.
+class RecordHead(NamedTuple):
+    """What is to be known of a record to keep it, without looking into it."""
+
+    queue: QueueId
+    sequence: int
+    epoch: Epoch
+    is_snapshot: bool
+
+
+def decode_head(key: bytes, value: bytes | None) -> RecordHead | QueueId | None:
+    """The head; the queue alone for a tombstone; None for a key of a kind unknown here.
 
     Raises CorruptionError.
     """
@@ -75,12 +85,28 @@ def decode(key: bytes, value: bytes | None) -> QueueRecord | QueueId | None:
     queue = QueueId(group, TopicId(topic_id), PartitionIndex(partition))
     if value is None:
         return queue
-    record = _decode_value(queue, value)
-    if record.is_snapshot != (kind == _SNAPSHOT_KEY):
+    if len(value) < _HEAD.size:
+        raise CorruptionError("queue record ends early")
+    version, flags, epoch, sequence, _, _ = _HEAD.unpack_from(value)
+    if version != _VALUE_VERSION:
+        raise CorruptionError(
+            f"queue record has version {version}, this version reads {_VALUE_VERSION}"
+        )
+    if epoch < 0 or sequence < 1:
+        raise CorruptionError("queue record has a negative number where none can be")
+    is_snapshot = bool(flags & _IS_SNAPSHOT)
+    if is_snapshot != (kind == _SNAPSHOT_KEY):
         raise CorruptionError("queue record is filed as what it is not")
-    if not record.is_snapshot and slot != _slot(record.sequence):
-        raise CorruptionError(f"queue record {record.sequence} is filed in another's place")
-    return record
+    if not is_snapshot and slot != _slot(sequence):
+        raise CorruptionError(f"queue record {sequence} is filed in another's place")
+    return RecordHead(queue, sequence, Epoch(epoch), is_snapshot)
+
+
+def decode(key: bytes, value: bytes | None) -> QueueRecord | QueueId | None:
+    """The record; else as `decode_head`. Raises CorruptionError."""
+    head = decode_head(key, value)
+    # A value of None has no head; the type checker cannot know.
+    return _decode_value(head, value or b"") if isinstance(head, RecordHead) else head
 
 
 def _slot(sequence: int) -> bytes:
@@ -168,67 +194,87 @@ def _add_varint(data: bytearray, value: int) -> None:
 # ---- reading
 
 
-def _decode_value(queue: QueueId, value: bytes) -> QueueRecord:
-    reader = _ValueReader(value)
-    version, flags, epoch, sequence, next_offset, base = reader.head()
-    if version != _VALUE_VERSION:
-        raise CorruptionError(
-            f"queue record has version {version}, this version reads {_VALUE_VERSION}"
-        )
-    if epoch < 0 or sequence < 1 or next_offset < 0:
+def _decode_value(head: RecordHead, value: bytes) -> QueueRecord:
+    _, _, _, _, next_offset, base = _HEAD.unpack_from(value)
+    if next_offset < 0:
         raise CorruptionError("queue record has a negative number where none can be")
-    texts = [reader.text() for _ in range(reader.count())]
-    settled = tuple(chain.from_iterable(_read_runs(reader, next_offset)))
-    opened: list[tuple[Offset, Open]] = []
-    offset = -1
-    for _ in range(reader.count()):
-        offset += reader.varint() + 1
-        if offset >= next_offset:
-            raise CorruptionError("queue record opens an offset that it has not come to")
-        opened.append((Offset(offset), _read_open(reader, base, texts)))
-    reader.finish()
-    is_snapshot = bool(flags & _IS_SNAPSHOT)
-    if is_snapshot and settled:
+    texts, position = _read_texts(value, _HEAD.size)
+    numbers = iter(_varints(value[position:]))
+    try:
+        settled = _read_settled(numbers, next_offset)
+        opened = _read_opened(numbers, next_offset, base, texts)
+    except StopIteration:
+        raise CorruptionError("queue record ends early") from None
+    if next(numbers, None) is not None:
+        raise CorruptionError("queue record has bytes after its end")
+    if head.is_snapshot and settled:
         raise CorruptionError("queue record is a snapshot that settles something")
     return QueueRecord(
-        queue=queue,
-        sequence=sequence,
-        epoch=Epoch(epoch),
+        queue=head.queue,
+        sequence=head.sequence,
+        epoch=head.epoch,
         next=Offset(next_offset),
         settled=settled,
-        opened=tuple(opened),
-        is_snapshot=is_snapshot,
+        opened=opened,
+        is_snapshot=head.is_snapshot,
     )
 
 
-_SETTLED_MAX: Final = 1_000_000
-"""Far above what can be open at once: a run of a damaged record must not fill the memory."""
+def _read_texts(data: bytes, position: int) -> tuple[list[str], int]:
+    count, position = _varint(data, position)
+    # Each takes a byte at least, so this bounds the loop by the data.
+    if count > len(data) - position:
+        raise CorruptionError(f"queue record claims {count} texts")
+    texts = []
+    for _ in range(count):
+        length, position = _varint(data, position)
+        end = position + length
+        if end > len(data):
+            raise CorruptionError("queue record ends early")
+        try:
+            texts.append(data[position:end].decode())
+        except UnicodeDecodeError as error:
+            raise CorruptionError(f"queue record holds text that is not UTF-8: {error}") from error
+        position = end
+    return texts, position
 
 
-def _read_runs(reader: "_ValueReader", end_max: int) -> Iterator[Iterator[Offset]]:
-    end = total = 0
-    for _ in range(reader.count()):
-        first = end + reader.varint()
-        length = reader.varint()
-        end = first + length
-        total += length
-        if total > _SETTLED_MAX or end > end_max:
+def _read_settled(numbers: Iterator[int], end_max: int) -> tuple[Offset, ...]:
+    settled: list[Offset] = []
+    end = 0
+    for _ in range(next(numbers)):
+        first = end + next(numbers)
+        end = first + next(numbers)
+        if len(settled) + end - first > _SETTLED_MAX or end > end_max:
             raise CorruptionError("queue record settles more than can have been open")
-        yield map(Offset, range(first, end))
+        settled += map(Offset, range(first, end))
+    return tuple(settled)
 
 
-def _read_open(reader: "_ValueReader", base: int, texts: list[str]) -> Open:
-    attempts, kind = divmod(reader.varint(), 4)
-    if attempts > ATTEMPTS_LIMIT:
-        raise CorruptionError(f"queue record counts {attempts} deliveries")
-    if kind == _LEASED:
-        deadline = _time(base + reader.varint())
-        return Leased(attempts, _text_of(texts, reader.varint()), deadline)
-    if kind == _WAITING:
-        return Waiting(attempts, _time(base + reader.varint()))
-    if kind == _DEAD:
-        return Dead(attempts, _text_of(texts, reader.varint()))
-    raise CorruptionError(f"queue record holds an offset of the unknown kind {kind}")
+def _read_opened(
+    numbers: Iterator[int], end_max: int, base: int, texts: list[str]
+) -> tuple[tuple[Offset, Open], ...]:
+    opened: list[tuple[Offset, Open]] = []
+    offset = -1
+    for _ in range(next(numbers)):
+        offset += next(numbers) + 1
+        if offset >= end_max:
+            raise CorruptionError("queue record opens an offset that it has not come to")
+        attempts, kind = divmod(next(numbers), 4)
+        if attempts > ATTEMPTS_LIMIT:
+            raise CorruptionError(f"queue record counts {attempts} deliveries")
+        entry: Open
+        if kind == _LEASED:
+            deadline = _time(base + next(numbers))
+            entry = Leased(attempts, _text_of(texts, next(numbers)), deadline)
+        elif kind == _WAITING:
+            entry = Waiting(attempts, _time(base + next(numbers)))
+        elif kind == _DEAD:
+            entry = Dead(attempts, _text_of(texts, next(numbers)))
+        else:
+            raise CorruptionError(f"queue record holds an offset of the unknown kind {kind}")
+        opened.append((Offset(offset), entry))
+    return tuple(opened)
 
 
 def _time(time_ms: int) -> TimestampMs:
@@ -243,49 +289,35 @@ def _text_of(texts: list[str], index: int) -> str:
     return texts[index]
 
 
-class _ValueReader:
-    """Every length is checked against what is left."""
-
-    __slots__ = ("_data", "_position")
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._position = 0
-
-    def head(self) -> tuple[int, int, int, int, int, int]:
-        version, flags, epoch, sequence, next_offset, base = _HEAD.unpack(self._take(_HEAD.size))
-        return version, flags, epoch, sequence, next_offset, base
-
-    def varint(self) -> int:
-        value = 0
-        for shift in range(0, 7 * _VARINT_BYTES_MAX, 7):
-            byte = self._take(1)[0]
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-        raise CorruptionError("queue record holds a number that does not end")
-
-    def count(self) -> int:
-        count = self.varint()
-        # Each takes a byte at least, so this bounds the loop by the data.
-        if count > len(self._data) - self._position:
-            raise CorruptionError(f"queue record claims {count} elements")
-        return count
-
-    def text(self) -> str:
-        try:
-            return self._take(self.varint()).decode()
-        except UnicodeDecodeError as error:
-            raise CorruptionError(f"queue record holds text that is not UTF-8: {error}") from error
-
-    def finish(self) -> None:
-        if self._position != len(self._data):
-            raise CorruptionError("queue record has bytes after its end")
-
-    def _take(self, length: int) -> bytes:
-        end = self._position + length
-        if end > len(self._data):
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    """A number, and where the next byte is."""
+    value = 0
+    for shift in range(0, _VARINT_BITS_MAX, 7):
+        if position >= len(data):
             raise CorruptionError("queue record ends early")
-        taken = self._data[self._position : end]
-        self._position = end
-        return taken
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+    raise CorruptionError("queue record holds a number that does not end")
+
+
+def _varints(data: bytes) -> list[int]:
+    """All of them at once: most are a single byte, and there are hundreds."""
+    numbers: list[int] = []
+    value = shift = 0
+    for byte in data:
+        if byte >= 0x80:
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if shift >= _VARINT_BITS_MAX:
+                raise CorruptionError("queue record holds a number that does not end")
+        elif shift:
+            numbers.append(value | byte << shift)
+            value = shift = 0
+        else:
+            numbers.append(byte)
+    if shift:
+        raise CorruptionError("queue record ends early")
+    return numbers
