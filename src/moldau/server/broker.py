@@ -35,6 +35,7 @@ from moldau.replica.transport import Transport
 from moldau.server.config.schema import Address, ServerConfig
 from moldau.server.coordinators import Coordinators
 from moldau.server.descriptors import connections_allowed, raise_limit
+from moldau.server.doors import open_appends, open_views
 from moldau.server.entry import Endpoints, Entry, enter_cluster
 from moldau.server.info import BrokerInfo as BrokerInfo
 from moldau.server.ports import Port
@@ -65,7 +66,6 @@ from moldau.service.steward import Steward
 from moldau.service.topics import TopicService
 from moldau.service.transactional_produce import TransactionalProduce
 from moldau.service.upkeep import Upkeep, UpkeepConfig
-from moldau.service.views import EXTENTS_METHOD, GROUPS_METHOD, ClusterViews
 from moldau.service.vitals import Vitals
 
 log = logging.getLogger(__name__)
@@ -454,15 +454,6 @@ class BrokerServer:
             producer_ids=producer_ids,
             on_defect=self._on_defect,
         )
-        views = ClusterViews(
-            me=self._broker_id,
-            cluster=self._cluster,
-            partitions=self._partitions,
-            groups=coordinators.groups,
-            caller=transport,
-        )
-        transport.rpc.serve(EXTENTS_METHOD, views.answer_extents)
-        transport.rpc.serve(GROUPS_METHOD, views.answer_groups)
         produce = ProduceService(self._partitions, self._disk, self._clock)
         self._transactional_produce = TransactionalProduce(
             self._loop, self._partitions, produce, coordinators.transactions
@@ -491,7 +482,10 @@ class BrokerServer:
             groups=coordinators.groups,
             transactions=coordinators.transactions,
             producer_ids=producer_ids,
-            views=views,
+            views=open_views(
+                self._broker_id, self._cluster, self._partitions, coordinators.groups, transport
+            ),
+            appends=open_appends(self._broker_id, self._cluster, produce, transport),
         )
 
     def _make_listener(self) -> Listener:

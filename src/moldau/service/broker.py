@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from moldau.metadata.image import Image
 from moldau.model.clock import Clock
 from moldau.model.ids import BrokerId
+from moldau.service.appending import AppendService
 from moldau.service.cluster import ClusterService
 from moldau.service.configs import ConfigService
 from moldau.service.fetch import FetchService
@@ -42,6 +43,7 @@ class Broker:
     transactions: TransactionService
     producer_ids: ProducerIds
     views: ClusterViews
+    appends: AppendService
     disk_free_bytes: Callable[[], int]
     disk_total_bytes: Callable[[], int]
 

@@ -94,12 +94,16 @@ def answer_error(
     hint: str = "",
     headers: Mapping[str, str] | None = None,
 ) -> Response:
+    details = problem(status, code, message, hint)
+    return answer(details, status, headers, media_type=PROBLEM_TYPE)
+
+
+def problem(status: int, code: ErrorCode, message: str, hint: str = "") -> ErrorReply:
     # A name in it may be no text in UTF-8, and would end the answer instead of the question.
     words = message.encode("utf-8", "replace").decode("utf-8")
-    problem = ErrorReply(
+    return ErrorReply(
         title=HTTPStatus(status).phrase, status=status, detail=words, error=code.name, hint=hint
     )
-    return answer(problem, status, headers, media_type=PROBLEM_TYPE)
 
 
 def answer_refusal(error: RefusedError) -> Response:
@@ -124,22 +128,26 @@ def status_of(code: ErrorCode) -> int:
     return 500 if code is ErrorCode.UNKNOWN_SERVER_ERROR else 400
 
 
-async def read_body(request: Request, decoder: msgspec.json.Decoder[T]) -> T:
+async def read_body(
+    request: Request, decoder: msgspec.json.Decoder[T], *, bytes_max: int | None = None
+) -> T:
     """The body as what the decoder makes of it. Raises HTTPException or RefusedError."""
     _check_media_type(request)
+    if bytes_max is None:
+        bytes_max = BODY_BYTES_MAX
     body = bytearray()
-    if _announced_bytes(request) > BODY_BYTES_MAX:
-        raise _too_large()
+    if _announced_bytes(request) > bytes_max:
+        raise _too_large(bytes_max)
     async for piece in request.stream():
         body += piece
-        if len(body) > BODY_BYTES_MAX:
-            raise _too_large()
+        if len(body) > bytes_max:
+            raise _too_large(bytes_max)
     try:
         return decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RefusedError(
             ErrorCode.INVALID_REQUEST, f"The body is not as expected: {error}"
-        ) from (None)
+        ) from None
 
 
 def _check_media_type(request: Request) -> None:
@@ -157,10 +165,10 @@ def _announced_bytes(request: Request) -> int:
     return int(request.headers.get("content-length", "0"))
 
 
-def _too_large() -> HTTPException:
+def _too_large(bytes_max: int) -> HTTPException:
     # The server throws the rest away as it comes, for as long as a request may take to arrive:
     # closing at once would reset the connection, and the client never read why.
-    return HTTPException(413, f"The body may have {BODY_BYTES_MAX} bytes")
+    return HTTPException(413, f"The body may have {bytes_max} bytes")
 
 
 def check_query(request: Request, *known: str) -> None:

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 import moldau
-from moldau.edge.http import cluster, groups, health, metrics, topics, topology
+from moldau.edge.http import cluster, groups, health, metrics, records, topics, topology
 from moldau.edge.http.answers import (
     answer,
     answer_error,
@@ -35,10 +35,11 @@ def build_app(broker: Broker, vitals: Vitals) -> Starlette:
         *metrics.routes(broker, vitals),
         *topology.routes(broker),
         *topics.routes(broker),
+        *records.routes(broker),
         *groups.routes(broker),
         *cluster.routes(broker),
     ]
-    known = [_describe(route) for route in routes]
+    known = [link for route in routes for link in _describe(route)]
 
     async def root(request: Request) -> Response:
         check_query(request)
@@ -77,10 +78,10 @@ def build_app(broker: Broker, vitals: Vitals) -> Starlette:
     return app
 
 
-def _describe(route: Route) -> str:
+def _describe(route: Route) -> list[str]:
     methods = sorted((route.methods or set()) - {"HEAD"})
     path = _CONVERTER.sub("", route.path)
-    return f"{'|'.join(methods)} {path}"
+    return [f"{method} {path}" for method in methods]
 
 
 async def _on_refusal(request: Request, error: Exception) -> Response:

@@ -55,6 +55,11 @@ class TopicShown(Struct, frozen=True, kw_only=True):
     next: int | None
 
 
+class TopicDeleted(Struct, frozen=True, kw_only=True):
+    name: str
+    id: str
+
+
 class BrokerList(Struct, frozen=True, kw_only=True):
     brokers: list[TopologyBroker]
     next: int | None

@@ -1,19 +1,25 @@
-"""Owns reading of /api/v1/topics and /api/v1/brokers."""
+"""Owns /api/v1/topics and /api/v1/brokers: what there is, and topics that come and go."""
 
 from collections.abc import Iterable
+from typing import Annotated, Final
 
+import msgspec
+from msgspec import Meta, Struct
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from moldau.edge.http.answers import answer, check_query
+from moldau.edge.http.answers import answer, check_query, read_body
+from moldau.edge.http.cluster import Decisions
 from moldau.edge.http.elsewhere import find_topic
-from moldau.edge.http.paging import page_size, read_flag, read_int, read_text, take_page
+from moldau.edge.http.methods import by_method
+from moldau.edge.http.paging import PAGE_SIZE, page_size, read_flag, read_int, read_text, take_page
 from moldau.edge.http.resources import (
     BrokerList,
     BrokerShown,
     PartitionShown,
     Setting,
+    TopicDeleted,
     TopicList,
     TopicListed,
     TopicShown,
@@ -28,7 +34,46 @@ from moldau.service.broker import Broker
 from moldau.service.configs import ResourceKind
 
 
+class TopicWanted(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body that creates a topic; -1 takes the broker's default."""
+
+    name: str
+    partitions: Annotated[int, Meta(ge=-1, le=INT_MAX)] = -1
+    replication_factor: Annotated[int, Meta(ge=-1, le=INT_MAX)] = -1
+    configs: dict[str, str] = {}
+    validate_only: bool = False
+
+
+_topic_wanted: Final = msgspec.json.Decoder(TopicWanted)
+
+
 def routes(broker: Broker) -> list[Route]:
+    decisions = Decisions(broker)
+
+    async def create(request: Request) -> Response:
+        check_query(request)
+        wanted = await read_body(request, _topic_wanted)
+        made = await decisions.result(
+            broker.topics.create(
+                wanted.name,
+                partitions=wanted.partitions,
+                replication_factor=wanted.replication_factor,
+                configs=wanted.configs,
+                validate_only=wanted.validate_only,
+            )
+        )
+        shown = await show_topic(broker, made, PAGE_SIZE, -1)
+        if wanted.validate_only:
+            return answer(shown)
+        return answer(shown, 201, {"location": f"/api/v1/topics/{made.name}"})
+
+    async def delete(request: Request) -> Response:
+        check_query(request)
+        found = find_topic(broker, request.path_params["topic"])
+        # By its id: another one of the same name is not meant.
+        await decisions.result(broker.topics.delete(topic_id=found.topic_id))
+        return answer(TopicDeleted(name=found.name, id=found.topic_id.hex()))
+
     async def topics(request: Request) -> Response:
         check_query(request, "limit", "after", "internal")
         size, after = page_size(request), read_text(request, "after")
@@ -67,8 +112,8 @@ def routes(broker: Broker) -> list[Route]:
         raise RefusedError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker {wanted} is unknown")
 
     return [
-        Route("/api/v1/topics", topics, methods=["GET"]),
-        Route("/api/v1/topics/{topic}", topic, methods=["GET"]),
+        by_method("/api/v1/topics", GET=topics, POST=create),
+        by_method("/api/v1/topics/{topic}", GET=topic, DELETE=delete),
         Route("/api/v1/brokers", brokers, methods=["GET"]),
         Route("/api/v1/brokers/{broker:int}", one_broker, methods=["GET"]),
     ]

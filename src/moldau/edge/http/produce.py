@@ -1,0 +1,239 @@
+"""Owns POST /api/v1/topics/{topic}/records: records as JSON become batches for the leaders."""
+
+import asyncio
+import base64
+import binascii
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta, Raw, Struct
+from starlette.requests import Request
+from starlette.responses import Response
+
+from moldau.edge.http.answers import (
+    PROBLEM_TYPE,
+    answer,
+    check_query,
+    problem,
+    read_body,
+    status_of,
+)
+from moldau.edge.http.elsewhere import find_topic
+from moldau.metadata.config_types import INT_MAX, LONG_MAX
+from moldau.metadata.image import Topic
+from moldau.model.errors import ErrorCode, RefusedError
+from moldau.model.ids import Offset, TimestampMs
+from moldau.model.topology import ErrorReply
+from moldau.records.murmur2 import partition_of
+from moldau.records.record import Headers, Record, build_batch
+from moldau.service.appending import Appended
+from moldau.service.broker import Broker
+from moldau.service.produce import ACKS_ALL, ACKS_LEADER
+
+BODY_BYTES_MAX: Final = 4 * 1024 * 1024
+RECORDS_MAX: Final = 2000
+TIMEOUT_MS_MAX: Final = 30_000
+
+_RECORD_BYTES_EXTRA: Final = 40
+_HEADER_BYTES_EXTRA: Final = 10
+_BATCH_BYTES_EXTRA: Final = 61
+_NOTHING: Final = Raw(b"null")
+
+Encoding = Literal["text", "json", "base64"]
+
+
+class RecordSent(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    key: Raw = _NOTHING
+    value: Raw = _NOTHING
+    headers: tuple[tuple[str, str | None], ...] = ()
+    partition: Annotated[int, Meta(ge=0, le=INT_MAX)] | None = None
+    timestamp: Annotated[int, Meta(ge=0, le=LONG_MAX)] | None = None
+
+
+class RecordsSent(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    records: Annotated[list[RecordSent], Meta(min_length=1, max_length=RECORDS_MAX)]
+    key_encoding: Encoding = "text"
+    value_encoding: Encoding = "text"
+    header_encoding: Literal["text", "base64"] = "text"
+    acks: Literal["all", "leader"] = "all"
+    timeout_ms: Annotated[int, Meta(ge=1, le=TIMEOUT_MS_MAX)] = 10_000
+
+
+class RecordStored(Struct, frozen=True, kw_only=True):
+    partition: int
+    offset: int | None
+    """null: it was not stored, or it is not known whether it was."""
+    error: str | None = None
+
+
+class RecordsStored(Struct, frozen=True, kw_only=True):
+    records: list[RecordStored]
+
+
+class StoreProblem(ErrorReply, frozen=True, kw_only=True):
+    """Some were not stored: which, is told one by one."""
+
+    records: list[RecordStored]
+
+
+_decoder: Final = msgspec.json.Decoder(RecordsSent)
+_decode_text: Final = msgspec.json.Decoder(str | None).decode
+
+
+class RecordDoor:
+    """Takes records for any partition, whoever leads it."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._turn = 0
+
+    async def store(self, request: Request) -> Response:
+        check_query(request)
+        sent = await read_body(request, _decoder, bytes_max=BODY_BYTES_MAX)
+        topic = find_topic(self._broker, request.path_params["topic"])
+        records = _read_records(sent, self._broker.clock.wall_ms())
+        places = self._places(topic, sent.records, records)
+        by_partition: dict[int, list[Record]] = {}
+        for record, partition in zip(records, places, strict=True):
+            by_partition.setdefault(partition, []).append(record)
+        batch_bytes_max = self._batch_bytes_max(topic)
+        # Checked and built for all before anything is sent: a request that is wrong stores nothing.
+        batches = {
+            partition: build_batches(theirs, batch_bytes_max)
+            for partition, theirs in by_partition.items()
+        }
+        acks = ACKS_ALL if sent.acks == "all" else ACKS_LEADER
+        answers = await asyncio.gather(
+            *(
+                self._broker.appends.append(
+                    topic, partition, data, acks=acks, timeout_seconds=sent.timeout_ms / 1000
+                )
+                for partition, data in batches.items()
+            )
+        )
+        return _answer(places, dict(zip(batches, answers, strict=True)))
+
+    def _places(self, topic: Topic, sent: list[RecordSent], records: list[Record]) -> list[int]:
+        """As Kafka's producers do: by the key, and without one all together, each time another."""
+        count = len(topic.partitions)
+        unkeyed = self._next_partition(topic)
+        places = []
+        for asked, record in zip(sent, records, strict=True):
+            if asked.partition is None:
+                key = record.key
+                places.append(unkeyed if key is None else partition_of(key, count))
+                continue
+            if asked.partition >= count:
+                raise RefusedError(
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                    f"Topic '{topic.name}' has no partition {asked.partition}; it has {count}",
+                )
+            places.append(asked.partition)
+        return places
+
+    def _next_partition(self, topic: Topic) -> int:
+        """One that is led here if there is any: that spares a way."""
+        self._turn += 1
+        get, count = self._broker.partitions.get, len(topic.partitions)
+        for step in range(count):
+            index = (self._turn + step) % count
+            hosted = get(topic.name, index)
+            if hosted is not None and hosted.replica.is_leader:
+                return index
+        return self._turn % count
+
+    def _batch_bytes_max(self, topic: Topic) -> int:
+        for entry in self._broker.configs.describe_topic(topic):
+            if entry.name == "max.message.bytes":
+                return int(entry.value)
+        raise RefusedError(ErrorCode.UNKNOWN_SERVER_ERROR, "max.message.bytes is not set")
+
+
+def _answer(places: list[int], answers: dict[int, Appended]) -> Response:
+    following = {partition: answer.base_offset for partition, answer in answers.items()}
+    stored = []
+    failed: Appended | None = None
+    for partition in places:
+        found = answers[partition]
+        if found.error is ErrorCode.NONE:
+            stored.append(RecordStored(partition=partition, offset=following[partition]))
+            following[partition] += 1
+        else:
+            failed = failed or found
+            stored.append(RecordStored(partition=partition, offset=None, error=found.error.name))
+    if failed is None:
+        return answer(RecordsStored(records=stored))
+    lost = sum(record.offset is None for record in stored)
+    status = status_of(failed.error)
+    details = problem(status, failed.error, f"{lost} of {len(stored)} not stored: {failed.message}")
+    body = StoreProblem(**msgspec.structs.asdict(details), records=stored)
+    return answer(body, status, media_type=PROBLEM_TYPE)
+
+
+def _read_records(sent: RecordsSent, now: TimestampMs) -> list[Record]:
+    """Raises RefusedError, and says which record it is about."""
+    records = []
+    for number, one in enumerate(sent.records):
+        try:
+            headers: Headers = [
+                (name, _read_header(text, sent.header_encoding)) for name, text in one.headers
+            ]
+            records.append(
+                Record(
+                    Offset(0),
+                    now if one.timestamp is None else TimestampMs(one.timestamp),
+                    _read_field(one.key, sent.key_encoding),
+                    _read_field(one.value, sent.value_encoding),
+                    headers,
+                )
+            )
+        except (msgspec.DecodeError, binascii.Error, UnicodeError) as error:
+            raise RefusedError(
+                ErrorCode.INVALID_REQUEST, f"Record {number} is not as its encoding says: {error}"
+            ) from None
+    return records
+
+
+def _read_field(raw: Raw, encoding: Encoding) -> bytes | None:
+    data = bytes(raw)
+    if data == b"null":
+        return None
+    if encoding == "json":
+        return data
+    text = _decode_text(data)
+    return _read_header(text, encoding)
+
+
+def _read_header(text: str | None, encoding: Literal["text", "base64"]) -> bytes | None:
+    if text is None:
+        return None
+    if encoding == "text":
+        return text.encode()
+    return base64.b64decode(text.encode("ascii"), validate=True)
+
+
+def build_batches(records: list[Record], bytes_max: int) -> bytes:
+    """As few batches as fit the topic's bound. A record that is too large makes one of its own,
+    which the leader refuses."""
+    data = bytearray()
+    batch: list[Record] = []
+    room = 0
+    for record in records:
+        size = _bytes_of(record)
+        if size > room and batch:
+            data += build_batch(batch)
+            batch = []
+        if not batch:
+            room = bytes_max - _BATCH_BYTES_EXTRA
+        batch.append(record)
+        room -= size
+    data += build_batch(batch)
+    return bytes(data)
+
+
+def _bytes_of(record: Record) -> int:
+    """At most."""
+    size = _RECORD_BYTES_EXTRA + len(record.key or b"") + len(record.value or b"")
+    for name, value in record.headers:
+        size += _HEADER_BYTES_EXTRA + 4 * len(name) + len(value or b"")
+    return size

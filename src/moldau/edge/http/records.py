@@ -1,0 +1,134 @@
+"""Owns /api/v1/topics/{topic}/records: reading a partition by offset or by time."""
+
+from typing import Final, cast, get_args
+
+from msgspec import Struct
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from moldau.edge.http.answers import answer, check_query
+from moldau.edge.http.elsewhere import find_topic, leader_elsewhere, send_to
+from moldau.edge.http.methods import by_method
+from moldau.edge.http.paging import bad_parameter, page_size, parse_int, read_int, read_text
+from moldau.edge.http.produce import RecordDoor
+from moldau.edge.http.reading import Chosen, Encoding, RecordShown, read_page, show
+from moldau.metadata.config_types import INT_MAX, LONG_MAX
+from moldau.metadata.image import Topic
+from moldau.service.broker import Broker
+from moldau.service.offsets import EARLIEST, LATEST, NOT_FOUND
+
+WAIT_MS_MAX: Final = 10_000
+SCANS_MAX: Final = 8
+"""Reads of one request, while a filter finds nothing."""
+
+CHOICE: Final = ("key_encoding", "value_encoding", "key", "contains")
+PLACE: Final = ("partition", "offset", "time")
+
+
+class RecordsShown(Struct, frozen=True, kw_only=True):
+    topic: str
+    partition: int
+    records: list[RecordShown]
+    next_offset: int
+    """Where to go on."""
+    start_offset: int
+    end_offset: int
+
+
+def routes(broker: Broker) -> list[Route]:
+    door = RecordDoor(broker)
+
+    async def read(request: Request) -> Response:
+        check_query(request, *PLACE, *CHOICE, "limit", "wait_ms")
+        limit, chosen = page_size(request), read_choice(request)
+        wait_ms = read_int(request, "wait_ms", least=0, most=WAIT_MS_MAX) or 0
+        topic = find_topic(broker, request.path_params["topic"])
+        partition = read_partition(request, topic)
+        leader = leader_elsewhere(broker, topic, partition)
+        if leader is not None:
+            return send_to(broker, leader, request)
+        offset = read_offset(broker, request, topic, partition, by_default=EARLIEST)
+        for _ in range(SCANS_MAX):
+            page = await read_page(
+                broker,
+                topic.name,
+                partition,
+                offset,
+                limit=limit,
+                chosen=chosen,
+                wait_ms_max=wait_ms,
+            )
+            # Once: with each read of a filter that finds nothing, it would be many times as long.
+            wait_ms = 0
+            moved, offset = page.next_offset > offset, page.next_offset
+            if page.records or not moved:
+                break
+        return answer(
+            RecordsShown(
+                topic=topic.name,
+                partition=partition,
+                records=[show(record, chosen) for record in page.records],
+                next_offset=page.next_offset,
+                start_offset=page.start_offset,
+                end_offset=page.end_offset,
+            )
+        )
+
+    return [by_method("/api/v1/topics/{topic}/records", GET=read, POST=door.store)]
+
+
+def read_partition(request: Request, topic: Topic) -> int:
+    """Raises RefusedError."""
+    partition = read_int(request, "partition", least=0, most=INT_MAX)
+    if partition is None:
+        if len(topic.partitions) > 1:
+            raise bad_parameter("partition", f"is needed: there are {len(topic.partitions)}")
+        return 0
+    return partition
+
+
+def read_offset(
+    broker: Broker, request: Request, topic: Topic, partition: int, *, by_default: int
+) -> int:
+    """Where to begin: at an offset, at a time, or at either end. Raises RefusedError."""
+    text, time = read_text(request, "offset"), read_int(request, "time", least=0, most=LONG_MAX)
+    if text is not None and time is not None:
+        raise bad_parameter("time", "and 'offset' exclude each other")
+    place = by_default
+    if time is not None:
+        place = time
+    elif text in ("earliest", "latest"):
+        place = EARLIEST if text == "earliest" else LATEST
+    elif text is not None:
+        offset = parse_int(text)
+        if offset is None or not 0 <= offset <= LONG_MAX:
+            raise bad_parameter("offset", "must be earliest, latest, or a number from 0 on")
+        return offset
+    found = broker.offsets.list_offset(topic.name, partition, place, reads_committed=True)
+    if found == NOT_FOUND:
+        # All records are older: what comes next is the first that is not.
+        found = broker.offsets.list_offset(topic.name, partition, LATEST, reads_committed=True)
+    return found.offset
+
+
+def read_choice(request: Request) -> Chosen:
+    """Raises RefusedError."""
+    key, contains = read_text(request, "key"), read_text(request, "contains")
+    return Chosen(
+        key_encoding=_encoding(request, "key_encoding"),
+        value_encoding=_encoding(request, "value_encoding"),
+        key=None if key is None else _bytes(key),
+        contains=None if contains is None else _bytes(contains),
+    )
+
+
+def _encoding(request: Request, name: str) -> Encoding:
+    text = read_text(request, name) or "text"
+    if text not in get_args(Encoding):
+        raise bad_parameter(name, "must be text, json or base64")
+    return cast(Encoding, text)
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")

@@ -1,0 +1,35 @@
+"""Owns the hash by which Kafka's own producers place keys on partitions.
+
+Whoever writes with the same key finds the same partition, in whatever language and through
+whatever door. It is the 32-bit MurmurHash2 of the key, without its sign, modulo the partitions.
+"""
+
+from typing import Final
+
+_SEED: Final = 0x9747B28C
+_FACTOR: Final = 0x5BD1E995
+_SHIFT: Final = 24
+_WORD: Final = 4
+_MASK: Final = 0xFFFFFFFF
+_POSITIVE: Final = 0x7FFFFFFF
+
+
+def murmur2(data: bytes) -> int:
+    """Unsigned, 32 bits."""
+    size = len(data)
+    value = (_SEED ^ size) & _MASK
+    whole = size - size % _WORD
+    for position in range(0, whole, _WORD):
+        word = int.from_bytes(data[position : position + _WORD], "little")
+        word = word * _FACTOR & _MASK
+        word = (word ^ word >> _SHIFT) * _FACTOR & _MASK
+        value = (value * _FACTOR & _MASK) ^ word
+    if whole < size:
+        value = (value ^ int.from_bytes(data[whole:], "little")) * _FACTOR & _MASK
+    value = (value ^ value >> 13) * _FACTOR & _MASK
+    return value ^ value >> 15
+
+
+def partition_of(key: bytes, partitions: int) -> int:
+    """Where a record with that key belongs."""
+    return (murmur2(key) & _POSITIVE) % partitions
