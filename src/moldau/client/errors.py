@@ -5,9 +5,14 @@ MoldauError
     ├── UnreachableError   no broker answers
     ├── NotFoundError      the topic, partition or group does not exist
     ├── TimedOutError      a broker is there, but did not answer in time
+    ├── InvalidArgumentError   what was asked for cannot be right; also a ValueError
+    ├── BufferFullError    more was sent than brokers took, for longer than send may wait
+    ├── DeliveryFailedError    messages that were sent before did not arrive; all in `errors`
     └── RejectedError      a broker answered with an error code
         └── UnavailableError   … that says it cannot just now; the same request may succeed later
 """
+
+from collections.abc import Sequence
 
 from moldau.model.errors import ErrorCode, MoldauError
 
@@ -34,6 +39,22 @@ class NotFoundError(ClientError):
 
 class TimedOutError(ClientError):
     """A broker is there, but did not answer in time."""
+
+
+class InvalidArgumentError(ClientError, ValueError):
+    """What was asked for cannot be right, whatever the broker says."""
+
+
+class BufferFullError(ClientError):
+    """More was sent than brokers took, for longer than a call of send may wait."""
+
+
+class DeliveryFailedError(ClientError):
+    """Messages that were sent before did not arrive, and nobody had looked at their results."""
+
+    def __init__(self, message: str, errors: Sequence[ClientError], *, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.errors = errors
 
 
 class RejectedError(ClientError):

@@ -1,0 +1,459 @@
+"""Owns Consumer: reads topics, alone or as a member of a group, over librdkafka.
+
+What was handed out counts as done once the consumer is asked for more, or closed without an error;
+only then may it be committed. So a crash repeats messages, and never skips one.
+"""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from confluent_kafka import Consumer as Client
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Message as RawMessage
+
+from moldau.client.bootstrap import Brokers
+from moldau.client.connect import probe, translate
+from moldau.client.consumer_config import ConsumerConfig, OffsetResetPolicy
+from moldau.client.errors import ClientError, InvalidArgumentError
+from moldau.client.message import Message, wrap
+from moldau.client.settings import REQUEST_SECONDS_MAX
+
+log = logging.getLogger(__name__)
+
+Partition = tuple[str, int]
+
+_POLL_SECONDS = 1.0
+_JOIN_SECONDS_MAX = 30.0
+_SLICE_SECONDS = 0.2
+"""How long to be away in librdkafka at a time, so that Ctrl-C gets a word in."""
+_GATHER_SECONDS = 0.002
+"""How long to wait for more behind the first message, up to a full batch."""
+
+_PASSING = frozenset(
+    {
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._RESOLVE,
+        KafkaError._TIMED_OUT,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+    }
+)
+"""librdkafka goes on trying by itself: the user is told in the log, once."""
+
+
+class Consumer:
+    """Reads messages. For one thread at a time; give each thread a consumer of its own."""
+
+    def __init__(self, config: ConsumerConfig | Brokers | None = None, /, **settings: Any) -> None:
+        if not isinstance(config, ConsumerConfig):
+            config = _config(config, settings)
+        elif settings:
+            raise InvalidArgumentError(
+                "settings beside a ConsumerConfig", hint="put them into the ConsumerConfig"
+            )
+        self.config = config
+        self._brokers = config.brokers
+        self._batch_max = config.max_poll_records
+        self._commits_itself = config.group_id is not None and config.enable_auto_commit
+        self._buffer: deque[Message] = deque()
+        # librdkafka knows no position between a seek and the next message.
+        self._sought: dict[Partition, int] = {}
+        # Asking librdkafka takes a change of threads; every poll needs it.
+        self._assigned: list[TopicPartition] | None = None
+        self._unstored = False
+        self._joined = False
+        self._streaming = False
+        self._error: ClientError | None = None
+        self._told: set[str] = set()
+        self._closed = False
+        probe(self._brokers)
+        try:
+            self._client = Client(config.settings())
+        except KafkaException as error:
+            raise self._cannot("make a consumer", error) from error
+
+    def start(self) -> Self:
+        """For those who like to say it; a consumer is ready once it is made."""
+        self._check_open()
+        return self
+
+    def subscribe(
+        self,
+        topics: str | Iterable[str],
+        *,
+        on_assign: Callable[[list[Partition]], object] | None = None,
+        on_revoke: Callable[[list[Partition]], object] | None = None,
+    ) -> None:
+        """Read these topics, instead of those before. A name that begins with ^ is a pattern."""
+        self._check_open()
+        names = [topics] if isinstance(topics, str) else list(topics)
+        if not names or not all(isinstance(name, str) and name for name in names):
+            raise InvalidArgumentError(f"cannot subscribe to {names}", hint='write ["orders"]')
+
+        def assigned(_: Client, partitions: list[TopicPartition]) -> None:
+            self._joined = True
+            if on_assign is not None:
+                on_assign(_keys(partitions))
+            self._assigned = None
+
+        def revoked(_: Client, partitions: list[TopicPartition]) -> None:
+            # First the user, who may want to commit what was handed out of them.
+            if on_revoke is not None:
+                on_revoke(_keys(partitions))
+            for key in _keys(partitions):
+                self._sought.pop(key, None)
+            self._assigned = None
+
+        self._joined = False
+        if self.config.group_id is None:
+            self._assign_all(names)
+            return
+        with _translated(self, f"subscribe to {', '.join(names)}"):
+            self._client.subscribe(names, on_assign=assigned, on_revoke=revoked, on_lost=revoked)
+
+    def assign(self, partitions: Iterable[Partition]) -> None:
+        """Read exactly these partitions, as no member of a group."""
+        self._check_open()
+        self._joined = True
+        self._buffer.clear()
+        self._sought.clear()
+        self._assigned = None
+        with _translated(self, "assign partitions"):
+            self._client.assign([TopicPartition(*partition) for partition in partitions])
+
+    def assignment(self) -> list[Partition]:
+        """The partitions that this consumer reads at the moment."""
+        self._check_open()
+        return sorted(_keys(self._client.assignment()))
+
+    def poll(self, timeout: float | None = None) -> list[Message]:
+        """Messages that are there, at most max_poll_records; waits for the first up to timeout.
+
+        Without a timeout it waits a second, and before that as long as the group needs to let this
+        consumer in. What polls before this one handed out counts as done.
+        """
+        self._check_open()
+        self._store()
+        if self._buffer:
+            batch = list(self._buffer)
+            self._buffer.clear()
+        else:
+            batch = self._fetch(timeout)
+        self._unstored = bool(batch)
+        return batch
+
+    def __iter__(self) -> Iterator[Message]:
+        """Messages without end, one by one. What comes before the current one counts as done."""
+        while not self._closed:
+            if not self._buffer:
+                self._store()
+                self._buffer.extend(self._fetch(_POLL_SECONDS))
+            if self._buffer:
+                self._unstored = True
+                yield self._buffer.popleft()
+
+    def commit(self, what: Message | Mapping[Partition, int] | None = None) -> None:
+        """Commit, and wait until the group has it: after a restart it goes on behind this.
+
+        A message, or {(topic, partition): offset}, means: done through here. Without either, all
+        that was handed out is done.
+        """
+        self._check_open()
+        if self.config.group_id is None:
+            raise InvalidArgumentError(
+                "a consumer without a group cannot commit", hint='Consumer(..., group_id="a name")'
+            )
+        if what is None:
+            offsets = self.handed_out()
+        elif isinstance(what, Message):
+            offsets = [TopicPartition(what.topic, what.partition, what.offset + 1)]
+        else:
+            # Kafka commits the offset to go on from; here it is the last one that is done.
+            offsets = [TopicPartition(*key, _checked(offset) + 1) for key, offset in what.items()]
+        if not offsets:
+            return
+        with _translated(self, f"commit for group {self.config.group_id}"):
+            done = self._client.commit(offsets=offsets, asynchronous=False)
+        for partition in done or ():
+            if partition.error is not None:
+                raise self._cannot(
+                    f"commit {partition.topic}[{partition.partition}]", partition.error
+                )
+
+    def committed(self) -> dict[Partition, int]:
+        """The last offset that is done by the group, for each partition read here that has one."""
+        self._check_open()
+        with _translated(self, "ask for committed offsets"):
+            found = self._client.committed(self._client.assignment(), timeout=REQUEST_SECONDS_MAX)
+        return {(at.topic, at.partition): at.offset - 1 for at in found if at.offset >= 0}
+
+    def seek(self, topic: str, partition: int, offset: int | str) -> None:
+        """Go on from this offset, or from "earliest" or "latest"."""
+        key = self._check_assigned([(topic, partition)])[0]
+        target = self._offset(key, offset)
+        # What was handed out is done elsewhere, but not there: it will be read again, or never.
+        self._store(without=key)
+        self._drop_buffered({key})
+        self._seek(TopicPartition(*key, target))
+
+    def pause(self, partitions: Iterable[Partition]) -> None:
+        """Hand out nothing of these until they are resumed; the group keeps them here."""
+        keys = self._check_assigned(partitions)
+        # What is buffered of them would still be handed out by iteration: read it again later.
+        for key, offset in self._drop_buffered(set(keys)).items():
+            self._seek(TopicPartition(*key, offset))
+        with _translated(self, "pause partitions"):
+            self._client.pause([TopicPartition(*key) for key in keys])
+
+    def resume(self, partitions: Iterable[Partition]) -> None:
+        """Hand out messages of these again."""
+        keys = self._check_assigned(partitions)
+        with _translated(self, "resume partitions"):
+            self._client.resume([TopicPartition(*key) for key in keys])
+
+    def lag(self) -> dict[Partition, int]:
+        """How many messages of each partition are not handed out yet. Asks the brokers."""
+        self._check_open()
+        assigned = self._client.assignment()
+        next_offsets = {(at.topic, at.partition): at.offset for at in self.handed_out()}
+        lags: dict[Partition, int] = {}
+        with _translated(self, "ask for the lag"):
+            unread = [at for at in assigned if (at.topic, at.partition) not in next_offsets]
+            if unread and self.config.group_id is not None:
+                for at in self._client.committed(unread, timeout=REQUEST_SECONDS_MAX):
+                    if at.offset >= 0:
+                        next_offsets[at.topic, at.partition] = at.offset
+            for at in assigned:
+                low, high = self._client.get_watermark_offsets(at, timeout=REQUEST_SECONDS_MAX)
+                latest = self.config.auto_offset_reset == OffsetResetPolicy.LATEST
+                begin = next_offsets.get((at.topic, at.partition), high if latest else low)
+                lags[at.topic, at.partition] = max(0, high - max(begin, low))
+        return lags
+
+    def handed_out(self) -> list[TopicPartition]:
+        """For each partition that something was read of: the offset behind what was handed out."""
+        self._check_open()
+        with _translated(self, "ask for the position"):
+            if self._assigned is None:
+                self._assigned = self._client.assignment()
+            positions = self._client.position(self._assigned)
+        behind = dict(self._sought)
+        behind |= {(at.topic, at.partition): at.offset for at in positions if at.offset >= 0}
+        for message in reversed(self._buffer):
+            behind[message.topic, message.partition] = message.offset
+        return [TopicPartition(*key, offset) for key, offset in behind.items()]
+
+    def group_metadata(self) -> Any:
+        """What a transaction needs to commit offsets for this member."""
+        self._check_open()
+        return self._client.consumer_group_metadata()
+
+    def close(self) -> None:
+        """Leave the group. With enable_auto_commit, what was handed out is committed."""
+        if not self._closed:
+            self._store()
+            self._close()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.close()
+        elif not self._closed:
+            # Whoever failed was not done with what it had: the group gets that again.
+            self._close()
+
+    def _close(self) -> None:
+        with _translated(self, "leave the group"):
+            self._client.close()
+        self._closed = True
+        self._buffer.clear()
+
+    def _fetch(self, timeout: float | None) -> list[Message]:
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+        # In a stream a full batch is there in no time, and costs less than two halves.
+        raws = self._consume(self._batch_max, _GATHER_SECONDS if self._streaming else 0)
+        self._streaming = len(raws) > self._batch_max // 2
+        if raws and (batch := self._messages(raws)):
+            return batch
+        began = time.monotonic()
+        deadline = began + (_POLL_SECONDS if timeout is None else timeout)
+        while True:
+            now = time.monotonic()
+            if timeout is None and not self._joined:
+                # The second counts from when there is something to read from.
+                deadline = min(now, began + _JOIN_SECONDS_MAX) + _POLL_SECONDS
+            left = deadline - now
+            if left <= 0:
+                return []
+            raws = self._consume(1, min(left, _SLICE_SECONDS))
+            if raws and self._batch_max > 1:
+                raws += self._consume(self._batch_max - 1, min(left, _GATHER_SECONDS))
+            if raws and (batch := self._messages(raws)):
+                return batch
+
+    def _consume(self, count: int, seconds: float) -> list[RawMessage]:
+        try:
+            return self._client.consume(count, seconds)
+        except KafkaException as error:
+            raise self._cannot("read", error) from error
+
+    def _messages(self, raws: list[RawMessage]) -> list[Message]:
+        """Those that are messages; librdkafka reports errors among them."""
+        if not any(map(RawMessage.error, raws)):
+            return wrap(raws)
+        batch = wrap([raw for raw in raws if raw.error() is None])
+        self._look_at_errors(raws, now=not batch)
+        return batch
+
+    def _look_at_errors(self, raws: list[RawMessage], *, now: bool) -> None:
+        for raw in raws:
+            cause = raw.error()
+            if cause is None:
+                continue
+            if (cause.code() in _PASSING or cause.retriable()) and not cause.fatal():
+                if cause.str() not in self._told:
+                    self._told.add(cause.str())
+                    log.warning("%s; still trying", self._cannot("read", cause))
+                continue
+            hint = _read_hint(cause)
+            self._error = translate(cause, brokers=self._brokers, doing="read", hint=hint)
+        if now and self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    def _store(self, without: Partition | None = None) -> None:
+        """What was handed out is done: librdkafka may commit it."""
+        if not (self._unstored and self._commits_itself):
+            return
+        self._unstored = False
+        offsets = [at for at in self.handed_out() if (at.topic, at.partition) != without]
+        if not offsets:
+            return
+        try:
+            self._client.store_offsets(offsets=offsets)
+        except KafkaException as error:
+            # A partition that was taken away meanwhile: its next owner reads that again.
+            log.debug("offsets were not stored: %s", error)
+
+    def _assign_all(self, topics: list[str]) -> None:
+        """Without a group: every partition of the topics, from where auto_offset_reset says."""
+        partitions: list[Partition] = []
+        for topic in topics:
+            with _translated(self, f"subscribe to {topic}"):
+                found = self._client.list_topics(topic, timeout=REQUEST_SECONDS_MAX).topics[topic]
+            if found.error is not None:
+                hint = f"create it: moldau topic create {topic}"
+                raise translate(found.error, doing=f"subscribe to {topic}", hint=hint)
+            partitions += [(topic, number) for number in found.partitions]
+        self.assign(partitions)
+
+    def _offset(self, key: Partition, offset: int | str) -> int:
+        if not isinstance(offset, str):
+            return _checked(offset)
+        if offset not in ("earliest", "latest"):
+            raise InvalidArgumentError(
+                f"{offset!r} is no offset", hint="a number, earliest, latest"
+            )
+        with _translated(self, f"seek in {key[0]}[{key[1]}]"):
+            low, high = self._client.get_watermark_offsets(
+                TopicPartition(*key), timeout=REQUEST_SECONDS_MAX
+            )
+        return low if offset == "earliest" else high
+
+    def _seek(self, target: TopicPartition) -> None:
+        with _translated(self, f"seek in {target.topic}[{target.partition}]"):
+            self._client.seek(target)
+        self._sought[target.topic, target.partition] = target.offset
+
+    def _drop_buffered(self, keys: set[Partition]) -> dict[Partition, int]:
+        """Take these partitions out of the buffer; says where each was cut."""
+        cut: dict[Partition, int] = {}
+        kept: deque[Message] = deque()
+        for message in self._buffer:
+            key = (message.topic, message.partition)
+            if key in keys:
+                cut.setdefault(key, message.offset)
+            else:
+                kept.append(message)
+        self._buffer = kept
+        return cut
+
+    def _check_assigned(self, partitions: Iterable[Partition]) -> list[Partition]:
+        self._check_open()
+        keys = [(topic, partition) for topic, partition in partitions]
+        assigned = set(_keys(self._client.assignment()))
+        for topic, partition in keys:
+            if (topic, partition) not in assigned:
+                raise InvalidArgumentError(
+                    f"{topic}[{partition}] is not read by this consumer",
+                    hint="poll until the group has let it in; assignment() says what it has",
+                )
+        return keys
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClientError("the consumer is closed", hint="make a new one")
+
+    def _cannot(self, doing: str, error: KafkaException | KafkaError) -> ClientError:
+        return translate(error, brokers=self._brokers, doing=doing)
+
+
+class _translated:  # noqa: N801
+    """librdkafka's errors become ours, which say what was tried."""
+
+    def __init__(self, consumer: Consumer, doing: str) -> None:
+        self._consumer = consumer
+        self._doing = doing
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if isinstance(error, KafkaException):
+            raise self._consumer._cannot(self._doing, error) from error
+
+
+def _config(brokers: Brokers | None, settings: dict[str, Any]) -> ConsumerConfig:
+    if brokers is not None:
+        settings["bootstrap_servers"] = brokers
+    try:
+        return ConsumerConfig(**settings)
+    except TypeError as error:
+        names = ", ".join(ConsumerConfig.__dataclass_fields__)
+        raise InvalidArgumentError(str(error), hint=f"there are: {names}") from error
+
+
+def _keys(partitions: Iterable[TopicPartition]) -> list[Partition]:
+    return [(at.topic, at.partition) for at in partitions]
+
+
+def _checked(offset: int) -> int:
+    if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
+        raise InvalidArgumentError(f"{offset!r} is no offset", hint="0 or more")
+    return offset
+
+
+def _read_hint(cause: KafkaError) -> str:
+    if cause.code() == KafkaError._AUTO_OFFSET_RESET:
+        return "nothing is committed there: seek, or set auto_offset_reset to earliest or latest"
+    if cause.code() == KafkaError._MAX_POLL_EXCEEDED:
+        return "poll more often, lower max_poll_records or raise max_poll_interval_ms"
+    return ""

@@ -1,0 +1,78 @@
+"""Owns how values of an application become bytes, and which are refused."""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from moldau.client.errors import InvalidArgumentError
+
+Key = bytes | str | None
+Value = bytes | bytearray | memoryview | str | dict[str, object] | list[object] | None
+Headers = Mapping[str, bytes | str | None] | Sequence[tuple[str, bytes | str | None]]
+
+PLAIN_TYPES = frozenset({bytes, str, type(None)})
+"""What librdkafka takes as it is; text as UTF-8."""
+
+
+def encode_value(value: object) -> bytes | str | None:
+    """Bytes and text as they are, a dict or list as compact JSON, None as a tombstone."""
+    if value is None or isinstance(value, bytes | str):
+        return value
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    if isinstance(value, dict | list):
+        try:
+            text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidArgumentError(
+                f"the value cannot be written as JSON: {error}",
+                hint="send plain dicts, lists, text and numbers, or bytes that you encoded",
+            ) from error
+        return text.encode("utf-8", "surrogatepass")
+    raise InvalidArgumentError(
+        f"a value of type {type(value).__name__} cannot be sent",
+        hint="send bytes, str, dict, list or None; a number as str(number)",
+    )
+
+
+def encode_key(key: object) -> bytes | str | None:
+    """Bytes and text only: a key decides the partition, so its bytes must be plain to see."""
+    if key is None or isinstance(key, bytes | str):
+        return key
+    if isinstance(key, bytearray | memoryview):
+        return bytes(key)
+    raise InvalidArgumentError(
+        f"a key of type {type(key).__name__} cannot be sent",
+        hint="send bytes, str or None; a number as str(number)",
+    )
+
+
+def encode_timestamp(timestamp: int | datetime) -> int:
+    """Milliseconds since 1970. A datetime without a zone is local time, as Python has it."""
+    if isinstance(timestamp, datetime):
+        timestamp = int(timestamp.timestamp() * 1000)
+    # librdkafka takes 0 for "now", and would stamp such a message silently with another time.
+    if isinstance(timestamp, bool) or not isinstance(timestamp, int) or timestamp <= 0:
+        raise InvalidArgumentError(
+            f"{timestamp!r} is no timestamp", hint="milliseconds since 1970, or a datetime"
+        )
+    return timestamp
+
+
+def encode_headers(headers: Headers) -> list[tuple[str, bytes | str | None]]:
+    """Pairs in their order; a name may come more than once."""
+    pairs = headers.items() if isinstance(headers, Mapping) else headers
+    checked: list[tuple[str, bytes | str | None]] = []
+    for pair in pairs:
+        if not (isinstance(pair, tuple | list) and len(pair) == 2 and isinstance(pair[0], str)):
+            raise InvalidArgumentError(
+                f"{pair!r} is no header", hint='write headers={"name": "value"} or pairs'
+            )
+        name, value = pair
+        if value is not None and not isinstance(value, bytes | str):
+            raise InvalidArgumentError(
+                f"header {name} has a value of type {type(value).__name__}",
+                hint="send bytes, str or None; a number as str(number)",
+            )
+        checked.append((name, value))
+    return checked

@@ -1,0 +1,271 @@
+"""A consumer reads, commits what is done, and goes on there."""
+
+from collections.abc import Callable
+
+import pytest
+
+from moldau import Admin, ClientError, Consumer, InvalidArgumentError, NotFoundError, Producer
+from moldau.testing.broker import Broker
+
+NewName = Callable[[str], str]
+
+
+@pytest.fixture
+def topic(moldau_session_broker: Broker, moldau_topic: str) -> str:
+    """A topic with the messages "0" to "9"."""
+    with Producer(moldau_session_broker.bootstrap) as producer:
+        producer.send_many(moldau_topic, [str(number) for number in range(10)])
+    return moldau_topic
+
+
+@pytest.fixture
+def open_consumer(
+    moldau_session_broker: Broker, topic: str, new_name: NewName
+) -> Callable[..., Consumer]:
+    """Makes members of one group that read the topic."""
+    group = new_name("readers")
+
+    def make(**settings: object) -> Consumer:
+        consumer = Consumer(moldau_session_broker.bootstrap, **{"group_id": group, **settings})
+        consumer.subscribe([topic])
+        return consumer
+
+    return make
+
+
+def texts(consumer: Consumer, count: int) -> list[str]:
+    """Of the next messages, `count` at least."""
+    found: list[str] = []
+    while len(found) < count:
+        batch = consumer.poll(20)
+        assert batch, f"{len(found)} of {count} messages arrived"
+        found += [message.text for message in batch]
+    return found
+
+
+OpenConsumer = Callable[..., Consumer]
+
+
+def test_the_first_poll_waits_for_the_group_and_hands_out_at_most_so_many(
+    open_consumer: OpenConsumer,
+) -> None:
+    with open_consumer(max_poll_records=4) as consumer:
+        first = consumer.poll()
+        assert first[0].text == "0"
+        assert 1 <= len(first) <= 4
+
+
+def test_a_poll_that_finds_nothing_ends(open_consumer: OpenConsumer) -> None:
+    with open_consumer() as consumer:
+        assert texts(consumer, 10) == [str(number) for number in range(10)]
+        assert consumer.poll(0.05) == []
+        assert consumer.poll(0) == []
+
+
+def test_a_commit_of_a_message_means_done_through_here(
+    open_consumer: OpenConsumer, topic: str, moldau_session_broker: Broker
+) -> None:
+    with open_consumer(enable_auto_commit=False, max_poll_records=1) as consumer:
+        for _ in range(3):
+            (message,) = consumer.poll(20)
+        consumer.commit(message)
+        assert consumer.committed() == {(topic, 0): 2}
+        group = str(consumer.config.group_id)
+    # In Kafka's own terms: the offset to go on from.
+    lags = Admin(moldau_session_broker.bootstrap).group(group).lags
+    assert [lag.committed_offset for lag in lags] == [3]
+    with open_consumer(enable_auto_commit=False) as consumer:
+        assert texts(consumer, 7)[0] == "3"
+
+
+def test_a_commit_by_partition_means_done_through_here(
+    open_consumer: OpenConsumer, topic: str
+) -> None:
+    with open_consumer(enable_auto_commit=False) as consumer:
+        texts(consumer, 10)
+        consumer.commit({(topic, 0): 4})
+    with open_consumer(enable_auto_commit=False) as consumer:
+        assert texts(consumer, 5)[0] == "5"
+
+
+def test_a_commit_of_nothing_named_is_of_all_that_was_handed_out(
+    open_consumer: OpenConsumer, topic: str
+) -> None:
+    with open_consumer(enable_auto_commit=False) as consumer:
+        for message in consumer:
+            if message.text == "3":
+                break
+        consumer.commit()
+        assert consumer.committed() == {(topic, 0): 3}
+
+
+def test_what_was_not_committed_comes_again(open_consumer: OpenConsumer) -> None:
+    for _ in range(2):
+        with open_consumer(enable_auto_commit=False) as consumer:
+            assert texts(consumer, 10)[0] == "0"
+
+
+def test_iteration_commits_by_itself_what_it_handed_out(open_consumer: OpenConsumer) -> None:
+    with open_consumer() as consumer:
+        for message in consumer:
+            if message.text == "5":
+                break
+    with open_consumer() as consumer:
+        assert next(iter(consumer)).text == "6"
+
+
+def test_poll_after_a_broken_iteration_goes_on_behind_it(open_consumer: OpenConsumer) -> None:
+    with open_consumer() as consumer:
+        for message in consumer:
+            if message.text == "5":
+                break
+        assert texts(consumer, 4) == ["6", "7", "8", "9"]
+
+
+def test_whoever_fails_gets_its_messages_again(open_consumer: OpenConsumer) -> None:
+    def fail() -> None:
+        with open_consumer(max_poll_records=5) as consumer:
+            texts(consumer, 1)
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        fail()
+    with open_consumer() as consumer:
+        assert texts(consumer, 10)[0] == "0"
+
+
+def test_seek_goes_there_and_the_position_follows(open_consumer: OpenConsumer, topic: str) -> None:
+    with open_consumer(enable_auto_commit=False) as consumer:
+        texts(consumer, 10)
+        consumer.seek(topic, 0, 7)
+        assert consumer.lag() == {(topic, 0): 3}
+        assert texts(consumer, 3) == ["7", "8", "9"]
+        consumer.seek(topic, 0, "earliest")
+        assert texts(consumer, 10)[0] == "0"
+        consumer.seek(topic, 0, "latest")
+        assert consumer.lag() == {(topic, 0): 0}
+        assert consumer.poll(0.3) == []
+        consumer.seek(topic, 0, 6)
+        consumer.commit()
+        assert consumer.committed() == {(topic, 0): 5}
+
+
+def test_a_paused_partition_is_silent_even_in_the_middle_of_a_batch(
+    open_consumer: OpenConsumer, topic: str
+) -> None:
+    with open_consumer() as consumer:
+        for message in consumer:
+            if message.text == "2":
+                break
+        consumer.pause([(topic, 0)])
+        assert consumer.poll(0.3) == []
+        assert consumer.lag() == {(topic, 0): 7}
+        consumer.resume([(topic, 0)])
+        assert texts(consumer, 7) == [str(number) for number in range(3, 10)]
+
+
+def test_lag_counts_what_is_not_handed_out(
+    open_consumer: OpenConsumer, topic: str, moldau_session_broker: Broker
+) -> None:
+    with open_consumer(max_poll_records=1) as consumer:
+        consumer.poll(20)
+        assert consumer.lag() == {(topic, 0): 9}
+        texts(consumer, 9)
+        assert consumer.lag() == {(topic, 0): 0}
+        with Producer(moldau_session_broker.bootstrap) as producer:
+            producer.send(topic, "more")
+        assert consumer.lag() == {(topic, 0): 1}
+
+
+def test_partitions_are_told_when_they_come_and_go(
+    moldau_session_broker: Broker, topic: str, new_name: NewName
+) -> None:
+    told: list[tuple[str, list[tuple[str, int]]]] = []
+    consumer = Consumer(
+        moldau_session_broker.bootstrap, group_id=new_name("g"), enable_auto_commit=False
+    )
+
+    def leave(partitions: list[tuple[str, int]]) -> None:
+        consumer.commit()
+        told.append(("left", partitions))
+
+    consumer.subscribe(
+        topic, on_assign=lambda partitions: told.append(("came", partitions)), on_revoke=leave
+    )
+    texts(consumer, 10)
+    assert consumer.assignment() == [(topic, 0)]
+    consumer.close()
+    assert told == [("came", [(topic, 0)]), ("left", [(topic, 0)])]
+    with Consumer(moldau_session_broker.bootstrap, group_id=consumer.config.group_id) as again:
+        again.subscribe(topic)
+        assert again.poll(2) == []
+
+
+def test_without_a_group_everything_is_read_and_nothing_committed(
+    moldau_session_broker: Broker, topic: str
+) -> None:
+    for _ in range(2):
+        with Consumer(moldau_session_broker.bootstrap) as consumer:
+            consumer.subscribe(topic)
+            assert texts(consumer, 10)[0] == "0"
+            with pytest.raises(InvalidArgumentError, match="without a group") as caught:
+                consumer.commit()
+            assert "group_id" in caught.value.hint
+    with Consumer(moldau_session_broker.bootstrap) as consumer:
+        consumer.assign([(topic, 0)])
+        assert texts(consumer, 10)[0] == "0"
+
+
+def test_a_topic_that_is_not_there_is_said(
+    moldau_session_broker: Broker, new_name: NewName, caplog: pytest.LogCaptureFixture
+) -> None:
+    missing = new_name("missing")
+    with (
+        Consumer(moldau_session_broker.bootstrap) as consumer,
+        pytest.raises(NotFoundError, match=missing) as caught,
+    ):
+        consumer.subscribe(missing)
+    assert f"moldau topic create {missing}" in caught.value.hint
+    # A member of a group may come before its topic: it is told once, and goes on.
+    with Consumer(moldau_session_broker.bootstrap, group_id=new_name("g")) as member:
+        member.subscribe(missing)
+        assert member.poll(3) == []
+        assert "still trying" in caplog.text
+        with Producer(moldau_session_broker.bootstrap) as producer:
+            producer.send(missing, "at last")
+        assert texts(member, 1) == ["at last"]
+
+
+def test_auto_offset_reset_none_raises_with_what_to_do(open_consumer: OpenConsumer) -> None:
+    with open_consumer(auto_offset_reset="none") as consumer:
+        with pytest.raises(ClientError) as caught:
+            consumer.poll(20)
+        assert "auto_offset_reset" in caught.value.hint
+
+
+def test_what_is_not_assigned_cannot_be_paused_or_sought(
+    open_consumer: OpenConsumer, topic: str
+) -> None:
+    with open_consumer() as consumer:
+        texts(consumer, 1)
+        for call in (
+            lambda: consumer.pause([(topic, 1)]),
+            lambda: consumer.resume([("other", 0)]),
+            lambda: consumer.seek(topic, 9, 0),
+        ):
+            with pytest.raises(InvalidArgumentError, match="is not read by this consumer"):
+                call()
+        for offset in (-1, "middle", True):
+            with pytest.raises(InvalidArgumentError, match="no offset"):
+                consumer.seek(topic, 0, offset)
+        with pytest.raises(InvalidArgumentError, match="no offset"):
+            consumer.commit({(topic, 0): -1})
+
+
+def test_a_closed_consumer_refuses_and_may_be_closed_twice(open_consumer: OpenConsumer) -> None:
+    consumer = open_consumer()
+    consumer.close()
+    consumer.close()
+    with pytest.raises(ClientError, match="the consumer is closed"):
+        consumer.poll()
+    assert list(consumer) == []
