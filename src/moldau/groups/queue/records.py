@@ -185,6 +185,9 @@ def _runs(offsets: tuple[Offset, ...]) -> Iterator[tuple[int, int]]:
 
 
 def _add_varint(data: bytearray, value: int) -> None:
+    if value < 0x80:
+        data.append(value)
+        return
     while value > 0x7F:
         data.append(value & 0x7F | 0x80)
         value >>= 7

@@ -195,25 +195,41 @@ class QueueState:
         if not self.follows(record):
             return False
         if record.is_snapshot:
-            self._clear()
-        seen = Offset(0) if record.is_snapshot else self.next
+            self._replace(record)
+        else:
+            self._change(record)
+        self.sequence = record.sequence
+        self.epoch = record.epoch
+        return True
+
+    def _replace(self, record: QueueRecord) -> None:
+        """All at once: one by one, thousands of them would hold up the loop."""
+        self._open = dict(record.opened)
+        self._offsets = sorted(self._open)
+        self._deadlines = []
+        self._due = []
+        self._dead = set()
+        for offset, entry in self._open.items():
+            match entry:
+                case Leased():
+                    self._deadlines.append((entry.deadline, offset))
+                case Waiting():
+                    self._due.append((entry.not_before, offset))
+                case Dead():
+                    self._dead.add(offset)
+        self._deadlines.sort()
+        self._due.sort()
+        self.next = record.next
+
+    def _change(self, record: QueueRecord) -> None:
+        seen = self.next
         for offset in record.settled:
             self._remove(offset)
         for offset, entry in record.opened:
             # What is settled stays settled, whatever a record says: no ack is ever undone.
             if offset >= seen or offset in self._open:
                 self._put(offset, entry)
-        self.sequence = record.sequence
-        self.epoch = record.epoch
-        self.next = record.next if record.is_snapshot else max(self.next, record.next)
-        return True
-
-    def _clear(self) -> None:
-        self._open.clear()
-        self._offsets.clear()
-        self._deadlines.clear()
-        self._due.clear()
-        self._dead.clear()
+        self.next = max(seen, record.next)
 
     def _remove(self, offset: Offset) -> None:
         if offset in self._open:
