@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 import moldau
-from moldau.edge.http import cluster, groups, health, metrics, records, topics, topology
+from moldau.edge.http import cluster, groups, health, metrics, records, tail, topics, topology
 from moldau.edge.http.answers import (
     answer,
     answer_error,
@@ -36,6 +36,7 @@ def build_app(broker: Broker, vitals: Vitals) -> Starlette:
         *topology.routes(broker),
         *topics.routes(broker),
         *records.routes(broker),
+        *tail.routes(broker),
         *groups.routes(broker),
         *cluster.routes(broker),
     ]

@@ -1,5 +1,6 @@
 """Owns /api/v1/topics and /api/v1/brokers: what there is, and topics that come and go."""
 
+import asyncio
 from collections.abc import Iterable
 from typing import Annotated, Final
 
@@ -44,6 +45,10 @@ class TopicWanted(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     validate_only: bool = False
 
 
+_POLL_SECONDS: Final = 0.02
+_POLLS_MAX: Final = 100
+"""Two seconds: longer than it takes to elect, shorter than clients wait."""
+
 _topic_wanted: Final = msgspec.json.Decoder(TopicWanted)
 
 
@@ -62,9 +67,10 @@ def routes(broker: Broker) -> list[Route]:
                 validate_only=wanted.validate_only,
             )
         )
-        shown = await show_topic(broker, made, PAGE_SIZE, -1)
         if wanted.validate_only:
-            return answer(shown)
+            return answer(await show_topic(broker, made, PAGE_SIZE, -1))
+        await _await_leaders(broker, made)
+        shown = await show_topic(broker, made, PAGE_SIZE, -1)
         return answer(shown, 201, {"location": f"/api/v1/topics/{made.name}"})
 
     async def delete(request: Request) -> Response:
@@ -117,6 +123,15 @@ def routes(broker: Broker) -> list[Route]:
         Route("/api/v1/brokers", brokers, methods=["GET"]),
         Route("/api/v1/brokers/{broker:int}", one_broker, methods=["GET"]),
     ]
+
+
+async def _await_leaders(broker: Broker, topic: Topic) -> None:
+    """Shortly: who creates a topic writes to it next, and would be told to come later."""
+    for _ in range(_POLLS_MAX):
+        places = broker.cluster.places(topic, topic.partitions)
+        if all(leader.broker != NO_LEADER_ID for leader, _ in places):
+            return
+        await asyncio.sleep(_POLL_SECONDS)
 
 
 def _listed(broker: Broker, topic: Topic) -> TopicListed:
