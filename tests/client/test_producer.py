@@ -4,6 +4,7 @@ import logging
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
 import pytest
@@ -25,6 +26,19 @@ from moldau.testing.broker import Broker
 from moldau.testing.ports import free_ports
 
 
+@pytest.fixture(scope="module")
+def pausable_broker() -> Iterator[Broker]:
+    """A broker that tests of this module may pause, which the shared one must not be."""
+    with Broker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def own_topic(new_name: Callable[[str], str]) -> str:
+    """A name for a topic that the first message creates."""
+    return new_name("own")
+
+
 def read(broker: Broker, topic: str, count: int) -> list[Message]:
     """The first `count` messages of a topic."""
     messages: list[Message] = []
@@ -35,6 +49,14 @@ def read(broker: Broker, topic: str, count: int) -> list[Message]:
             assert batch, f"{len(messages)} of {count} messages arrived"
             messages += batch
     return messages
+
+
+def connect(producer: Producer, topic: str) -> None:
+    """Send until one message has arrived: on a busy machine a short timeout may be too short."""
+    for _ in range(50):
+        if producer.send(topic, "first").exception(60) is None:
+            return
+    pytest.fail("no message arrived")
 
 
 def test_a_result_says_where_the_message_is(
@@ -138,78 +160,81 @@ def test_threads_share_a_producer(moldau_session_broker: Broker, moldau_topic: s
         assert mine == [f"{name} {number}" for number in range(200)]
 
 
-def test_a_full_buffer_blocks_and_then_says_so(moldau_broker: Broker) -> None:
-    with Producer(moldau_broker.bootstrap, buffer_messages=50, max_block_ms=200) as producer:
-        producer.send("t", "first").result(30)
-        moldau_broker.pause()
+def test_a_full_buffer_blocks_and_then_says_so(pausable_broker: Broker, own_topic: str) -> None:
+    with Producer(pausable_broker.bootstrap, buffer_messages=50, max_block_ms=200) as producer:
+        connect(producer, own_topic)
+        pausable_broker.pause()
         try:
-            producer.send_many("t", ["x"] * 50)
+            producer.send_many(own_topic, ["x"] * 50)
             with pytest.raises(BufferFullError, match="buffer is full, 50 messages") as caught:
-                producer.send("t", "too much")
+                producer.send(own_topic, "too much")
             assert "max_block_ms" in caught.value.hint
             with pytest.raises(TimedOutError, match="50 messages are not acknowledged"):
                 producer.flush(0.1)
         finally:
-            moldau_broker.resume()
+            pausable_broker.resume()
         # There is room again once the broker answers: backpressure, not an end.
-        producer.send_many("t", ["y"] * 120)
+        producer.send_many(own_topic, ["y"] * 120)
         producer.flush(60)
-    assert len(read(moldau_broker, "t", 171)) == 171
+    assert len(read(pausable_broker, own_topic, 171)) == 171
 
 
 def test_failures_that_nobody_looked_at_are_raised_by_flush_and_close(
-    moldau_broker: Broker,
+    pausable_broker: Broker,
+    own_topic: str,
 ) -> None:
-    producer = Producer(moldau_broker.bootstrap, delivery_timeout_ms=300)
-    producer.send("t", "first").result(30)
-    moldau_broker.pause()
+    producer = Producer(pausable_broker.bootstrap, delivery_timeout_ms=300)
+    connect(producer, own_topic)
+    pausable_broker.pause()
     try:
-        looked_at = producer.send("t", "a")
+        looked_at = producer.send(own_topic, "a")
         with pytest.raises(TimedOutError) as caught:
             looked_at.result(30)
-        assert "cannot send to t" in str(caught.value)
+        assert "cannot send to " in str(caught.value)
         producer.flush(30)
-        producer.send("t", "b")
+        producer.send(own_topic, "b")
         with pytest.raises(DeliveryFailedError, match="1 messages failed") as failed:
             producer.flush(30)
         assert len(failed.value.errors) == 1
-        producer.send("t", "c")
+        producer.send(own_topic, "c")
         with pytest.raises(DeliveryFailedError):
             producer.close(30)
     finally:
-        moldau_broker.resume()
+        pausable_broker.resume()
 
 
-def test_close_says_what_it_gave_up_and_those_deliveries_fail(moldau_broker: Broker) -> None:
-    producer = Producer(moldau_broker.bootstrap)
-    producer.send("t", "first").result(30)
-    moldau_broker.pause()
+def test_close_says_what_it_gave_up_and_those_deliveries_fail(
+    pausable_broker: Broker, own_topic: str
+) -> None:
+    producer = Producer(pausable_broker.bootstrap)
+    connect(producer, own_topic)
+    pausable_broker.pause()
     try:
-        given_up = producer.send("t", "late")
+        given_up = producer.send(own_topic, "late")
         with pytest.raises(TimedOutError, match="1 messages were given up"):
             producer.close(0.2)
         assert "closed too early" in str(given_up.exception(0).hint)  # type: ignore[union-attr]
     finally:
-        moldau_broker.resume()
+        pausable_broker.resume()
 
 
 def test_an_error_in_the_with_block_is_not_hidden_by_that_of_close(
-    moldau_broker: Broker, caplog: pytest.LogCaptureFixture
+    pausable_broker: Broker, own_topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    producer = Producer(moldau_broker.bootstrap, delivery_timeout_ms=300)
-    producer.send("t", "first").result(30)
-    moldau_broker.pause()
+    producer = Producer(pausable_broker.bootstrap, delivery_timeout_ms=300)
+    connect(producer, own_topic)
+    pausable_broker.pause()
 
     def fail() -> None:
         with producer:
-            producer.send("t", "x")
+            producer.send(own_topic, "x")
             raise KeyError("mine")
 
     try:
         with pytest.raises(KeyError, match="mine"):
             fail()
     finally:
-        moldau_broker.resume()
+        pausable_broker.resume()
     assert "1 messages failed" in caplog.text
 
 
@@ -217,15 +242,16 @@ UNCLOSED = """
 import os, signal, sys
 from moldau import Producer
 producer = Producer(sys.argv[1], delivery_timeout_ms=int(sys.argv[3]))
-producer.send("unclosed", "first").result(30)
+while producer.send(sys.argv[4], "first").exception(60) is not None:
+    pass
 if sys.argv[2] != "0":
     os.kill(int(sys.argv[2]), signal.SIGSTOP)
-producer.send("unclosed", "last")
+producer.send(sys.argv[4], "last")
 """
 
 
-def run_unclosed(broker: Broker, *, stop: bool, timeout_ms: int) -> str:
-    arguments = [broker.bootstrap, str(broker.pid if stop else 0), str(timeout_ms)]
+def run_unclosed(broker: Broker, topic: str, *, stop: bool, timeout_ms: int) -> str:
+    arguments = [broker.bootstrap, str(broker.pid if stop else 0), str(timeout_ms), topic]
     done = subprocess.run(
         [sys.executable, "-W", "always::ResourceWarning", "-c", UNCLOSED, *arguments],
         capture_output=True,
@@ -237,20 +263,23 @@ def run_unclosed(broker: Broker, *, stop: bool, timeout_ms: int) -> str:
 
 
 def test_the_end_of_a_program_sends_what_an_unclosed_producer_has_and_warns(
-    moldau_broker: Broker,
+    pausable_broker: Broker,
+    own_topic: str,
 ) -> None:
-    said = run_unclosed(moldau_broker, stop=False, timeout_ms=60_000)
+    said = run_unclosed(pausable_broker, own_topic, stop=False, timeout_ms=60_000)
     assert "not closed with 1 messages unsent" in said
     assert "lost" not in said
-    texts = [message.text for message in read(moldau_broker, "unclosed", 2)]
+    texts = [message.text for message in read(pausable_broker, own_topic, 2)]
     assert texts == ["first", "last"]
 
 
-def test_no_message_is_lost_at_the_end_of_a_program_without_a_word(moldau_broker: Broker) -> None:
+def test_no_message_is_lost_at_the_end_of_a_program_without_a_word(
+    pausable_broker: Broker, own_topic: str
+) -> None:
     try:
-        said = run_unclosed(moldau_broker, stop=True, timeout_ms=300)
+        said = run_unclosed(pausable_broker, own_topic, stop=True, timeout_ms=300)
     finally:
-        moldau_broker.resume()
+        pausable_broker.resume()
     assert "1 messages are lost" in said
 
 

@@ -1,0 +1,32 @@
+"""Commit each message once it is done; what fails is read again."""
+
+# fmt: off
+from moldau import Consumer, ConsumerConfig, Producer
+
+with Producer('localhost:9092') as producer:
+    producer.send_many('events', ['one', 'two', 'three'])
+
+config = ConsumerConfig(
+    bootstrap_servers=['localhost:9092'],
+    group_id='careful-readers',
+    enable_auto_commit=False
+)
+
+
+def process(message):
+    print(message['offset'], message.text)
+
+
+consumer = Consumer(config)
+consumer.subscribe(['events'])
+
+for message in consumer.poll():
+    try:
+        process(message)
+        consumer.commit({(message['topic'], message['partition']): message['offset']})
+    except Exception:
+        # Don't commit, will reprocess
+        break
+
+print('done through', consumer.committed())
+consumer.close()
