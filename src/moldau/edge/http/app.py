@@ -10,7 +10,17 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 import moldau
-from moldau.edge.http import cluster, groups, health, metrics, records, tail, topics, topology
+from moldau.edge.http import (
+    cluster,
+    groups,
+    health,
+    metrics,
+    openapi,
+    records,
+    tail,
+    topics,
+    topology,
+)
 from moldau.edge.http.answers import (
     answer,
     answer_error,
@@ -39,6 +49,7 @@ def build_app(broker: Broker, vitals: Vitals) -> Starlette:
         *tail.routes(broker),
         *groups.routes(broker),
         *cluster.routes(broker),
+        *openapi.routes(),
     ]
     known = [link for route in routes for link in _describe(route)]
 

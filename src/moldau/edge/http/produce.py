@@ -39,12 +39,18 @@ _HEADER_BYTES_EXTRA: Final = 10
 _BATCH_BYTES_EXTRA: Final = 61
 _NOTHING: Final = Raw(b"null")
 
+
+def _nothing() -> Raw:
+    # By a call: a default value would have to be told in the schema, and this kind cannot be.
+    return _NOTHING
+
+
 Encoding = Literal["text", "json", "base64"]
 
 
 class RecordSent(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    key: Raw = _NOTHING
-    value: Raw = _NOTHING
+    key: Raw = msgspec.field(default_factory=_nothing)
+    value: Raw = msgspec.field(default_factory=_nothing)
     headers: tuple[tuple[str, str | None], ...] = ()
     partition: Annotated[int, Meta(ge=0, le=INT_MAX)] | None = None
     timestamp: Annotated[int, Meta(ge=0, le=LONG_MAX)] | None = None
@@ -71,9 +77,9 @@ class RecordsStored(Struct, frozen=True, kw_only=True):
 
 
 class StoreProblem(ErrorReply, frozen=True, kw_only=True):
-    """Some were not stored: which, is told one by one."""
+    """Some were not stored: which, is told one by one; not if all was refused as a whole."""
 
-    records: list[RecordStored]
+    records: list[RecordStored] = []
 
 
 _decoder: Final = msgspec.json.Decoder(RecordsSent)
