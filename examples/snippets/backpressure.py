@@ -19,17 +19,17 @@ with Producer('localhost:9092') as producer:
 
 class ProcessingQueue(deque):
     def full(self):
-        return len(self) >= 100
+        return len(self) >= 300
 
     def size(self):
         return len(self)
 
 
 processing_queue = ProcessingQueue()
-threshold = 20
+threshold = 100
 done = pauses = 0
 
-consumer = Consumer('localhost:9092', group_id='slow-readers', max_poll_records=50)
+consumer = Consumer('localhost:9092', group_id='slow-readers', max_poll_records=100)
 consumer.subscribe(['events'])
 while consumer.assignment() != [('events', 0), ('events', 1)]:
     processing_queue.extend(consumer.poll())
@@ -45,7 +45,7 @@ while done < 1000:
         consumer.resume([('events', 0), ('events', 1)])
 
     processing_queue.extend(consumer.poll(0.01))
-    for _ in range(min(10, len(processing_queue))):
+    for _ in range(min(20, len(processing_queue))):
         processing_queue.popleft()
         done += 1
 

@@ -23,6 +23,9 @@ log = logging.getLogger(__name__)
 POLL_EVERY_SENDS = 64
 """A power of two. Rarely enough to cost nothing, often enough that reports don't pile up."""
 
+PARTITION_UNASSIGNED = -1
+"""librdkafka chooses: by the key, or at random for a while without one."""
+
 _IDLE_SECONDS = 0.05
 _SLICE_SECONDS = 0.01
 """How long a waiter polls at a time: another thread may have settled what it waits for."""
@@ -132,6 +135,7 @@ class Outbox:
 
     def __init__(self, client: Producer, brokers: str) -> None:
         self.client = client
+        self.produce: Callable[..., None] = client.produce
         self._fatal: KafkaError | None = None
         self.brokers = brokers
         self.sends = 0
