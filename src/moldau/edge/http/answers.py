@@ -108,8 +108,12 @@ def problem(status: int, code: ErrorCode, message: str, hint: str = "") -> Error
 
 def answer_refusal(error: RefusedError) -> Response:
     status = status_of(error.code)
-    headers = {"retry-after": str(RETRY_SECONDS)} if status == 503 else None
-    return answer_error(status, error.code, str(error), error.hint, headers)
+    return answer_error(status, error.code, str(error), error.hint, retry_headers(status))
+
+
+def retry_headers(status: int) -> Mapping[str, str]:
+    """When to come again, if that may help."""
+    return {"retry-after": str(RETRY_SECONDS)} if status == 503 else {}
 
 
 def answer_http_error(error: HTTPException) -> Response:

@@ -16,6 +16,7 @@ from moldau.edge.http.answers import (
     check_query,
     problem,
     read_body,
+    retry_headers,
     status_of,
 )
 from moldau.edge.http.elsewhere import find_topic
@@ -173,7 +174,7 @@ def _answer(places: list[int], answers: dict[int, Appended]) -> Response:
     status = status_of(failed.error)
     details = problem(status, failed.error, f"{lost} of {len(stored)} not stored: {failed.message}")
     body = StoreProblem(**msgspec.structs.asdict(details), records=stored)
-    return answer(body, status, media_type=PROBLEM_TYPE)
+    return answer(body, status, retry_headers(status), media_type=PROBLEM_TYPE)
 
 
 def _read_records(sent: RecordsSent, now: TimestampMs) -> list[Record]:
