@@ -77,7 +77,14 @@ def start_moldau(
             str(data_dir or directory / f"{name}-data"),
         ],
         directory=directory,
-        env={"MOLDAU_LOG__FLUSH": flush, "NO_COLOR": "1", **(settings or {})},
+        env={
+            "MOLDAU_LOG__FLUSH": flush,
+            # Two of them may run side by side, and nobody asks for these.
+            "MOLDAU_RAFT__ADDR": "127.0.0.1:0",
+            "MOLDAU_HTTP__ADDR": "127.0.0.1:0",
+            "NO_COLOR": "1",
+            **(settings or {}),
+        },
     )
     try:
         ready_s = server.wait_for(
