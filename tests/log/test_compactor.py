@@ -19,8 +19,8 @@ from compacting import (
 from moldau.log.clean import (
     HORIZONS_MAX,
     AbortedRange,
-    Cleaned,
     CleanCounts,
+    Cleaned,
     CleanJob,
     CleanRequest,
     CleanResult,
@@ -37,7 +37,6 @@ from moldau.records.batch import read_header
 from moldau.records.compact import _build, is_filler
 from moldau.records.record import Record, build_batch, read_records
 from moldau.testing.logs import flush, headers_of
-
 
 JOB = CleanJob(
     directory="",
