@@ -19,6 +19,9 @@ class Message:
 
     _raw: RawMessage
 
+    # Its types allow for None, and for headers as text, in what is sent and in events; what was
+    # read has a place, and headers as bytes. A look at each would cost as much as the rest.
+
     @property
     def topic(self) -> str:
         return self._raw.topic()  # type: ignore[return-value]
