@@ -15,7 +15,7 @@ from confluent_kafka import Consumer as Client
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Message as RawMessage
 
-from moldau.client.bootstrap import Brokers
+from moldau.client.bootstrap import Brokers, config_from
 from moldau.client.connect import probe, translate
 from moldau.client.consumer_config import ConsumerConfig, OffsetResetPolicy
 from moldau.client.errors import ClientError, InvalidArgumentError
@@ -49,13 +49,7 @@ class Consumer:
     """Reads messages. For one thread at a time; give each thread a consumer of its own."""
 
     def __init__(self, config: ConsumerConfig | Brokers | None = None, /, **settings: Any) -> None:
-        if not isinstance(config, ConsumerConfig):
-            config = _config(config, settings)
-        elif settings:
-            raise InvalidArgumentError(
-                "settings beside a ConsumerConfig", hint="put them into the ConsumerConfig"
-            )
-        self.config = config
+        self.config = config = config_from(ConsumerConfig, config, settings)
         self._brokers = config.brokers
         self._batch_max = config.max_poll_records
         self._commits_itself = config.group_id is not None and config.enable_auto_commit
@@ -429,16 +423,6 @@ class _translated:  # noqa: N801
     ) -> None:
         if isinstance(error, KafkaException):
             raise self._consumer._cannot(self._doing, error) from error
-
-
-def _config(brokers: Brokers | None, settings: dict[str, Any]) -> ConsumerConfig:
-    if brokers is not None:
-        settings["bootstrap_servers"] = brokers
-    try:
-        return ConsumerConfig(**settings)
-    except TypeError as error:
-        names = ", ".join(ConsumerConfig.__dataclass_fields__)
-        raise InvalidArgumentError(str(error), hint=f"there are: {names}") from error
 
 
 def _keys(partitions: Iterable[TopicPartition]) -> list[Partition]:

@@ -17,7 +17,7 @@ from typing import Any, Self
 from confluent_kafka import KafkaException
 from confluent_kafka import Producer as Client
 
-from moldau.client.bootstrap import Brokers
+from moldau.client.bootstrap import Brokers, config_from
 from moldau.client.connect import connect_producer, probe, translate
 from moldau.client.deliveries import PARTITION_UNASSIGNED, POLL_EVERY_SENDS, Delivery, Outbox
 from moldau.client.errors import (
@@ -57,13 +57,7 @@ class Producer:
     """
 
     def __init__(self, config: ProducerConfig | Brokers | None = None, /, **settings: Any) -> None:
-        if not isinstance(config, ProducerConfig):
-            config = _config(config, settings)
-        elif settings:
-            raise InvalidArgumentError(
-                "settings beside a ProducerConfig", hint="put them into the ProducerConfig"
-            )
-        self.config = config
+        self.config = config = config_from(ProducerConfig, config, settings)
         self._brokers = config.brokers
         self._mode = ack_mode(config.acks)
         self._lock = threading.Lock()
@@ -304,18 +298,6 @@ class Producer:
     def _check_open(self) -> None:
         if self._closed:
             raise ClientError("the producer is closed", hint="make a new one")
-
-
-def _config(brokers: Brokers | None, settings: dict[str, Any]) -> ProducerConfig:
-    if brokers is not None:
-        settings["bootstrap_servers"] = brokers
-    try:
-        return ProducerConfig(**settings)
-    except TypeError as error:
-        names = ", ".join(ProducerConfig.__dataclass_fields__)
-        raise InvalidArgumentError(
-            f"{error}".split(") ")[-1], hint=f"there are: {names}"
-        ) from error
 
 
 def _extra(
