@@ -160,3 +160,29 @@ def test_a_copy_of_a_data_directory_ends_the_broker_it_was_copied_from(tmp_path:
             assert process.wait(SECONDS_MAX) != 0
             assert "from a copy of this data directory" in third.output
             assert copy.is_running
+
+
+def test_when_all_three_say_that_they_are_ready_the_founder_can_be_lost_at_once() -> None:
+    cluster = Cluster(brokers=3)
+    try:
+        first, second, third = (cluster.brokers[number] for number in (1, 2, 3))
+        first.start()
+        # Only their ready lines count here, as for whoever started them by hand.
+        second.launch()
+        third.launch()
+        second.wait_ready()
+        third.wait_ready()
+        first.kill()
+        bootstrap = f"{second.address},{third.address}"
+        wait_until(lambda: can_create(bootstrap), "nobody leads the metadata", SECONDS_MAX)
+    finally:
+        cluster.close()
+
+
+def can_create(bootstrap: str) -> bool:
+    try:
+        with KafkaClient(bootstrap, timeout=SECONDS_MAX) as client:
+            client.create_topic("t", replication_factor=2)
+    except UnreachableError as error:
+        raise BrokerFailedError(str(error)) from None
+    return True

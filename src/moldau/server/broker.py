@@ -204,6 +204,7 @@ class BrokerServer:
         await self._partitions.wait_led()
         kafka.listen(listener.start)
         self._cluster.starting = None
+        await self._steward.wait_for_vote()
         return BrokerInfo(
             broker_id=self._broker_id,
             cluster_id=self._metadata.image.cluster_id,

@@ -34,6 +34,8 @@ _MOVES_MAX = 8
 """Partitions that move at once because brokers leave."""
 _CAUGHT_UP_MS = 1000
 _HAND_OVER_SECONDS_MAX = 5.0
+_VOTE_LOOK_SECONDS = 0.05
+_VOTE_SECONDS_MAX = 10.0
 
 
 class Steward:
@@ -77,6 +79,26 @@ class Steward:
                 log.debug("not now: %s", error)
 
     # ---- the metadata group
+
+    async def wait_for_vote(self) -> None:
+        """Returns when this broker votes on the metadata, or is not to, or it takes too long.
+
+        Until then it is no help against the loss of another broker, which whoever waits for it to
+        be ready counts on.
+        """
+        deadline = asyncio.get_running_loop().time() + _VOTE_SECONDS_MAX
+        while not self._has_vote():
+            if asyncio.get_running_loop().time() >= deadline:
+                log.warning("this broker does not vote on the metadata yet: it starts all the same")
+                return
+            await asyncio.sleep(_VOTE_LOOK_SECONDS)
+
+    def _has_vote(self) -> bool:
+        core = self._metadata_replica.group.core
+        if core.members_index >= core.commit:
+            return False  # May be taken back.
+        wish = wished_members(self._metadata.image, core.members)
+        return self._me in core.members.voters or self._me not in wish.voters
 
     async def _step_metadata(self) -> None:
         self._cluster.look_for_contact()
