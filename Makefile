@@ -10,7 +10,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format docs bench bench-quick faults faults-quick sim sim-long clean
+.PHONY: help run test check format docs proto bench bench-quick faults faults-quick sim sim-long clean
 
 help:            ## show this list
 	@grep -E '^[a-z-]+: .*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | \
@@ -67,6 +67,16 @@ format: $(VENV)/test ## let ruff put the code in shape
 docs: $(VENV)/test ## write the generated reference pages anew
 	@$(BIN)/python -m moldau.edge.kafka.compatibility
 	@$(BIN)/python -m moldau.server.config.render > docs/reference/configuration.md
+
+# The stubs have tools of their own, old ones on purpose; see proto/generate.py.
+build/stubs/tools: proto/generate.py
+	@$(PYTHON) -m venv build/stubs
+	@build/stubs/bin/python -m pip --disable-pip-version-check --quiet install \
+		$$(sed -n 's/.*pip install //p' proto/generate.py)
+	@touch $@
+
+proto: build/stubs/tools ## make the stubs of the gRPC API anew from proto/
+	@build/stubs/bin/python proto/generate.py
 
 bench: $(VENV)/bench ## measure one and three brokers against the targets and the peers (about 20 minutes)
 	@$(BIN)/python -m benchmarks
