@@ -61,6 +61,7 @@ class _Message:
     attempts: Counter[int] = field(default_factory=Counter)
     done: list[int] = field(default_factory=list)
     """Attempts whose ack was answered."""
+    nacked: set[int] = field(default_factory=set)
     is_open: bool = False
     """An ack got no answer, so nobody knows."""
     was_settled: bool = False
@@ -111,6 +112,8 @@ def _note(verdict: QueueVerdict, message: _Message, event: Mapping[str, Any]) ->
         verdict.stale += answer in LATE
         if operation == "x-acked" and answer == "done":
             message.done.append(attempt)
+        elif operation == "x-nacked" and answer == "done":
+            message.nacked.add(attempt)
         message.is_open |= operation == "x-acked" and answer == "unknown"
         message.was_settled |= answer == "SETTLED"
 
@@ -139,8 +142,8 @@ def _judge(
         elif not message.is_open:
             verdict.add(Breach.LOST, place, f"delivered {sum(message.attempts.values())} times")
     for attempts, why in message.dead:
-        # Each attempt may have died with its worker; then it is dead for that.
-        if attempts != attempts_max or (poison and why != poison and last == attempts_max):
+        # The last attempt may have died with its worker; then it is dead for that.
+        if attempts != attempts_max or (attempts in message.nacked and why != poison):
             verdict.add(Breach.NO_CAUSE, place, f"{attempts} attempts, {why!r}")
     if poison and not message.dead and (done or message.is_open):
         verdict.add(Breach.NOT_DEAD, place, "it was acked")

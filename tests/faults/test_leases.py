@@ -24,6 +24,10 @@ def acked(attempt: int, answer: str = "done", offset: int = 0) -> Event:
     return {"op": "x-acked", "w": "q", "tp": "t/0", "o": offset, "a": attempt, "r": answer}
 
 
+def nacked(attempt: int, offset: int = 0) -> Event:
+    return {"op": "x-nacked", "w": "q", "tp": "t/0", "o": offset, "a": attempt, "r": "done"}
+
+
 def dead(attempts: int = 3, why: str = POISON, offset: int = 0) -> Event:
     return {"op": "x-dead", "tp": "t/0", "o": offset, "a": attempts, "why": why}
 
@@ -56,11 +60,13 @@ def test_a_message_that_is_called_settled_by_nobody_is_found() -> None:
 
 
 def test_poison_ends_in_the_dead_letters_after_all_attempts_with_its_reason() -> None:
-    poison = [got(1, 9), got(2, 9), got(3, 9)]
+    poison = [got(1, 9), nacked(1, 9), got(2, 9), got(3, 9), nacked(3, 9)]
     done = [event for offset in range(9) for event in (got(1, offset), acked(1, offset=offset))]
     assert verdict_of(*done, *poison, dead(offset=9), end=10) == []
     assert verdict_of(*done, *poison, dead(2, offset=9), end=10) == [Breach.NO_CAUSE]
     assert verdict_of(*done, *poison, dead(why="?", offset=9), end=10) == [Breach.NO_CAUSE]
+    # The last worker died with it.
+    assert verdict_of(*done, *poison[:-1], dead(why="?", offset=9), end=10) == []
     assert verdict_of(*done, *poison, acked(3, offset=9), end=10) == [Breach.NOT_DEAD]
 
 
