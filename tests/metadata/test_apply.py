@@ -15,8 +15,10 @@ from moldau.metadata.commands import (
     CreateCluster,
     CreatePartitions,
     CreateTopic,
+    DefineQueueGroup,
     DeleteTopic,
     DrainBroker,
+    DropQueueGroup,
     KeepBroker,
     RaiseFeatureLevel,
     ReassignPartition,
@@ -129,6 +131,21 @@ commands: st.SearchStrategy[Command] = st.one_of(
     st.builds(AlterBrokerConfigs, broker_id=brokers, changes=changes),
     st.builds(ReplaceBrokerConfigs, broker_id=brokers, configs=configs),
     st.builds(AllocateProducerIds, count=st.integers(-1, 2**63)),
+    st.builds(
+        DefineQueueGroup,
+        name=st.sampled_from(["", "q", "r"]),
+        topics=st.lists(names, max_size=2),
+        visibility_ms=st.sampled_from([None, 0, 1, 5_000]),
+        attempts_max=st.sampled_from([None, 0, 1]),
+        backoff_ms=st.sampled_from([None, -1, 0, 70_000]),
+        backoff_ms_max=st.sampled_from([None, 10, 100_000]),
+        dead_letter_topic=st.none() | names,
+        starts_at_end=st.booleans(),
+    ),
+    st.builds(
+        DefineQueueGroup, name=st.sampled_from(["q", "r"]), topics=st.just(("a",)) | st.just(())
+    ),
+    st.builds(DropQueueGroup, name=st.sampled_from(["q", "r", "s"])),
 )
 
 
@@ -158,6 +175,13 @@ def check(image: Image) -> None:
         assert broker.state is not BrokerState.REMOVED
         assert broker.feature_level_max >= image.feature_level
     assert set(image.broker_configs) <= {BrokerId(-1), *image.brokers}
+    for name, group in image.queue_groups.items():
+        assert name == group.name
+        assert list(group.topics) == sorted(set(group.topics))
+        assert set(group.topics) <= set(image.topics)
+        assert group.settings.dead_letter_topic not in group.topics
+        assert group.settings.backoff_ms <= group.settings.backoff_ms_max
+        assert image.feature_level >= 2
 
 
 Step = Command | Callable[[Image], Command]
@@ -343,3 +367,14 @@ def test_records_about_what_is_gone_or_older_change_nothing() -> None:
             topic_id=topic_id, partition=PartitionIndex(partition), replicas=(one,), wish=1
         )
         assert apply(image, reached) is image
+
+
+def test_a_queue_group_does_not_take_to_a_later_topic_of_the_same_name() -> None:
+    first, second = create_record("a", 1), create_record("a", 2)
+    one = BrokerRegistered(id=BrokerId(1), host="h", port=1, feature_level_max=2)
+    image = apply_all(EMPTY_IMAGE, [one, first])
+    records = decide(DefineQueueGroup(name="q", topics=("a",)), image)
+    log = [*records, TopicDeleted(topic_id=first.topic_id), second]
+    image = apply_all(image, log)
+    assert image.queue_groups["q"].topics == ()
+    assert apply_all(image, log).queue_groups["q"].topics == ()

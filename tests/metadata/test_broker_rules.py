@@ -46,6 +46,7 @@ def register(number: int | None, directory: str | None = None, **changes: object
         "port": 9092,
         "raft": Endpoint("h", 19092),
         "http": Endpoint("h", 8080),
+        "grpc": Endpoint("h", 8000),
         **changes,
     }
     return RegisterBroker(
@@ -75,6 +76,7 @@ def test_a_broker_is_known_with_all_its_addresses(three: Image) -> None:
     broker = three.brokers[ONE]
     assert broker.raft == Endpoint("h", 19092)
     assert str(broker.http) == "h:8080"
+    assert str(broker.grpc) == "h:8000"
     assert broker.state is BrokerState.ACTIVE
     assert broker.epoch == 1
 
@@ -94,7 +96,14 @@ def test_every_start_of_a_broker_raises_its_epoch_but_a_repeated_request_does_no
 
 @pytest.mark.parametrize(
     "change",
-    [{"host": "i"}, {"port": 1}, {"rack": "r"}, {"http": None}, {"feature_level_max": 7}],
+    [
+        {"host": "i"},
+        {"port": 1},
+        {"rack": "r"},
+        {"http": None},
+        {"grpc": None},
+        {"feature_level_max": 7},
+    ],
 )
 def test_a_registration_that_differs_in_anything_is_a_new_one(
     three: Image, change: dict[str, object]
@@ -142,6 +151,7 @@ def test_a_broker_without_an_id_gets_one_that_was_never_used(three: Image) -> No
         {"raft": Endpoint("", 1)},
         {"raft": Endpoint("h", 65536)},
         {"http": Endpoint("h" * 256, 1)},
+        {"grpc": Endpoint("h", 0)},
         {"rack": "r" * 256},
         {"process": "p" * 256},
         {"feature_level_max": -1},
@@ -262,11 +272,11 @@ def test_the_feature_level_rises_when_every_broker_knows_it() -> None:
     assert error.code is ErrorCode.FEATURE_UPDATE_FAILED
     assert "Broker 2" in error.message
     image = after(image, register(2, process="upgraded"))
-    assert possible_feature_level(image) == 1
+    assert possible_feature_level(image) == 2
     image = after(image, RaiseFeatureLevel(level=1))
     assert image.feature_level == 1
     assert decide(RaiseFeatureLevel(level=1), image) == []
-    for level in (0, -1, 2):
+    for level in (0, -1, 3):
         assert refused(image, RaiseFeatureLevel(level=level)).code is (
             ErrorCode.INVALID_UPDATE_VERSION
         )
@@ -283,7 +293,7 @@ def test_a_removed_broker_does_not_hold_the_feature_level_back() -> None:
         DrainBroker(broker_id=TWO),
         RemoveBroker(broker_id=TWO, metadata_members=()),
     )
-    assert possible_feature_level(image) == 1
+    assert possible_feature_level(image) == 2
 
 
 def test_a_peer_is_known_by_cluster_directory_and_registration(three: Image) -> None:

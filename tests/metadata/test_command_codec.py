@@ -63,6 +63,14 @@ FIELDS: dict[str, st.SearchStrategy[object]] = {
     "voters": st.lists(numbers, max_size=3),
     "learners": st.lists(numbers, max_size=3),
     "changes": st.lists(change, max_size=3),
+    "grpc": endpoints,
+    "topics": st.lists(text, max_size=3),
+    "visibility_ms": st.none() | numbers,
+    "attempts_max": st.none() | numbers,
+    "backoff_ms": st.none() | numbers,
+    "backoff_ms_max": st.none() | numbers,
+    "dead_letter_topic": st.none() | text,
+    "starts_at_end": st.booleans(),
 }
 SPECIAL: dict[tuple[str, str], st.SearchStrategy[object]] = {
     ("CreateTopic", "assignments"): st.none()

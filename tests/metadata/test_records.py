@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moldau.metadata.image import BrokerState, Endpoint
+from moldau.metadata.queue_groups import QueueGroup, QueueSettings
 from moldau.metadata.records import (
     BrokerConfigsSet,
     BrokerRegistered,
@@ -13,6 +14,8 @@ from moldau.metadata.records import (
     MetadataRecord,
     PartitionsCreated,
     ProducerIdsAllocated,
+    QueueGroupDropped,
+    QueueGroupSet,
     ReplicasReached,
     ReplicasWished,
     TopicConfigsSet,
@@ -98,16 +101,8 @@ OLD: list[tuple[str, MetadataRecord]] = [
         "0183a474797065ac70726f64756365722d696473a5666972737400a5636f756e74cd03e8",
         ProducerIdsAllocated(first=ProducerId(0), count=1000),
     ),
-]
-
-
-@pytest.mark.parametrize(("data", "record"), OLD)
-def test_records_written_by_the_single_broker_are_read(data: str, record: MetadataRecord) -> None:
-    assert decode_record(bytes.fromhex(data)) == record
-
-
-NEW: list[tuple[str, MetadataRecord]] = [
     (
+        # Of a cluster without gRPC.
         "018ba474797065a662726f6b6572a2696401a4686f7374a168a4706f727401a47261636bc0ab696e"
         "6361726e6174696f6ea164a770726f63657373a170a47261667492a16802a46874747092a16803a5"
         "65706f636804b1666561747572655f6c6576656c5f6d617801",
@@ -121,6 +116,32 @@ NEW: list[tuple[str, MetadataRecord]] = [
             http=Endpoint("h", 3),
             epoch=4,
             feature_level_max=1,
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("data", "record"), OLD)
+def test_records_written_by_earlier_versions_are_read(data: str, record: MetadataRecord) -> None:
+    assert decode_record(bytes.fromhex(data)) == record
+
+
+NEW: list[tuple[str, MetadataRecord]] = [
+    (
+        "018ca474797065a662726f6b6572a2696401a4686f7374a168a4706f727401a47261636bc0ab696e"
+        "6361726e6174696f6ea164a770726f63657373a170a47261667492a16802a46874747092a16803a5"
+        "65706f636804b1666561747572655f6c6576656c5f6d617801a46772706392a16805",
+        BrokerRegistered(
+            id=BrokerId(1),
+            host="h",
+            port=1,
+            incarnation="d",
+            process="p",
+            raft=Endpoint("h", 2),
+            http=Endpoint("h", 3),
+            epoch=4,
+            feature_level_max=1,
+            grpc=Endpoint("h", 5),
         ),
     ),
     (
@@ -148,6 +169,32 @@ NEW: list[tuple[str, MetadataRecord]] = [
         "0185a474797065b07265706c696361732d72656163686564a8746f7069635f6964c4106969696969"
         "6969696969696969696969a9706172746974696f6e00a87265706c696361739102a47769736803",
         ReplicasReached(topic_id=ID, partition=PartitionIndex(0), replicas=(BrokerId(2),), wish=3),
+    ),
+    (
+        "0183a474797065ab71756575652d67726f7570a567726f757083a46e616d65a171a6746f70696373"
+        "91a161a873657474696e677386ad7669736962696c6974795f6d7301ac617474656d7074735f6d61"
+        "7802aa6261636b6f66665f6d7303ae6261636b6f66665f6d735f6d617804b1646561645f6c657474"
+        "65725f746f706963a164ad7374617274735f61745f656e64c3a9746f7069635f69647391c4106969"
+        "6969696969696969696969696969",
+        QueueGroupSet(
+            group=QueueGroup(
+                name="q",
+                topics=("a",),
+                settings=QueueSettings(
+                    dead_letter_topic="d",
+                    visibility_ms=1,
+                    attempts_max=2,
+                    backoff_ms=3,
+                    backoff_ms_max=4,
+                    starts_at_end=True,
+                ),
+            ),
+            topic_ids=(ID,),
+        ),
+    ),
+    (
+        "0182a474797065b371756575652d67726f75702d64726f70706564a46e616d65a171",
+        QueueGroupDropped(name="q"),
     ),
 ]
 

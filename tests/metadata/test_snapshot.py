@@ -15,6 +15,7 @@ from moldau.metadata.image import (
     Partition,
     Topic,
 )
+from moldau.metadata.queue_groups import QueueGroup, QueueSettings
 from moldau.metadata.snapshot import SNAPSHOT_FORMAT, decode_image, encode_image
 from moldau.model.errors import CorruptionError
 from moldau.model.ids import BrokerId, PartitionIndex, ProducerId, TopicId
@@ -51,6 +52,7 @@ IMAGE = Image(
             epoch=5,
             feature_level_max=1,
             state=BrokerState.DRAINING,
+            grpc=Endpoint("h", 5),
         ),
     },
     removed_brokers={
@@ -64,6 +66,11 @@ IMAGE = Image(
     broker_configs={BrokerId(-1): {"log.retention.ms": "5"}},
     next_producer_id=ProducerId(7000),
     feature_level=1,
+    queue_groups={
+        "q": QueueGroup(
+            name="q", topics=("a.b",), settings=QueueSettings(dead_letter_topic="q.dead")
+        )
+    },
     version=42,
 )
 
@@ -141,6 +148,7 @@ def test_a_later_format_is_refused_with_the_reason() -> None:
 
 BROKER = IMAGE.brokers[BrokerId(1)]
 FIRST = TOPIC.partitions[0]
+GROUP = IMAGE.queue_groups["q"]
 
 
 @pytest.mark.parametrize(
@@ -154,6 +162,8 @@ FIRST = TOPIC.partitions[0]
         {"topics": {"a.b": TOPIC, "b": replace(TOPIC, name="b")}},
         {"topics": {"a.b": TOPIC, "b": replace(TOPIC, name="a_b", topic_id=TopicId(b"j" * 16))}},
         {"topics": {"a": replace(TOPIC, topic_id=TopicId(b"short"))}},
+        {"queue_groups": {"q": GROUP, "r": GROUP}},
+        {"queue_groups": {"q": msgspec.structs.replace(GROUP, topics=("gone",))}},
         {"topics": {"a": replace(TOPIC, partitions=TOPIC.partitions[1:])}},
         {"topics": {"a": replace(TOPIC, partitions=(replace(FIRST, replicas=()),))}},
     ],

@@ -4,9 +4,11 @@ A record that is already in force returns the image itself, so reading part of t
 harmless. A record about something that is gone is skipped for the same reason.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import assert_never
+
+import msgspec
 
 from moldau.metadata.image import (
     Broker,
@@ -16,6 +18,7 @@ from moldau.metadata.image import (
     Topic,
     collision_key,
 )
+from moldau.metadata.queue_groups import QueueGroup
 from moldau.metadata.records import (
     BrokerConfigsSet,
     BrokerRegistered,
@@ -25,6 +28,8 @@ from moldau.metadata.records import (
     MetadataRecord,
     PartitionsCreated,
     ProducerIdsAllocated,
+    QueueGroupDropped,
+    QueueGroupSet,
     ReplicasReached,
     ReplicasWished,
     TopicConfigsSet,
@@ -68,6 +73,10 @@ def apply(image: Image, record: MetadataRecord) -> Image:
         case ProducerIdsAllocated():
             upto = ProducerId(record.first + record.count)
             return _next(image, next_producer_id=max(image.next_producer_id, upto))
+        case QueueGroupSet():
+            return _set_queue_group(image, record)
+        case QueueGroupDropped():
+            return _next(image, queue_groups=_without(image.queue_groups, record.name))
         case _:
             assert_never(record)
 
@@ -102,6 +111,7 @@ def _register_broker(image: Image, record: BrokerRegistered) -> Image:
         http=record.http,
         epoch=record.epoch,
         feature_level_max=record.feature_level_max,
+        grpc=record.grpc,
         # A restart does not take a drain back.
         state=BrokerState.ACTIVE if known is None else known.state,
     )
@@ -159,8 +169,34 @@ def _delete_topic(image: Image, record: TopicDeleted) -> Image:
         topics=topics,
         topics_by_id=topics_by_id,
         collision_names=collision_names,
+        queue_groups={
+            name: _without_topic(group, topic.name) for name, group in image.queue_groups.items()
+        }
+        if image.queue_groups
+        else image.queue_groups,
         version=image.version + 1,
     )
+
+
+def _set_queue_group(image: Image, record: QueueGroupSet) -> Image:
+    kept = tuple(
+        name
+        for name, topic_id in zip(record.group.topics, record.topic_ids, strict=False)
+        if (topic := image.topics.get(name)) is not None and topic.topic_id == topic_id
+    )
+    group = msgspec.structs.replace(record.group, topics=kept)
+    return _next(image, queue_groups={**image.queue_groups, group.name: group})
+
+
+def _without_topic(group: QueueGroup, topic: str) -> QueueGroup:
+    if topic not in group.topics:
+        return group
+    kept = tuple(name for name in group.topics if name != topic)
+    return msgspec.structs.replace(group, topics=kept)
+
+
+def _without(groups: Mapping[str, QueueGroup], name: str) -> Mapping[str, QueueGroup]:
+    return {other: group for other, group in groups.items() if other != name}
 
 
 def _create_partitions(image: Image, record: PartitionsCreated) -> Image:

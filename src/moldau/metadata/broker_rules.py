@@ -58,6 +58,7 @@ def register_broker(command: RegisterBroker, image: Image) -> list[MetadataRecor
             http=command.http,
             epoch=1 if known is None else known.epoch + 1,
             feature_level_max=command.feature_level_max,
+            grpc=command.grpc,
         )
     ]
 
@@ -191,7 +192,8 @@ def _id_for(command: RegisterBroker, image: Image) -> BrokerId:
 def _check_described(broker_id: BrokerId, command: RegisterBroker) -> None:
     if not 0 <= broker_id <= INT_MAX:
         raise _invalid(f"Broker id {broker_id} must be between 0 and {INT_MAX}")
-    for endpoint in (Endpoint(command.host, command.port), command.raft, command.http):
+    clients = Endpoint(command.host, command.port)
+    for endpoint in (clients, command.raft, command.http, command.grpc):
         if endpoint is not None and (
             not 0 < len(endpoint.host) <= HOST_LENGTH_MAX or not 0 < endpoint.port < 65536
         ):
@@ -242,6 +244,7 @@ def _same_registration(known: Broker, command: RegisterBroker) -> bool:
         and known.process == command.process
         and known.raft == command.raft
         and known.http == command.http
+        and known.grpc == command.grpc
         and known.feature_level_max == command.feature_level_max
     )
 

@@ -1,12 +1,17 @@
 """Owns the checks that several rules share: does the topic exist, may these brokers hold it?"""
 
+import re
 from collections.abc import Sequence
+from typing import Final
 
 from moldau.metadata.config_types import shown
 from moldau.metadata.image import BrokerState, Image, Topic
 from moldau.metadata.placement import Replicas
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId
+from moldau.model.limits import TOPIC_NAME_LENGTH_MAX
+
+_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def existing_topic(image: Image, name: str) -> Topic:
@@ -65,3 +70,24 @@ def check_replicas(
 
 def invalid_assignment(message: str) -> RefusedError:
     return RefusedError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
+
+
+def check_topic_name(name: str) -> None:
+    """The rule of Kafka; it also keeps every name inside its directory."""
+    if not name:
+        raise invalid_topic("A topic name must not be empty")
+    if name in (".", ".."):
+        raise invalid_topic("A topic cannot be named '.' or '..'")
+    if len(name) > TOPIC_NAME_LENGTH_MAX:
+        raise invalid_topic(
+            f"Topic name {shown(name)} has {len(name)} characters, "
+            f"but at most {TOPIC_NAME_LENGTH_MAX} are allowed"
+        )
+    if _NAME.fullmatch(name) is None:
+        raise invalid_topic(
+            f"Topic name {shown(name)} may only contain ASCII letters, digits, '.', '_' and '-'"
+        )
+
+
+def invalid_topic(message: str) -> RefusedError:
+    return RefusedError(ErrorCode.INVALID_TOPIC_EXCEPTION, message)

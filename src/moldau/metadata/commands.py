@@ -48,6 +48,7 @@ class RegisterBroker(Struct, frozen=True, kw_only=True):
     raft: Endpoint | None = None
     http: Endpoint | None = None
     feature_level_max: int = FEATURE_LEVEL_MAX
+    grpc: Endpoint | None = None
 
 
 class DrainBroker(Struct, frozen=True, kw_only=True):
@@ -165,6 +166,28 @@ class AllocateProducerIds(Struct, frozen=True, kw_only=True):
     count: int
 
 
+class DefineQueueGroup(Struct, frozen=True, kw_only=True):
+    """Makes a queue group, or changes one: topics are added, and settings replaced that are given.
+
+    `starts_at_end` is for a new one only; that of a group that exists stays.
+    """
+
+    name: str
+    topics: Sequence[str] = ()
+    visibility_ms: int | None = None
+    attempts_max: int | None = None
+    backoff_ms: int | None = None
+    backoff_ms_max: int | None = None
+    dead_letter_topic: str | None = None
+    starts_at_end: bool = False
+
+
+class DropQueueGroup(Struct, frozen=True, kw_only=True):
+    """The name is nobody's again."""
+
+    name: str
+
+
 Command = (
     CreateCluster
     | RegisterBroker
@@ -183,4 +206,6 @@ Command = (
     | AlterBrokerConfigs
     | ReplaceBrokerConfigs
     | AllocateProducerIds
+    | DefineQueueGroup
+    | DropQueueGroup
 )

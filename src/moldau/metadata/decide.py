@@ -6,7 +6,6 @@ most one uncommitted command per object under way, or two commands would be judg
 The rules for brokers and for moving replicas have modules of their own.
 """
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, assert_never
 
@@ -21,8 +20,10 @@ from moldau.metadata.broker_rules import (
 from moldau.metadata.checks import (
     check_replicas,
     check_replication_factor,
+    check_topic_name,
     existing_topic,
     invalid_assignment,
+    invalid_topic,
 )
 from moldau.metadata.commands import (
     AllocateProducerIds,
@@ -32,8 +33,10 @@ from moldau.metadata.commands import (
     CreateCluster,
     CreatePartitions,
     CreateTopic,
+    DefineQueueGroup,
     DeleteTopic,
     DrainBroker,
+    DropQueueGroup,
     KeepBroker,
     RaiseFeatureLevel,
     ReassignPartition,
@@ -45,7 +48,6 @@ from moldau.metadata.commands import (
     SpreadInternalTopics,
 )
 from moldau.metadata.config_changes import changed_configs
-from moldau.metadata.config_types import shown
 from moldau.metadata.image import (
     CLUSTER_DEFAULT,
     INTERNAL_TOPICS,
@@ -54,6 +56,7 @@ from moldau.metadata.image import (
     collision_key,
 )
 from moldau.metadata.placement import Replicas, cluster_loads, place
+from moldau.metadata.queue_group_rules import define_queue_group, drop_queue_group
 from moldau.metadata.records import (
     BrokerConfigsSet,
     ClusterCreated,
@@ -73,9 +76,8 @@ from moldau.metadata.topic_config_table import TOPIC_CONFIGS
 from moldau.metadata.topic_configs import BROKER_CONFIGS, check_broker_configs, check_topic_configs
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import NO_TOPIC_ID, BrokerId, ProducerId, TopicId
-from moldau.model.limits import PARTITIONS_PER_TOPIC_MAX, TOPIC_NAME_LENGTH_MAX
+from moldau.model.limits import PARTITIONS_PER_TOPIC_MAX
 
-_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 _PRODUCER_ID_MAX: Final = 2**63 - 1
 
 
@@ -120,6 +122,10 @@ def decide(command: Command, image: Image) -> list[MetadataRecord]:
             return _set_broker_configs(command.broker_id, command.configs, image)
         case AllocateProducerIds():
             return _allocate_producer_ids(command, image)
+        case DefineQueueGroup():
+            return define_queue_group(command, image)
+        case DropQueueGroup():
+            return drop_queue_group(command, image)
         case _:
             assert_never(command)
 
@@ -143,23 +149,6 @@ def decide_each(
     return outcomes
 
 
-def check_topic_name(name: str) -> None:
-    """The rule of Kafka; it also keeps every name inside its directory."""
-    if not name:
-        raise _invalid_topic("A topic name must not be empty")
-    if name in (".", ".."):
-        raise _invalid_topic("A topic cannot be named '.' or '..'")
-    if len(name) > TOPIC_NAME_LENGTH_MAX:
-        raise _invalid_topic(
-            f"Topic name {shown(name)} has {len(name)} characters, "
-            f"but at most {TOPIC_NAME_LENGTH_MAX} are allowed"
-        )
-    if _NAME.fullmatch(name) is None:
-        raise _invalid_topic(
-            f"Topic name {shown(name)} may only contain ASCII letters, digits, '.', '_' and '-'"
-        )
-
-
 def _create_cluster(command: CreateCluster, image: Image) -> list[MetadataRecord]:
     if not command.cluster_id:
         raise RefusedError(ErrorCode.INVALID_REQUEST, "The cluster id must not be empty")
@@ -179,12 +168,12 @@ def _create_topic(command: CreateTopic, image: Image) -> list[MetadataRecord]:
         raise RefusedError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{command.name}' already exists")
     colliding = image.collision_names.get(collision_key(command.name))
     if colliding is not None:
-        raise _invalid_topic(
+        raise invalid_topic(
             f"Topic '{command.name}' collides with '{colliding}': "
             "names that differ only by '.' and '_' cannot exist together"
         )
     if command.name in INTERNAL_TOPICS and not command.internal:
-        raise _invalid_topic(f"Topic '{command.name}' is reserved for the broker itself")
+        raise invalid_topic(f"Topic '{command.name}' is reserved for the broker itself")
     if len(command.topic_id) != len(NO_TOPIC_ID) or command.topic_id == NO_TOPIC_ID:
         raise RefusedError(
             ErrorCode.INVALID_REQUEST, f"Topic '{command.name}' needs an id of 16 bytes"
@@ -236,7 +225,7 @@ def _first_partitions(command: CreateTopic, image: Image) -> tuple[Replicas, ...
 def _delete_topic(command: DeleteTopic, image: Image) -> list[MetadataRecord]:
     topic = _topic_to_delete(command, image)
     if topic.internal:
-        raise _invalid_topic(
+        raise invalid_topic(
             f"Topic '{topic.name}' belongs to the broker itself and cannot be deleted"
         )
     return [TopicDeleted(topic_id=topic.topic_id)]
@@ -259,7 +248,7 @@ def _create_partitions(command: CreatePartitions, image: Image) -> list[Metadata
     topic = existing_topic(image, command.topic)
     if topic.internal:
         # The partition of a key is a hash modulo their number: growing would lose every key.
-        raise _invalid_topic(f"Topic '{topic.name}' belongs to the broker itself and cannot grow")
+        raise invalid_topic(f"Topic '{topic.name}' belongs to the broker itself and cannot grow")
     current = len(topic.partitions)
     if command.count == current:
         raise RefusedError(
@@ -348,10 +337,6 @@ def _allocate_producer_ids(command: AllocateProducerIds, image: Image) -> list[M
             ErrorCode.INVALID_REQUEST, f"{command.count} producer ids cannot be given out"
         )
     return [ProducerIdsAllocated(first=ProducerId(image.next_producer_id), count=command.count)]
-
-
-def _invalid_topic(message: str) -> RefusedError:
-    return RefusedError(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
 
 
 def _hex(topic_id: TopicId) -> str:

@@ -11,13 +11,17 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import Final
 
+from moldau.metadata.queue_groups import QueueGroup
 from moldau.model.ids import BrokerId, PartitionIndex, ProducerId, TopicId
 from moldau.model.topology import FEATURE_LEVEL_MAX as FEATURE_LEVEL_MAX
 from moldau.model.topology import Endpoint as Endpoint
 
 CONSUMER_OFFSETS_TOPIC: Final = "__consumer_offsets"
 TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
-INTERNAL_TOPICS: Final = frozenset({CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC})
+QUEUE_STATE_TOPIC: Final = "__queue_state"
+INTERNAL_TOPICS: Final = frozenset(
+    {CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, QUEUE_STATE_TOPIC}
+)
 """Names that only the broker itself may create, and that no client may delete or grow."""
 
 CLUSTER_DEFAULT: Final = BrokerId(-1)
@@ -57,6 +61,8 @@ class Broker:
     feature_level_max: int = 0
     """The newest feature level that its version knows."""
     state: BrokerState = BrokerState.ACTIVE
+    grpc: Endpoint | None = None
+    """None: it has no gRPC listener."""
 
     @property
     def active(self) -> bool:
@@ -132,6 +138,8 @@ class Image:
     """collision_key(name) -> name: finds names that differ only by '.' and '_' without a scan."""
     broker_configs: Mapping[BrokerId, Mapping[str, str]] = field(default_factory=dict)
     next_producer_id: ProducerId = _FIRST_PRODUCER_ID
+    queue_groups: Mapping[str, QueueGroup] = field(default_factory=dict)
+    """By name; topics that are deleted leave them."""
     version: int = 0
     """Counts the records that changed something."""
 

@@ -5,9 +5,16 @@ messages. What became of single messages is in `__queue_state`; who is a member,
 coordinator.
 """
 
+from typing import Final
+
 import msgspec
 
-DEAD_LETTER_SUFFIX = ".dead"
+DEAD_LETTER_SUFFIX: Final = ".dead"
+
+VISIBILITY_MS_MAX: Final = 12 * 3_600_000
+"""These bounds are those of `groups.queue.config.QueueConfig`."""
+ATTEMPTS_MAX: Final = 2**31 - 1
+BACKOFF_MS_MAX: Final = 7 * 24 * 3_600_000
 
 
 class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from moldau.metadata.image import BrokerState, Endpoint
+from moldau.metadata.queue_groups import QueueGroup
 from moldau.model.errors import CorruptionError
 from moldau.model.ids import BrokerId, PartitionIndex, ProducerId, TopicId
 
@@ -36,6 +37,7 @@ class BrokerRegistered(msgspec.Struct, frozen=True, kw_only=True, tag="broker"):
     http: Endpoint | None = None
     epoch: int = 0
     feature_level_max: int = 0
+    grpc: Endpoint | None = None
 
 
 class BrokerStateSet(msgspec.Struct, frozen=True, kw_only=True, tag="broker-state"):
@@ -119,6 +121,23 @@ class ProducerIdsAllocated(msgspec.Struct, frozen=True, kw_only=True, tag="produ
     count: int
 
 
+class QueueGroupSet(msgspec.Struct, frozen=True, kw_only=True, tag="queue-group"):
+    """The group is so from now on.
+
+    `topic_ids` are those of its topics, in order: read again after one was deleted and another made
+    of the same name, the record is not about that one.
+    """
+
+    group: QueueGroup
+    topic_ids: tuple[TopicId, ...]
+
+
+class QueueGroupDropped(msgspec.Struct, frozen=True, kw_only=True, tag="queue-group-dropped"):
+    """There is no such group any more."""
+
+    name: str
+
+
 MetadataRecord = (
     ClusterCreated
     | BrokerRegistered
@@ -132,6 +151,8 @@ MetadataRecord = (
     | TopicConfigsSet
     | BrokerConfigsSet
     | ProducerIdsAllocated
+    | QueueGroupSet
+    | QueueGroupDropped
 )
 
 _encoder: Final = msgspec.msgpack.Encoder()

@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from moldau.metadata.image import Broker, BrokerState, Image, Topic, collision_key
+from moldau.metadata.queue_groups import QueueGroup
 from moldau.model.errors import CorruptionError
 from moldau.model.ids import NO_TOPIC_ID, BrokerId, ProducerId
 
@@ -29,6 +30,7 @@ class _Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     broker_configs: dict[BrokerId, dict[str, str]]
     next_producer_id: ProducerId
     feature_level: int = 0
+    queue_groups: tuple[QueueGroup, ...] = ()
 
 
 _encoder: Final = msgspec.msgpack.Encoder()
@@ -49,6 +51,7 @@ def encode_image(image: Image) -> bytes:
             },
             next_producer_id=image.next_producer_id,
             feature_level=image.feature_level,
+            queue_groups=tuple(image.queue_groups.values()),
         )
     )
 
@@ -82,6 +85,7 @@ def decode_image(
         collision_names={collision_key(topic.name): topic.name for topic in snapshot.topics},
         broker_configs=snapshot.broker_configs,
         next_producer_id=snapshot.next_producer_id,
+        queue_groups={group.name: group for group in snapshot.queue_groups},
         version=snapshot.version,
     )
 
@@ -107,3 +111,12 @@ def _check(snapshot: _Snapshot) -> None:
                 raise CorruptionError(
                     f"metadata snapshot has no partition {index} of '{topic.name}' in its place"
                 )
+    groups = snapshot.queue_groups
+    if len({group.name for group in groups}) != len(groups):
+        raise CorruptionError("metadata snapshot names a queue group twice")
+    names = {topic.name for topic in topics}
+    for group in groups:
+        if not names.issuperset(group.topics):
+            raise CorruptionError(
+                f"metadata snapshot has queue group '{group.name}' with topics that do not exist"
+            )

@@ -8,8 +8,9 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-FEATURE_LEVEL_MAX: Final = 1
-"""The newest feature level that this version knows: 0 is a broker on its own, 1 a cluster."""
+FEATURE_LEVEL_MAX: Final = 2
+"""The newest feature level that this version knows: 0 is a broker on its own, 1 a cluster, 2 has
+queue groups."""
 
 NO_BROKER: Final = -1
 """In place of a leader's or the controller's id while there is none."""
@@ -41,6 +42,7 @@ class JoinRequest(msgspec.Struct, frozen=True, kw_only=True):
     cluster_id: str | None = None
     """None: it does not know yet. Another one than the cluster's is refused."""
     feature_level_max: int = FEATURE_LEVEL_MAX
+    grpc: Endpoint | None = None
 
 
 class JoinReply(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,6 +76,7 @@ class TopologyBroker(msgspec.Struct, frozen=True, kw_only=True):
     is_controller: bool = False
     is_me: bool = False
     """It is the one that answers."""
+    grpc: Endpoint | None = None
 
 
 class TopologyPartition(msgspec.Struct, frozen=True, kw_only=True):

@@ -31,6 +31,7 @@ class Endpoints:
     kafka: Endpoint
     raft: Endpoint
     http: Endpoint
+    grpc: Endpoint | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +130,7 @@ async def _join(
             kafka=endpoints.kafka,
             raft=endpoints.raft,
             http=endpoints.http,
+            grpc=endpoints.grpc,
             rack=config.rack,
             broker_id=broker_id,
             cluster_id=config.cluster_id

@@ -83,6 +83,7 @@ class Registration:
             process=entry.process,
             raft=entry.endpoints.raft,
             http=entry.endpoints.http,
+            grpc=entry.endpoints.grpc,
         )
 
     # ---- at start
@@ -215,6 +216,7 @@ class Registration:
             kafka=endpoints.kafka,
             raft=endpoints.raft,
             http=endpoints.http,
+            grpc=endpoints.grpc,
             rack=self._config.rack,
             broker_id=entry.broker_id,
             cluster_id=entry.cluster_id,

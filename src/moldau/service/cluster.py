@@ -228,6 +228,7 @@ class ClusterService:
             replicas=replicas_on(self.image, broker.id),
             is_controller=broker.id == self.controller_id,
             is_me=broker.id == self._me,
+            grpc=broker.grpc,
         )
 
     # ---- joining and leaving
@@ -255,6 +256,7 @@ class ClusterService:
                 raft=request.raft,
                 http=request.http,
                 feature_level_max=request.feature_level_max,
+                grpc=request.grpc,
             )
         )
         image = self.image

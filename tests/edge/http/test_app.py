@@ -79,6 +79,7 @@ def test_the_topology_is_told_in_full(world):
                 "replicas": 1,
                 "is_controller": True,
                 "is_me": True,
+                "grpc": None,
             }
         ],
         "topics": [
