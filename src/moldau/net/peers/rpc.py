@@ -32,6 +32,10 @@ Answerer = Callable[[BrokerId, bytes], Awaitable[bytes]]
 Sender = Callable[[BrokerId, FrameKind, list[Chunk]], bool]
 
 
+class NotSentError(RefusedError):
+    """The question never left: the peer has done nothing about it, and may be asked again."""
+
+
 class PeerRpc:
     """Questions asked and answered by one broker."""
 
@@ -49,11 +53,14 @@ class PeerRpc:
     async def call(
         self, peer: BrokerId, method: int, payload: bytes, timeout_seconds: float
     ) -> bytes:
-        """Raises RefusedError: the peer's own, or NETWORK_EXCEPTION, REQUEST_TIMED_OUT."""
+        """Raises RefusedError: the peer's own, or NETWORK_EXCEPTION, REQUEST_TIMED_OUT.
+
+        It is a NotSentError where the peer cannot have heard of it.
+        """
         if len(payload) > PAYLOAD_BYTES_MAX:
             raise RefusedError(ErrorCode.INVALID_REQUEST, f"a question of {len(payload)} bytes")
         if len(self._open) >= _OPEN_MAX:
-            raise RefusedError(ErrorCode.NETWORK_EXCEPTION, f"{_OPEN_MAX} questions are open")
+            raise NotSentError(ErrorCode.NETWORK_EXCEPTION, f"{_OPEN_MAX} questions are open")
         request_id = self._next_id
         self._next_id += 1
         future: asyncio.Future[bytes] = self._loop.create_future()
@@ -62,7 +69,7 @@ class PeerRpc:
             if not self._send(
                 peer, FrameKind.REQUEST, [_REQUEST.pack(request_id, method), payload]
             ):
-                raise RefusedError(ErrorCode.NETWORK_EXCEPTION, f"no link to broker {peer}")
+                raise NotSentError(ErrorCode.NETWORK_EXCEPTION, f"no link to broker {peer}")
             async with asyncio.timeout(timeout_seconds):
                 return await future
         except TimeoutError:
