@@ -1,10 +1,11 @@
 """Owns Message: what a consumer hands out. Reads librdkafka's message only where it is asked."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Self
 
+import msgspec
 from confluent_kafka import Message as RawMessage
 
 from moldau.client.errors import InvalidArgumentError
@@ -12,12 +13,37 @@ from moldau.client.errors import InvalidArgumentError
 FIELDS = ("topic", "partition", "offset", "key", "value", "headers", "timestamp")
 
 
-class Message:
-    """One message of a partition. Attributes, or items of the same names: message["topic"]."""
+Headers = list[tuple[str, bytes | None]]
 
-    __slots__ = ("_raw",)
 
+class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """One message of a partition. Attributes, or items of the same names: message["topic"].
+
+    May be kept, handed to other threads, and pickled.
+    """
+
+    # A struct of msgspec is made in C, in a third of the time that a class of Python takes. It
+    # refers to nothing that can refer back to it, so the garbage collector need not look at it.
     _raw: RawMessage
+    value: bytes | None
+    """The bytes; None is a tombstone, which deletes its key from a compacted topic."""
+
+    @classmethod
+    def of(
+        cls,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        partition: int = 0,
+        offset: int = 0,
+        headers: Headers | None = None,
+        timestamp: int = 0,
+    ) -> Self:
+        """A message that no broker has seen, for tests of what handles messages."""
+        kept = _Kept(topic, partition, offset, key, value, headers or [], timestamp)
+        # It answers what is asked of librdkafka's message here.
+        return cls(kept, value)  # type: ignore[arg-type]
 
     # Its types allow for None, and for headers as text, in what is sent and in events; what was
     # read has a place, and headers as bytes. A look at each would cost as much as the rest.
@@ -39,12 +65,7 @@ class Message:
         return self._raw.key()
 
     @property
-    def value(self) -> bytes | None:
-        """The bytes; None is a tombstone, which deletes its key from a compacted topic."""
-        return self._raw.value()
-
-    @property
-    def headers(self) -> list[tuple[str, bytes | None]]:
+    def headers(self) -> Headers:
         """Pairs in their order; a name may come more than once."""
         return list(self._raw.headers() or ())  # type: ignore[arg-type]
 
@@ -92,16 +113,46 @@ class Message:
         """The names for item access; so dict(message) works."""
         return FIELDS
 
+    def __reduce__(self) -> tuple[Callable[..., "Message"], tuple[object, ...]]:
+        fields = tuple(self[name] for name in FIELDS)
+        return _restore, (type(self), fields)
+
     def __repr__(self) -> str:
-        size = len(self.value) if self.value is not None else 0
-        return f"<Message {self.topic}[{self.partition}]@{self.offset} {size} bytes>"
+        size = f"{len(self.value)} bytes" if self.value is not None else "tombstone"
+        return f"<Message {self.topic}[{self.partition}]@{self.offset} {size}>"
+
+
+class _Kept:
+    """Stands in for librdkafka's message, which can neither be pickled nor made by hand."""
+
+    __slots__ = ("_fields",)
+
+    def __init__(self, *fields: Any) -> None:
+        self._fields = fields
+
+    def topic(self) -> Any:
+        return self._fields[0]
+
+    def partition(self) -> Any:
+        return self._fields[1]
+
+    def offset(self) -> Any:
+        return self._fields[2]
+
+    def key(self) -> Any:
+        return self._fields[3]
+
+    def headers(self) -> Any:
+        return self._fields[5]
+
+    def timestamp(self) -> Any:
+        return 1, self._fields[6]
+
+
+def _restore(kind: type[Message], fields: tuple[Any, ...]) -> Message:
+    return kind(_Kept(*fields), fields[FIELDS.index("value")])  # type: ignore[arg-type]
 
 
 def wrap(raws: list[RawMessage]) -> list[Message]:
-    """A message for each of librdkafka's. Without an __init__, which would take half the time."""
-    messages = []
-    for raw in raws:
-        message = Message()
-        message._raw = raw
-        messages.append(message)
-    return messages
+    """A message for each of librdkafka's, without a step of the interpreter for any of them."""
+    return list(map(Message, raws, map(RawMessage.value, raws)))
