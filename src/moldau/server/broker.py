@@ -175,7 +175,7 @@ class BrokerServer:
         self._build_cluster(transport, driver)
         self._build_services(defaults, transport)
         self._partitions.on_leadership = self._on_partition_leadership
-        self._metadata.on_deleted = self._coordinators.groups.topics_deleted
+        self._metadata.on_deleted = self._coordinators.topics_deleted
         self._listener = listener = self._make_listener()
         self._http = listener_for(self._broker, self._vitals(listener), loop=self._loop)
         listener.bind(kafka.host, kafka.port)

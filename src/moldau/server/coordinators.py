@@ -1,4 +1,7 @@
-"""Owns how the coordinators of groups and transactions are put together, and what they are told."""
+"""Owns how the coordinators are put together, and what they are told.
+
+Those of groups and of transactions, and the ledgers of queues, which follow leadership as they do.
+"""
 
 import uuid
 from asyncio import AbstractEventLoop
@@ -6,7 +9,11 @@ from collections.abc import Callable
 
 from moldau.groups.config import GroupConfig
 from moldau.groups.coordinator import Coordinator as GroupCore
-from moldau.metadata.image import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
+from moldau.metadata.image import (
+    CONSUMER_OFFSETS_TOPIC,
+    QUEUE_STATE_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+)
 from moldau.model.clock import Clock
 from moldau.model.ids import BrokerId
 from moldau.replica.replica import Replica
@@ -20,6 +27,7 @@ from moldau.service.markers import WRITE_MARKERS_METHOD, MarkerSender, MarkerWri
 from moldau.service.metadata_store import MetadataStore
 from moldau.service.partitions import Partitions
 from moldau.service.producer_ids import ProducerIds
+from moldau.service.queues.ledgers import Ledgers
 from moldau.service.topics import TopicService
 from moldau.service.transactions import ADMIT_METHOD, TransactionService
 from moldau.transactions.config import TransactionConfig
@@ -96,17 +104,32 @@ class Coordinators:
             ),
             caller=transport,
         )
+        self.ledgers = Ledgers(
+            loop=loop,
+            clock=clock,
+            partitions=partitions,
+            topics=topics,
+            state_partitions=config.queue.state_partitions,
+            broker=me,
+            leader_of=cluster.leader_of,
+            fresh_image=metadata.fresh,
+            on_defect=on_defect,
+            caller=transport,
+        )
+        self.ledgers.serve(transport.rpc)
         transport.rpc.serve(WRITE_MARKERS_METHOD, writer.answer)
         transport.rpc.serve(ADMIT_METHOD, self.transactions.answer_admit)
 
     def on_leadership(self, replica: Replica) -> None:
         """Somebody else leads that partition, or this broker does and is ready."""
         topic, index = replica.partition
-        served: GroupService | TransactionService
+        served: GroupService | TransactionService | Ledgers
         if topic == CONSUMER_OFFSETS_TOPIC:
             served = self.groups
         elif topic == TRANSACTION_STATE_TOPIC:
             served = self.transactions
+        elif topic == QUEUE_STATE_TOPIC:
+            served = self.ledgers
         else:
             return
         hosted = self._partitions.get(topic, index)
@@ -115,14 +138,21 @@ class Coordinators:
         else:
             served.unlead(index)
 
+    def topics_deleted(self, names: frozenset[str]) -> None:
+        """The image has the state without them next."""
+        self.groups.topics_deleted(names)
+        self.ledgers.topics_deleted()
+
     def answer_waiting(self) -> None:
         """The broker stops: nobody shall wait for what never comes."""
         self.groups.answer_waiting()
         self.transactions.answer_waiting()
+        self.ledgers.answer_waiting()
 
     def stop(self) -> None:
         self.groups.stop()
         self.transactions.stop()
+        self.ledgers.stop()
 
 
 def _group_config(config: ServerConfig) -> GroupConfig:

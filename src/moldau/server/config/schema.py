@@ -382,6 +382,20 @@ class TransactionConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QueueConfig:
+    """Queue groups and what is stored of them."""
+
+    state_partitions: Annotated[
+        int,
+        Setting(
+            "Partitions of the internal topic of queues; fixed once it exists.",
+            min=1,
+            max=limits.PARTITIONS_PER_TOPIC_MAX,
+        ),
+    ] = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LoggingConfig:
     """What the broker writes to stderr about itself."""
 
@@ -428,4 +442,5 @@ class ServerConfig:
     group: GroupConfig = field(default_factory=GroupConfig)
     producer: ProducerConfig = field(default_factory=ProducerConfig)
     transaction: TransactionConfig = field(default_factory=TransactionConfig)
+    queue: QueueConfig = field(default_factory=QueueConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
