@@ -1,0 +1,21 @@
+"""Owns the names of the headers by which queues say something in a message itself.
+
+They are Moldau's own; others see them as headers like any. Numbers are written in decimal.
+"""
+
+from typing import Final
+
+DELIVER_AT_HEADER: Final = "moldau-deliver-at"
+"""Milliseconds since 1970 before which queue groups do not deliver the message."""
+
+DEAD_PREFIX: Final = "moldau-dead-"
+DEAD_REASON_HEADER: Final = "moldau-dead-reason"
+DEAD_ATTEMPTS_HEADER: Final = "moldau-dead-attempts"
+DEAD_GROUP_HEADER: Final = "moldau-dead-group"
+DEAD_TOPIC_HEADER: Final = "moldau-dead-topic"
+DEAD_PARTITION_HEADER: Final = "moldau-dead-partition"
+DEAD_OFFSET_HEADER: Final = "moldau-dead-offset"
+DEAD_AT_HEADER: Final = "moldau-dead-at"
+"""Milliseconds since 1970 when it was written to the dead-letter topic."""
+DEAD_TRUNCATED_HEADER: Final = "moldau-dead-truncated"
+"""What is missing because the dead-letter topic takes no message of that size."""
