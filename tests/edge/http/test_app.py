@@ -13,9 +13,10 @@ import msgspec
 import pytest
 
 from http_cluster import JOIN, FakeCluster, Served, partition, served, topic, topology
-from moldau.edge.http import answers, cluster
+from moldau.edge.http import answers
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.topology import Endpoint, JoinRequest
+from moldau.service import decisions
 
 
 @pytest.fixture(scope="module")
@@ -186,7 +187,7 @@ def test_a_refusal_carries_its_code_its_words_and_a_status(world, code, status):
 
 
 def test_what_the_cluster_does_not_decide_in_time_is_to_be_tried_again(world, monkeypatch):
-    monkeypatch.setattr(cluster, "ANSWER_SECONDS_MAX", 0.1)
+    monkeypatch.setattr(decisions, "ANSWER_SECONDS_MAX", 0.1)
     world.cluster.hold = asyncio.Event()
     world.cluster.reasons = ["no majority is up"]
     status, headers, body = world.ask("POST", "/api/v1/cluster/leave", b'{"broker": 2}')

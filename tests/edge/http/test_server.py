@@ -295,7 +295,7 @@ def test_a_stop_lets_requests_finish_and_frees_the_port():
 
 
 def test_a_stop_cuts_what_does_not_finish(monkeypatch):
-    monkeypatch.setattr("moldau.edge.http.cluster.ANSWER_SECONDS_MAX", 600)
+    monkeypatch.setattr("moldau.service.decisions.ANSWER_SECONDS_MAX", 600)
     cluster = FakeCluster()
     with served(cluster) as world, world.connect() as busy:
         cluster.hold = asyncio.Event()

@@ -7,15 +7,20 @@ connections above the cap are closed before they are read.
 
 import asyncio
 import contextlib
+import http
 import logging
 from asyncio import TimerHandle, Transport
 from collections.abc import Iterator
+from typing import Final
 
 import uvicorn
+from starlette.responses import Response
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from moldau.edge.http.server import HttpLimits
+from moldau.edge.http.answers import RETRY_SECONDS, answer_error
+from moldau.edge.http.server import Connections, HttpLimits
+from moldau.model.errors import ErrorCode
 
 log = logging.getLogger(__name__)
 
@@ -23,11 +28,39 @@ _DATE_SECONDS = 1.0
 _WARN_SECONDS = 10.0
 
 
+def _whole_reply(reply: Response) -> bytes:
+    """As it goes over the wire, for those who never get as far as the application."""
+    head = b"".join(b"%b: %b\r\n" % pair for pair in reply.raw_headers)
+    phrase = http.HTTPStatus(reply.status_code).phrase.encode()
+    status = b"HTTP/1.1 %d %b\r\n" % (reply.status_code, phrase)
+    return status + head + b"connection: close\r\n\r\n" + bytes(reply.body)
+
+
+_NO_HTTP: Final = _whole_reply(
+    answer_error(
+        400,
+        ErrorCode.INVALID_REQUEST,
+        "What was sent is no request of HTTP/1.1 or HTTP/1.0",
+        hint="no TLS and no HTTP/2 are spoken here, and the head must fit in 64 KiB",
+    )
+)
+_NO_ROOM: Final = _whole_reply(
+    answer_error(
+        503,
+        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+        "As many connections are open as may be",
+        hint="close those that are not used, or try again after Retry-After",
+        headers={"retry-after": str(RETRY_SECONDS)},
+    )
+)
+
+
 class BoundedProtocol(H11Protocol):
     """One connection, with an end to every wait for its client."""
 
     limits: HttpLimits
     """Set by a subclass: uvicorn makes the instances and passes nothing of ours."""
+    counted: Connections
 
     _request_timer: TimerHandle | None = None
     _reply_timer: TimerHandle | None = None
@@ -36,10 +69,14 @@ class BoundedProtocol(H11Protocol):
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         if len(self.connections) > self.limits.connections_max:
+            self.counted.refused_total += 1
             self._warn_of_cap()
-            transport.abort()
+            transport.write(_NO_ROOM)
+            transport.close()
         else:
+            self.counted.accepted_total += 1
             self._await_request()
+        self.counted.open = len(self.connections)
 
     def _warn_of_cap(self) -> None:
         """At most one line every few seconds: a storm must not fill the disk."""
@@ -53,14 +90,28 @@ class BoundedProtocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._forget_request_timer()
-        if self._reply_timer is not None:
-            self._reply_timer.cancel()
-            self._reply_timer = None
+        self._forget_reply_timer()
         self._unset_keepalive_if_required()
         super().connection_lost(exc)
+        self.counted.open = len(self.connections)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
+        self._watch_request()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        # What was sent ahead may be the half of another request, and no more of it may ever come.
+        self._watch_request()
+
+    def send_400_response(self, msg: str) -> None:
+        """For what is no HTTP: in the same form as every other error."""
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.write(_NO_HTTP)
+        # Else a reply is being written, and words in its middle would be taken for part of it.
+        self.transport.close()
+
+    def _watch_request(self) -> None:
         cycle = self.cycle
         # The head is still coming, or the body; or a reply went out before the body was in.
         if cycle is None or cycle.response_complete or cycle.more_body:
@@ -78,6 +129,16 @@ class BoundedProtocol(H11Protocol):
     def pause_writing(self) -> None:
         super().pause_writing()
         self._watch_reply()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        # It reads. The next piece fills the buffer anew, which must not look like standing still.
+        self._forget_reply_timer()
+
+    def _forget_reply_timer(self) -> None:
+        if self._reply_timer is not None:
+            self._reply_timer.cancel()
+            self._reply_timer = None
 
     def _watch_reply(self) -> None:
         if self._reply_timer is None:
@@ -118,11 +179,12 @@ class BoundedProtocol(H11Protocol):
 class Engine(uvicorn.Server):
     """A web server that shares the broker's loop, and ends when the broker says so."""
 
-    def __init__(self, app: ASGIApp, limits: HttpLimits) -> None:
+    def __init__(self, app: ASGIApp, limits: HttpLimits, counted: Connections) -> None:
         class Protocol(BoundedProtocol):
             pass
 
         Protocol.limits = limits
+        Protocol.counted = counted
         super().__init__(
             uvicorn.Config(
                 app,

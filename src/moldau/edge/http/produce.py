@@ -1,6 +1,5 @@
 """Owns POST /api/v1/topics/{topic}/records: records as JSON become batches for the leaders."""
 
-import asyncio
 import base64
 import binascii
 from typing import Annotated, Final, Literal
@@ -19,25 +18,21 @@ from moldau.edge.http.answers import (
     retry_headers,
     status_of,
 )
-from moldau.edge.http.elsewhere import find_topic
 from moldau.metadata.config_types import INT_MAX, LONG_MAX
-from moldau.metadata.image import Topic
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import Offset, TimestampMs
 from moldau.model.topology import ErrorReply
-from moldau.records.murmur2 import partition_of
-from moldau.records.record import Headers, Record, build_batch
+from moldau.records.record import Headers, Record
 from moldau.service.appending import Appended
 from moldau.service.broker import Broker
+from moldau.service.finding import find_topic
 from moldau.service.produce import ACKS_ALL, ACKS_LEADER
+from moldau.service.sending import Sender, offsets_of
 
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 RECORDS_MAX: Final = 2000
 TIMEOUT_MS_MAX: Final = 30_000
 
-_RECORD_BYTES_EXTRA: Final = 40
-_HEADER_BYTES_EXTRA: Final = 10
-_BATCH_BYTES_EXTRA: Final = 61
 _NOTHING: Final = Raw(b"null")
 
 
@@ -92,79 +87,29 @@ class RecordDoor:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._turn = 0
+        self._sender = Sender(broker)
 
     async def store(self, request: Request) -> Response:
         check_query(request)
         sent = await read_body(request, _decoder, bytes_max=BODY_BYTES_MAX)
         topic = find_topic(self._broker, request.path_params["topic"])
         records = _read_records(sent, self._broker.clock.wall_ms())
-        places = self._places(topic, sent.records, records)
-        by_partition: dict[int, list[Record]] = {}
-        for record, partition in zip(records, places, strict=True):
-            by_partition.setdefault(partition, []).append(record)
-        batch_bytes_max = self._batch_bytes_max(topic)
-        # Checked and built for all before anything is sent: a request that is wrong stores nothing.
-        batches = {
-            partition: build_batches(theirs, batch_bytes_max)
-            for partition, theirs in by_partition.items()
-        }
+        asked = zip(sent.records, records, strict=True)
+        places = self._sender.places(topic, ((one.partition, record.key) for one, record in asked))
         acks = ACKS_ALL if sent.acks == "all" else ACKS_LEADER
-        answers = await asyncio.gather(
-            *(
-                self._broker.appends.append(
-                    topic, partition, data, acks=acks, timeout_seconds=sent.timeout_ms / 1000
-                )
-                for partition, data in batches.items()
-            )
+        answers = await self._sender.store(
+            topic, records, places, acks=acks, timeout_seconds=sent.timeout_ms / 1000
         )
-        return _answer(places, dict(zip(batches, answers, strict=True)))
-
-    def _places(self, topic: Topic, sent: list[RecordSent], records: list[Record]) -> list[int]:
-        """As Kafka's producers do: by the key, and without one all together, each time another."""
-        count = len(topic.partitions)
-        unkeyed = self._next_partition(topic)
-        places = []
-        for asked, record in zip(sent, records, strict=True):
-            if asked.partition is None:
-                key = record.key
-                places.append(unkeyed if key is None else partition_of(key, count))
-                continue
-            if asked.partition >= count:
-                raise RefusedError(
-                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                    f"Topic '{topic.name}' has no partition {asked.partition}; it has {count}",
-                )
-            places.append(asked.partition)
-        return places
-
-    def _next_partition(self, topic: Topic) -> int:
-        """One that is led here if there is any: that spares a way."""
-        self._turn += 1
-        get, count = self._broker.partitions.get, len(topic.partitions)
-        for step in range(count):
-            index = (self._turn + step) % count
-            hosted = get(topic.name, index)
-            if hosted is not None and hosted.replica.is_leader:
-                return index
-        return self._turn % count
-
-    def _batch_bytes_max(self, topic: Topic) -> int:
-        for entry in self._broker.configs.describe_topic(topic):
-            if entry.name == "max.message.bytes":
-                return int(entry.value)
-        raise RefusedError(ErrorCode.UNKNOWN_SERVER_ERROR, "max.message.bytes is not set")
+        return _answer(places, answers)
 
 
 def _answer(places: list[int], answers: dict[int, Appended]) -> Response:
-    following = {partition: answer.base_offset for partition, answer in answers.items()}
     stored = []
     failed: Appended | None = None
-    for partition in places:
+    for partition, offset in zip(places, offsets_of(places, answers), strict=True):
         found = answers[partition]
         if found.error is ErrorCode.NONE:
-            stored.append(RecordStored(partition=partition, offset=following[partition]))
-            following[partition] += 1
+            stored.append(RecordStored(partition=partition, offset=offset))
         else:
             failed = failed or found
             stored.append(RecordStored(partition=partition, offset=None, error=found.error.name))
@@ -217,30 +162,3 @@ def _read_header(text: str | None, encoding: Literal["text", "base64"]) -> bytes
     if encoding == "text":
         return text.encode()
     return base64.b64decode(text.encode("ascii"), validate=True)
-
-
-def build_batches(records: list[Record], bytes_max: int) -> bytes:
-    """As few batches as fit the topic's bound. A record that is too large makes one of its own,
-    which the leader refuses."""
-    data = bytearray()
-    batch: list[Record] = []
-    room = 0
-    for record in records:
-        size = _bytes_of(record)
-        if size > room and batch:
-            data += build_batch(batch)
-            batch = []
-        if not batch:
-            room = bytes_max - _BATCH_BYTES_EXTRA
-        batch.append(record)
-        room -= size
-    data += build_batch(batch)
-    return bytes(data)
-
-
-def _bytes_of(record: Record) -> int:
-    """At most."""
-    size = _RECORD_BYTES_EXTRA + len(record.key or b"") + len(record.value or b"")
-    for name, value in record.headers:
-        size += _HEADER_BYTES_EXTRA + 4 * len(name) + len(value or b"")
-    return size

@@ -8,15 +8,17 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from moldau.edge.http.answers import answer, check_query
-from moldau.edge.http.elsewhere import find_topic, leader_elsewhere, send_to
+from moldau.edge.http.elsewhere import send_to
 from moldau.edge.http.methods import by_method
 from moldau.edge.http.paging import bad_parameter, page_size, parse_int, read_int, read_text
 from moldau.edge.http.produce import RecordDoor
-from moldau.edge.http.reading import Chosen, Encoding, RecordShown, read_page, show
+from moldau.edge.http.reading import Chosen, Encoding, RecordShown, show
 from moldau.metadata.config_types import INT_MAX, LONG_MAX
 from moldau.metadata.image import Topic
 from moldau.service.broker import Broker
-from moldau.service.offsets import EARLIEST, LATEST, NOT_FOUND
+from moldau.service.finding import find_topic, leader_elsewhere
+from moldau.service.offsets import EARLIEST, LATEST
+from moldau.service.reading import offset_at, read_page
 
 WAIT_MS_MAX: Final = 10_000
 SCANS_MAX: Final = 8
@@ -51,12 +53,12 @@ def routes(broker: Broker) -> list[Route]:
         offset = read_offset(broker, request, topic, partition, by_default=EARLIEST)
         for _ in range(SCANS_MAX):
             page = await read_page(
-                broker,
+                broker.fetch,
                 topic.name,
                 partition,
                 offset,
                 limit=limit,
-                chosen=chosen,
+                wants=chosen.wants,
                 wait_ms_max=wait_ms,
             )
             # Once: with each read of a filter that finds nothing, it would be many times as long.
@@ -105,11 +107,7 @@ def read_offset(
         if offset is None or not 0 <= offset <= LONG_MAX:
             raise bad_parameter("offset", "must be earliest, latest, or a number from 0 on")
         return offset
-    found = broker.offsets.list_offset(topic.name, partition, place, reads_committed=True)
-    if found == NOT_FOUND:
-        # All records are older: what comes next is the first that is not.
-        found = broker.offsets.list_offset(topic.name, partition, LATEST, reads_committed=True)
-    return found.offset
+    return offset_at(broker.offsets, topic.name, partition, place)
 
 
 def read_choice(request: Request) -> Chosen:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import socket
 from asyncio import AbstractEventLoop
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -38,6 +38,18 @@ class HttpLimits:
     reply_stall_seconds_max: float = 60.0
     """So long may a client read nothing of a reply that waits for it."""
     backlog: int = 128
+    held_bytes_max: int = 64 * 1024 * 1024
+    """So much may bodies and large replies take that are on their way, all together."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Connections:
+    """Counted by the web server, for who wants to know."""
+
+    open: int = 0
+    accepted_total: int = 0
+    refused_total: int = 0
+    """Above the cap."""
 
 
 DEFAULT_LIMITS: Final = HttpLimits()
@@ -52,11 +64,16 @@ class HttpListener:
         loop: AbstractEventLoop,
         make_app: Callable[[], "ASGIApp"],
         limits: HttpLimits = DEFAULT_LIMITS,
+        counted: Connections | None = None,
+        on_stop: Callable[[], None] = lambda: None,
     ) -> None:
-        """`make_app` is called in another thread, when the first connection has come."""
+        """`make_app` is called in another thread, when the first connection has come; `on_stop`
+        ends what would go on for ever."""
         self._loop = loop
         self._make_app = make_app
         self._limits = limits
+        self._counted = counted or Connections()
+        self._on_stop = on_stop
         self._socket: socket.socket | None = None
         self._engine: Engine | None = None
         self._serving: asyncio.Task[None] | None = None
@@ -92,7 +109,7 @@ class HttpListener:
     def _load(self) -> "Engine":
         from moldau.edge.http.engine import Engine
 
-        return Engine(self._make_app(), self._limits)
+        return Engine(self._make_app(), self._limits, self._counted)
 
     def _on_end(self, task: asyncio.Task[None]) -> None:
         """A defect here costs the broker its HTTP, and nothing else: Kafka clients stay served."""
@@ -111,6 +128,7 @@ class HttpListener:
             await asyncio.wait({serving})
         else:
             engine.stop()
+            self._on_stop()
             _, late = await asyncio.wait({serving}, timeout=grace_seconds)
             if late:
                 engine.cut()
@@ -129,12 +147,25 @@ def listener_for(
     *,
     loop: AbstractEventLoop,
     limits: HttpLimits = DEFAULT_LIMITS,
+    cors_origins: Sequence[str] = (),
 ) -> HttpListener:
     """The listener of a broker's whole HTTP interface."""
+    counted = Connections()
+    followed: list[Callable[[], None]] = []
 
     def make_app() -> "ASGIApp":
         from moldau.edge.http.app import build_app
 
-        return build_app(broker, vitals)
+        app = build_app(
+            broker, vitals, limits=limits, connections=counted, cors_origins=cors_origins
+        )
+        followed.append(app.stop)
+        return app
 
-    return HttpListener(loop=loop, make_app=make_app, limits=limits)
+    def on_stop() -> None:
+        for stop in followed:
+            stop()
+
+    return HttpListener(
+        loop=loop, make_app=make_app, limits=limits, counted=counted, on_stop=on_stop
+    )

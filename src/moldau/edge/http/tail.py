@@ -13,14 +13,16 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from moldau.edge.http.answers import HEADERS, RETRY_SECONDS, check_query, problem, status_of
-from moldau.edge.http.elsewhere import find_topic, leader_elsewhere, send_to
+from moldau.edge.http.elsewhere import send_to
 from moldau.edge.http.paging import parse_int
-from moldau.edge.http.reading import Chosen, ReadPage, read_page, show
+from moldau.edge.http.reading import Chosen, show
 from moldau.edge.http.records import CHOICE, PLACE, read_choice, read_offset, read_partition
 from moldau.metadata.config_types import LONG_MAX
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.service.broker import Broker
+from moldau.service.finding import find_topic, leader_elsewhere
 from moldau.service.offsets import LATEST
+from moldau.service.reading import ReadPage, read_page
 
 MEDIA_TYPE: Final = "text/event-stream"
 TAILS_MAX: Final = 64
@@ -68,12 +70,12 @@ class Tails:
         self, topic: str, partition: int, offset: int, chosen: Chosen, *, wait_ms_max: int
     ) -> ReadPage:
         return await read_page(
-            self._broker,
+            self._broker.fetch,
             topic,
             partition,
             offset,
             limit=_RECORDS_PER_READ,
-            chosen=chosen,
+            wants=chosen.wants,
             wait_ms_max=wait_ms_max,
         )
 

@@ -1,6 +1,5 @@
 """Owns /api/v1/topics and /api/v1/brokers: what there is, and topics that come and go."""
 
-import asyncio
 from collections.abc import Iterable
 from typing import Annotated, Final
 
@@ -11,8 +10,6 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from moldau.edge.http.answers import answer, check_query, read_body
-from moldau.edge.http.cluster import Decisions
-from moldau.edge.http.elsewhere import find_topic
 from moldau.edge.http.methods import by_method
 from moldau.edge.http.paging import PAGE_SIZE, page_size, read_flag, read_int, read_text, take_page
 from moldau.edge.http.resources import (
@@ -33,6 +30,8 @@ from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import TopicPartition
 from moldau.service.broker import Broker
 from moldau.service.configs import ResourceKind
+from moldau.service.decisions import Decisions, await_leaders
+from moldau.service.finding import find_topic
 
 
 class TopicWanted(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -44,10 +43,6 @@ class TopicWanted(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     configs: dict[str, str] = {}
     validate_only: bool = False
 
-
-_POLL_SECONDS: Final = 0.02
-_POLLS_MAX: Final = 100
-"""Two seconds: longer than it takes to elect, shorter than clients wait."""
 
 _topic_wanted: Final = msgspec.json.Decoder(TopicWanted)
 
@@ -69,7 +64,7 @@ def routes(broker: Broker) -> list[Route]:
         )
         if wanted.validate_only:
             return answer(await show_topic(broker, made, PAGE_SIZE, -1))
-        await _await_leaders(broker, made)
+        await await_leaders(broker, made)
         shown = await show_topic(broker, made, PAGE_SIZE, -1)
         return answer(shown, 201, {"location": f"/api/v1/topics/{made.name}"})
 
@@ -123,15 +118,6 @@ def routes(broker: Broker) -> list[Route]:
         Route("/api/v1/brokers", brokers, methods=["GET"]),
         Route("/api/v1/brokers/{broker:int}", one_broker, methods=["GET"]),
     ]
-
-
-async def _await_leaders(broker: Broker, topic: Topic) -> None:
-    """Shortly: who creates a topic writes to it next, and would be told to come later."""
-    for _ in range(_POLLS_MAX):
-        places = broker.cluster.places(topic, topic.partitions)
-        if all(leader.broker != NO_LEADER_ID for leader, _ in places):
-            return
-        await asyncio.sleep(_POLL_SECONDS)
 
 
 def _listed(broker: Broker, topic: Topic) -> TopicListed:

@@ -1,0 +1,156 @@
+"""Owns how stored batches become records for doors that show them: committed ones only, a bounded
+lot at a time.
+
+Batches are decompressed and taken apart in a thread: clients of the broker do not wait for it.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from moldau.model.errors import ErrorCode, RefusedError
+from moldau.model.ids import Offset
+from moldau.model.slices import FileSlice
+from moldau.records.batch import HEADER_BYTES, BatchFormatError, read_header
+from moldau.records.record import Record, read_records
+from moldau.replica.aborted import AbortedTransaction
+from moldau.service.fetch import FetchRequest, FetchResult, FetchService
+from moldau.service.offsets import LATEST, NOT_FOUND, OffsetService
+
+READ_BYTES_MAX: Final = 1024 * 1024
+"""Of stored bytes at once; one batch may exceed it."""
+BATCH_BYTES_MAX: Final = 32 * 1024 * 1024
+"""What a batch may have when it is decompressed."""
+
+Wants = Callable[[Record], bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadPage:
+    """Records from one place on, and where to go on."""
+
+    records: list[Record]
+    next_offset: int
+    start_offset: int
+    end_offset: int
+    """Records at and above it are not committed yet, or of an open transaction."""
+
+
+async def read_page(
+    fetch: FetchService,
+    topic: str,
+    partition: int,
+    offset: int,
+    *,
+    limit: int,
+    wants: Wants | None = None,
+    wait_ms_max: int = 0,
+) -> ReadPage:
+    """The next records of a partition that is led here. Raises RefusedError.
+
+    Less than `limit`, or none, says nothing: `next_offset` moves on past what was not wanted.
+    """
+    request = FetchRequest(topic, partition, Offset(offset), READ_BYTES_MAX, -1, True)
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[list[FetchResult]] = loop.create_future()
+
+    def on_ready(results: list[FetchResult]) -> None:
+        if not ready.done():
+            ready.set_result(results)
+
+    parked = fetch.fetch(
+        (request,),
+        bytes_min=1,
+        bytes_max=READ_BYTES_MAX,
+        wait_ms_max=wait_ms_max,
+        on_ready=on_ready,
+    )
+    try:
+        (result,) = await ready
+    finally:
+        if parked is not None:
+            parked.cancel()
+    if result.error is not ErrorCode.NONE:
+        raise _refusal(topic, partition, offset, result)
+    records: list[Record] = []
+    next_offset = offset
+    if result.size and result.data is not None:
+        records, next_offset = await loop.run_in_executor(
+            None, _decode, result.data, result.aborted or (), offset, limit, wants
+        )
+    return ReadPage(
+        records=records,
+        next_offset=next_offset,
+        start_offset=result.log_start_offset,
+        end_offset=result.last_stable_offset,
+    )
+
+
+def offset_at(offsets: OffsetService, topic: str, partition: int, place: int) -> int:
+    """Where a time begins, or one of the special places. Raises RefusedError."""
+    found = offsets.list_offset(topic, partition, place, reads_committed=True)
+    if found == NOT_FOUND:
+        # All records are older: what comes next is the first that is not.
+        found = offsets.list_offset(topic, partition, LATEST, reads_committed=True)
+    return found.offset
+
+
+def _refusal(topic: str, partition: int, offset: int, result: FetchResult) -> RefusedError:
+    if result.error is ErrorCode.OFFSET_OUT_OF_RANGE:
+        return RefusedError(
+            result.error,
+            f"Offset {offset} is not in {topic}-{partition}, which has "
+            f"{result.log_start_offset} to {result.high_watermark}",
+        )
+    return RefusedError(result.error, f"{topic}-{partition} cannot be read here now")
+
+
+def _decode(
+    data: FileSlice | bytes,
+    aborted: Sequence[AbortedTransaction],
+    offset: int,
+    limit: int,
+    wants: Wants | None,
+) -> tuple[list[Record], int]:
+    """In a thread: the wanted records, and the offset after the last that was looked at."""
+    stored = _bytes_of(data)
+    found: list[Record] = []
+    position = 0
+    try:
+        while len(stored) - position >= HEADER_BYTES:
+            header = read_header(stored, position)
+            end = position + header.size
+            if end > len(stored):
+                break
+            is_shown = not header.is_control and not any(
+                span.producer_id == header.producer_id
+                and span.first <= header.base_offset <= span.last
+                for span in (aborted if header.is_transactional else ())
+            )
+            if is_shown:
+                batch = read_records(stored[position:end], bytes_max=BATCH_BYTES_MAX)
+                for record in batch:
+                    if record.offset >= offset and (wants is None or wants(record)):
+                        found.append(record)
+                        if len(found) == limit:
+                            return found, record.offset + 1
+            position = end
+            offset = max(offset, header.next_offset)
+    except BatchFormatError as error:
+        raise RefusedError(
+            ErrorCode.INVALID_RECORD, f"A batch at or after offset {offset} is not shown: {error}"
+        ) from None
+    return found, offset
+
+
+def _bytes_of(data: FileSlice | bytes) -> bytes:
+    if isinstance(data, bytes):
+        return data
+    try:
+        return os.pread(data.file.fileno(), data.size, data.position)
+    except OSError as error:
+        raise RefusedError(
+            ErrorCode.KAFKA_STORAGE_ERROR, f"The log cannot be read: {error}"
+        ) from None
