@@ -195,6 +195,74 @@ def test_tail_prints_the_last_over_all_partitions(produce, cli, mock_brokers, to
     assert cli("tail", topic, "-b", mock_brokers, "-n", "0", "--no-follow").out == ""
 
 
+def test_tail_of_several_topics_says_where_each_message_is_from(produce, cli, mock_brokers, topic):
+    produce("-m", "one")
+    other = f"{topic}-other"
+    assert cli("produce", other, "-b", mock_brokers, "-m", "two").code == 0
+    outcome = cli("tail", topic, other, topic, "-b", mock_brokers, "--no-follow")
+    assert outcome.out == f"{topic}\tone\n{other}\ttwo\n"
+
+
+def test_tail_prints_what_the_filter_lets_through(produce, cli, mock_brokers, topic):
+    for number in range(5):
+        produce("-m", f'{{"n": {number}}}', "--key", "odd" if number % 2 else "even", "-p", "0")
+    produce("-m", "no JSON", "-H", "from=me", "-p", "1")
+
+    def tail(*arguments):
+        outcome = cli("tail", topic, "-b", mock_brokers, "--no-follow", *arguments)
+        assert outcome.code == 0, outcome.err
+        return outcome.out
+
+    assert tail("--filter", ".n>=2 and key=even", "-f", "%o;") == "2;4;"
+    assert tail("--filter", "header.from=me") == "no JSON\n"
+    assert tail("--grep", "JSON") == "no JSON\n"
+    assert tail("--grep", "odd", "--filter", ".n>1", "-f", "%s") == '{"n": 3}'
+    assert tail("-n", "2", "--filter", ".n<3") == "", "of the last two, none"
+
+
+def test_tail_follows_what_the_filter_lets_through(produce, spawn, mock_brokers, topic):
+    produce("-m", "a1")
+    process = spawn("tail", topic, "-b", mock_brokers, "--filter", "value~^a")
+    assert process.stdout.readline() == "a1\n"
+    produce("-m", "b2", "-m", "a3")
+    assert process.stdout.readline() == "a3\n"
+    process.send_signal(signal.SIGTERM)
+    assert process.communicate(timeout=30) == ("", "")
+    assert process.returncode == 0
+
+
+def test_consume_counts_what_the_filter_lets_through(produce, consume):
+    produce(*itertools.chain.from_iterable(("-m", f"m{n}") for n in range(10)), "-p", "0")
+    assert consume("--from-beginning", "--filter", "value~[3-9]", "-n", "2").out == "m3\nm4\n"
+
+
+def test_a_group_does_not_see_again_what_its_filter_left_out(produce, consume, topic):
+    produce("-m", "a", "-m", "b", "-p", "0")
+    first = consume("--group", f"g-{topic}", "--grep", "a", "-e")
+    assert (first.code, first.out) == (0, "a\n")
+    produce("-m", "c", "-p", "0")
+    assert consume("--group", f"g-{topic}", "-n", "1").out == "c\n"
+
+
+def test_a_wrong_filter_or_format_is_said_before_anybody_is_asked(cli, nobody):
+    for command in ("tail", "consume"):
+        outcome = cli(command, "t", "-b", nobody, "--filter", "key=a and nothing=3")
+        assert outcome.code == ExitCode.USAGE
+        assert outcome.err.splitlines()[1:] == [
+            "hint:  key=a and nothing=3",
+            "                 ^",
+        ]
+        outcome = cli(command, "t", "-b", nobody, "-f", "%y")
+        assert outcome.code == ExitCode.USAGE
+        assert "unknown %y in the format" in outcome.err
+
+
+def test_null_is_shown_on_request(produce, consume):
+    produce("--tombstones", "-m", "", "--key", "gone")
+    assert consume("--from-beginning", "-e", "-f", "%k=%s;").out == "gone=;"
+    assert consume("--from-beginning", "-e", "-Z", "-f", "%k=%s;").out == "gone=NULL;"
+
+
 def test_tail_follows_until_it_is_interrupted(produce, spawn, mock_brokers, topic):
     produce("-m", "before")
     process = spawn("tail", topic, "-b", mock_brokers)

@@ -1,10 +1,13 @@
-"""Owns how a message looks when it is printed: text, JSON lines, or by a template."""
+"""Owns how a message looks when it is printed: text, JSON lines, or by a template as kcat's -f."""
 
 import base64
 import json
 import re
+import struct
 from collections.abc import Callable
 from typing import Any
+
+import click
 
 from moldau.cli.errors import CommandError, ExitCode
 
@@ -21,24 +24,47 @@ PLACEHOLDERS = {
     "h": "headers",
     "K": "bytes of the key, -1 for none",
     "S": "bytes of the value, -1 for none",
+    "R": "the same, as 4 bytes big-endian",
     "%": "a percent sign",
 }
 
 _ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
 
 
-def text_formatter(*, key: bool, headers: bool, separator: str = "\t") -> Formatter:
-    """The value, after the headers and the key if asked for."""
-    between = separator.encode()
+NULL = b"NULL"
+"""What kcat prints for a header without a value, and with -Z for a message without one."""
+
+
+def text_formatter(
+    *,
+    key: bool,
+    headers: bool,
+    topic: bool = False,
+    null: bytes = b"",
+    color: bool = False,
+    marked: bytes = b"",
+) -> Formatter:
+    """The value, after topic, headers and key if asked for, separated by tabs.
+
+    With `color`, what stands before the value is set off from it, and `marked` in it stands out.
+    """
+
+    def styled(text: bytes, fg: str) -> bytes:
+        before, after = click.style("\0", fg=fg).encode().split(b"\0")
+        return before + text + after if color else text
 
     def format_text(message: Any) -> bytes:
         parts = []
+        if topic:
+            parts.append(styled(str(message.topic()).encode(), "magenta"))
         if headers:
-            parts.append(_headers_text(message))
+            parts.append(styled(_headers_text(message), "bright_black"))
         if key:
-            parts.append(_bytes(message.key(), b"null"))
-        parts.append(_bytes(message.value(), b""))
-        return between.join(parts) + b"\n"
+            parts.append(styled(_bytes(message.key(), null or b"null"), "cyan"))
+        value = _bytes(message.value(), null)
+        if color and marked:
+            value = value.replace(marked, styled(marked, "red"))
+        return b"\t".join((*parts, value)) + b"\n"
 
     return format_text
 
@@ -57,16 +83,21 @@ def json_formatter(message: Any) -> bytes:
     return json.dumps(document, ensure_ascii=False).encode() + b"\n"
 
 
-def template_formatter(template: str) -> Formatter:
-    r"""Placeholders as %o, escapes as \n; nothing is added, not even a line end."""
+def template_formatter(template: str, null: bytes = b"") -> Formatter:
+    r"""Placeholders as %o, escapes as \n; nothing is added, not even a line end.
+
+    `null` stands for a key or a value that a message does not have.
+    """
     parts: list[bytes | str] = []
-    for match in re.finditer(r"%(.?)|\\(.?)|([^%\\]+)", template, re.DOTALL):
+    for match in re.finditer(r"%(.?)|\\(x[0-9a-fA-F]{2}|.?)|([^%\\]+)", template, re.DOTALL):
         placeholder, escape, literal = match.groups()
         if literal is not None:
-            parts.append(literal.encode())
+            parts.append(literal.encode(errors="surrogateescape"))
+        elif escape is not None and len(escape) == 3:
+            parts.append(bytes.fromhex(escape[1:]))
         elif escape is not None:
             if escape not in _ESCAPES:
-                raise _bad(f"\\{escape}", "escapes: \\n \\t \\r \\0 \\\\")
+                raise _bad(f"\\{escape}", "escapes: \\n \\t \\r \\0 \\\\ \\xNN")
             parts.append(_ESCAPES[escape])
         elif placeholder == "%":
             parts.append(b"%")
@@ -78,7 +109,7 @@ def template_formatter(template: str) -> Formatter:
 
     def format_template(message: Any) -> bytes:
         return b"".join(
-            part if isinstance(part, bytes) else _field(message, part) for part in parts
+            part if isinstance(part, bytes) else _field(message, part, null) for part in parts
         )
 
     return format_template
@@ -88,7 +119,7 @@ def _bad(what: str, hint: str) -> CommandError:
     return CommandError(f"unknown {what} in the format", hint=hint, code=ExitCode.USAGE)
 
 
-def _field(message: Any, name: str) -> bytes:
+def _field(message: Any, name: str, null: bytes) -> bytes:
     match name:
         case "t":
             return str(message.topic()).encode()
@@ -99,13 +130,15 @@ def _field(message: Any, name: str) -> bytes:
         case "T":
             return str(message.timestamp()[1]).encode()
         case "k":
-            return _bytes(message.key(), b"")
+            return _bytes(message.key(), null)
         case "s":
-            return _bytes(message.value(), b"")
+            return _bytes(message.value(), null)
         case "h":
             return _headers_text(message)
         case "K":
             return str(_length(message.key())).encode()
+        case "R":
+            return struct.pack(">i", _length(message.value()))
         case _:
             return str(_length(message.value())).encode()
 
@@ -122,7 +155,7 @@ def _bytes(data: bytes | str | None, missing: bytes) -> bytes:
 
 def _headers_text(message: Any) -> bytes:
     return b",".join(
-        name.encode() + b"=" + _bytes(value, b"") for name, value in message.headers() or []
+        name.encode() + b"=" + _bytes(value, NULL) for name, value in message.headers() or []
     )
 
 
