@@ -39,6 +39,7 @@ from moldau.server.doors import open_appends, open_views
 from moldau.server.entry import Endpoints, Entry, enter_cluster
 from moldau.server.info import BrokerInfo as BrokerInfo
 from moldau.server.ports import Port
+from moldau.server.queues import open_queues
 from moldau.server.registration import Registration, SupersededError
 from moldau.server.settings import fixed_settings, topic_defaults
 from moldau.server.storage import METADATA_TOPIC, METADATA_TOPIC_ID, Storage
@@ -487,6 +488,7 @@ class BrokerServer:
                 self._broker_id, self._cluster, self._partitions, coordinators.groups, transport
             ),
             appends=open_appends(self._broker_id, self._cluster, produce, transport),
+            queues=open_queues(),
         )
 
     def _make_listener(self) -> Listener:

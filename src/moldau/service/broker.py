@@ -16,6 +16,7 @@ from moldau.service.offsets import OffsetService
 from moldau.service.partitions import Partitions
 from moldau.service.produce import ProduceService
 from moldau.service.producer_ids import ProducerIds
+from moldau.service.queues.service import QueueService
 from moldau.service.topics import TopicService
 from moldau.service.transactional_produce import TransactionalProduce
 from moldau.service.transactions import TransactionService
@@ -44,6 +45,7 @@ class Broker:
     producer_ids: ProducerIds
     views: ClusterViews
     appends: AppendService
+    queues: QueueService
     disk_free_bytes: Callable[[], int]
     disk_total_bytes: Callable[[], int]
 
