@@ -47,7 +47,7 @@ class Broker:
         self.data_dir = Path(data_dir or tempfile.mkdtemp(prefix="moldau-test-"))
         self.settings = {"GROUP__INITIAL_REBALANCE_DELAY_MS": "0", **(settings or {})}
         self._port = port
-        self.raft_port, self.http_port = free_ports(2)
+        self.raft_port, self.http_port, self.grpc_port = free_ports(3)
         self._process: subprocess.Popen[str] | None = None
         self.bootstrap = ""
         self.output_path = self.data_dir.parent / f"{self.data_dir.name}.log"
@@ -76,6 +76,10 @@ class Broker:
         return f"127.0.0.1:{self.http_port}"
 
     @property
+    def grpc_address(self) -> str:
+        return f"127.0.0.1:{self.grpc_port}"
+
+    @property
     def is_running(self) -> bool:
         """Whether the process is there, paused or not."""
         return self._process is not None and self._process.poll() is None
@@ -87,6 +91,7 @@ class Broker:
             *("--kafka-addr", f"127.0.0.1:{self._port}"),
             *("--raft-addr", f"127.0.0.1:{self.raft_port}"),
             *("--http-addr", self.http_address),
+            *("--grpc-addr", self.grpc_address),
             *("--data-dir", str(self.data_dir)),
         ]
 
