@@ -111,7 +111,7 @@ def _serve(resolved: "ResolvedConfig", on_ready: Any) -> int:
 )
 @click.option("--kafka-addr", metavar="HOST:PORT", help="Listener for Kafka clients.")
 @click.option("--raft-addr", metavar="HOST:PORT", help="Listener for other brokers.")
-@click.option("--grpc-addr", metavar="HOST:PORT", help="Listener of the queue API; not served yet.")
+@click.option("--grpc-addr", metavar="HOST:PORT", help="Listener of the queue API.")
 @click.option("--http-addr", metavar="HOST:PORT", help="Listener of the HTTP API.")
 @click.option(
     "--join-addr", metavar="HOST:PORT", help="HTTP address of any member of the cluster to join."

@@ -77,12 +77,17 @@ def _timeout_option(default: str) -> Callable[[_F], _F]:
 
 def _ports_options(text: str) -> Callable[[_F], _F]:
     def decorate(function: _F) -> _F:
-        for name, default in (("http", 8080), ("raft", 19092), ("kafka", 9092)):
+        for name, shown, default in (
+            ("grpc", "gRPC", "along with HTTP, 8000"),
+            ("http", "HTTP", "8080"),
+            ("raft", "Raft", "19092"),
+            ("kafka", "Kafka", "9092"),
+        ):
             function = click.option(
                 f"--{name}-port",
                 type=click.IntRange(0, 65535),
                 metavar="PORT",
-                help=text.format(name=name.capitalize() if name != "http" else "HTTP", at=default),
+                help=text.format(name=shown, at=default),
             )(function)
         return function
 
@@ -154,6 +159,7 @@ def start(
     kafka_port: int | None,
     raft_port: int | None,
     http_port: int | None,
+    grpc_port: int | None,
     settings: Properties,
     timeout: float,
 ) -> int:
@@ -163,7 +169,8 @@ def start(
     """
     data_dir.mkdir(parents=True, exist_ok=True)
     with locked(data_dir):
-        state = prepare(data_dir, count, (kafka_port, raft_port, http_port), settings)
+        ports = (kafka_port, raft_port, http_port, grpc_port)
+        state = prepare(data_dir, count, ports, settings)
         if not detach:
             return run_here(data_dir, state, lambda: _show_started(data_dir, state, detach))
     state = run_detached(data_dir, timeout)
@@ -206,9 +213,10 @@ def _show_started(data_dir: Path, state: ClusterState, detached: bool) -> int:
 
 
 def _export(state: ClusterState) -> None:
-    """Lines for the shell: where clients connect, and where the commands ask over HTTP."""
+    """Lines for the shell: where clients connect, and where commands ask over HTTP and gRPC."""
     click.echo(f"export MOLDAU_BROKERS={state.bootstrap}")
     click.echo(f"export MOLDAU_HTTP={','.join(member.http for member in state.brokers)}")
+    click.echo(f"export MOLDAU_GRPC={','.join(member.grpc for member in state.brokers)}")
 
 
 # ---- look
@@ -457,10 +465,12 @@ def add(
     kafka_port: int | None,
     raft_port: int | None,
     http_port: int | None,
+    grpc_port: int | None,
     timeout: float,
 ) -> None:
     """Let a further broker join the running cluster."""
-    state = _ask(data_dir, "add", kafka=kafka_port, raft=raft_port, http=http_port)
+    ports = {"kafka": kafka_port, "raft": raft_port, "http": http_port, "grpc": grpc_port}
+    state = _ask(data_dir, "add", **ports)
     number = state.brokers[-1].id
     _await_member(data_dir, number, lambda member: member.state == "ready", timeout)
     state = supervised_state(data_dir)

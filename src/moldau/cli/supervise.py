@@ -367,6 +367,7 @@ class Supervisor:
             kafka=_given(request, "kafka", usual.kafka),
             raft=_given(request, "raft", usual.raft),
             http=_given(request, "http", usual.http),
+            grpc=_given(request, "grpc", usual.grpc),
         )
         existing = [member.ports for member in self.state.brokers]
         (planned,) = plan_ports([(number, ports)], existing)

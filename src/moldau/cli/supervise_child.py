@@ -31,7 +31,7 @@ def broker_command(
     command = [sys.executable, "-m", "moldau", "broker", "start", "--id", str(member.id)]
     command += ["--data-dir", str(directory.absolute() / member.directory)]
     command += ["--kafka-addr", member.kafka, "--raft-addr", member.raft]
-    command += ["--http-addr", member.http]
+    command += ["--http-addr", member.http, "--grpc-addr", member.grpc]
     if join is not None:
         command += ["--join-addr", join]
     keys = {key for key, _ in state.settings}

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 
 from moldau.cli.errors import CommandError, ExitCode
-from moldau.cli.supervise_state import HOST, Ports
+from moldau.cli.supervise_state import HOST, Member, Ports
 
 PORT_MAX = 65535
 # Below those that systems give to outgoing connections: a broker that is down for a while must
 # find its port free.
 _FREE_FIRST, _FREE_LAST = 15000, 32000
 _FREE_TRIES = 500
-_FIELDS = ("kafka", "raft", "http")
+_FIELDS = ("kafka", "raft", "http", "grpc")
 
 
 def nth_ports(first: Ports, number: int) -> Ports:
@@ -23,7 +23,7 @@ def nth_ports(first: Ports, number: int) -> Ports:
     def nth(port: int) -> int:
         return port + number - 1 if port else 0
 
-    return Ports(kafka=nth(first.kafka), raft=nth(first.raft), http=nth(first.http))
+    return Ports(**{field: nth(getattr(first, field)) for field in _FIELDS})
 
 
 def plan_ports(wanted: Sequence[tuple[int, Ports]], existing: Iterable[Ports] = ()) -> list[Ports]:
@@ -35,6 +35,7 @@ def plan_ports(wanted: Sequence[tuple[int, Ports]], existing: Iterable[Ports] = 
         getattr(ports, field): "another broker of this cluster"
         for ports in existing
         for field in _FIELDS
+        if getattr(ports, field)
     }
     problems: list[str] = []
     planned = []
@@ -59,11 +60,30 @@ def plan_ports(wanted: Sequence[tuple[int, Ports]], existing: Iterable[Ports] = 
     if problems:
         raise CommandError(
             "\n".join(problems),
-            hint="others: --kafka-port, --raft-port, --http-port (0: any free ones) "
+            hint="others: --kafka-port, --raft-port, --http-port, --grpc-port (0: any free ones) "
             "· who is there? moldau doctor",
             code=ExitCode.CONFIG,
         )
     return planned
+
+
+def complete_ports(members: Sequence[Member]) -> None:
+    """Give a free port for gRPC to brokers of a cluster from before there was any."""
+    owners = {
+        getattr(member.ports, field): "a broker of this cluster"
+        for member in members
+        for field in _FIELDS
+    }
+    with ExitStack() as held:
+        for member in members:
+            if not member.ports.grpc:
+                ports = member.ports
+                member.ports = Ports(
+                    kafka=ports.kafka,
+                    raft=ports.raft,
+                    http=ports.http,
+                    grpc=_hold_free(held, owners),
+                )
 
 
 def check_ports(ports: Iterable[tuple[int, Ports]]) -> None:
@@ -104,7 +124,7 @@ def _hold_free(held: ExitStack, owners: Mapping[int, str]) -> int:
         return port
     raise CommandError(
         f"no free port was found between {_FREE_FIRST} and {_FREE_LAST}",
-        hint="choose some: --kafka-port, --raft-port, --http-port",
+        hint="choose some: --kafka-port, --raft-port, --http-port, --grpc-port",
         code=ExitCode.CONFIG,
     )
 

@@ -18,7 +18,7 @@ from moldau.cli.output import counted, say
 from moldau.cli.signals import stop_signals
 from moldau.cli.supervise_child import log_path
 from moldau.cli.supervise_control import ask, state_of
-from moldau.cli.supervise_ports import check_ports, nth_ports, plan_ports
+from moldau.cli.supervise_ports import check_ports, complete_ports, nth_ports, plan_ports
 from moldau.cli.supervise_state import (
     ClusterState,
     Member,
@@ -30,7 +30,7 @@ from moldau.cli.supervise_state import (
 
 REPLICATION_FACTOR_MAX = 3
 BROKERS_DEFAULT = 3
-PORTS_DEFAULT = Ports(kafka=9092, raft=19092, http=8080)
+PORTS_DEFAULT = Ports(kafka=9092, raft=19092, http=8080, grpc=8000)
 SUPERVISOR_LOG = "supervisor.log"
 
 _OF_ONE_BROKER = frozenset(
@@ -43,6 +43,7 @@ _OF_ONE_BROKER = frozenset(
         "kafka.advertised",
         "raft.addr",
         "http.addr",
+        "grpc.addr",
     }
 )
 _POLL_SECONDS = 0.1
@@ -56,7 +57,7 @@ def prepare(
 ) -> ClusterState:
     """The plan of the cluster in a directory, made now or earlier. The caller holds the lock.
 
-    `ports` are those of the first broker for Kafka, Raft and HTTP; None: not said.
+    `ports` are those of the first broker for Kafka, Raft, HTTP and gRPC; None: not said.
     """
     _check_settings(settings)
     state = load_state(directory)
@@ -74,6 +75,7 @@ def prepare(
         if settings:
             changed = dict(state.settings) | dict(settings)
             state.settings = list(changed.items())
+        complete_ports(state.brokers)
         check_ports([(member.id, member.ports) for member in state.brokers])
     # Found here once, not in three logs. Also takes what the environment and its file say.
     state.replication_factor = _replication_factor(state)
@@ -92,11 +94,17 @@ def _new_state(
             code=ExitCode.CONFIG,
         )
     count = count or BROKERS_DEFAULT
-    kafka, raft, http = ports
+    kafka, raft, http, grpc = ports
+    usual = PORTS_DEFAULT
+    http = usual.http if http is None else http
+    if grpc is None:
+        # Along with HTTP, so that a second cluster need not name them all.
+        grpc = max(0, http + usual.grpc - usual.http) if http else 0
     first = Ports(
-        kafka=PORTS_DEFAULT.kafka if kafka is None else kafka,
-        raft=PORTS_DEFAULT.raft if raft is None else raft,
-        http=PORTS_DEFAULT.http if http is None else http,
+        kafka=usual.kafka if kafka is None else kafka,
+        raft=usual.raft if raft is None else raft,
+        http=http,
+        grpc=grpc,
     )
     numbers = range(1, count + 1)
     planned = plan_ports([(number, nth_ports(first, number)) for number in numbers])
@@ -124,7 +132,7 @@ def _check_same(
             hint=f"start it as it is, without -n · {more}another one: --data-dir DIR",
             code=ExitCode.USAGE,
         )
-    for name, asked in zip(("kafka", "raft", "http"), ports, strict=True):
+    for name, asked in zip(("kafka", "raft", "http", "grpc"), ports, strict=True):
         kept = getattr(state.ports, name)
         if asked is not None and asked != kept:
             raise CommandError(
@@ -141,7 +149,8 @@ def _check_settings(settings: Settings) -> None:
         if key in _OF_ONE_BROKER:
             raise CommandError(
                 f"{key} differs from broker to broker and cannot be set for all",
-                hint="ports: --kafka-port, --raft-port, --http-port · directory: --data-dir",
+                hint="ports: --kafka-port, --raft-port, --http-port, --grpc-port "
+                "· directory: --data-dir",
                 code=ExitCode.USAGE,
             )
         if key in seen:
@@ -159,6 +168,7 @@ def _replication_factor(state: ClusterState) -> int:
         "kafka.addr": first.kafka,
         "raft.addr": first.raft,
         "http.addr": first.http,
+        "grpc.addr": first.grpc,
     }
     preset = {"topic.replication_factor": state.replication_factor}
     resolved = load(flags, tuple(state.settings), None, preset=preset)

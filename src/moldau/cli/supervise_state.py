@@ -23,11 +23,13 @@ _FORMAT = 1
 
 
 class Ports(msgspec.Struct, frozen=True):
-    """Three ports, of one broker or those of the first one; 0: any free one."""
+    """The ports of one broker, or those of the first one; 0: any free one."""
 
     kafka: int
     raft: int
     http: int
+    grpc: int = 0
+    """0 for a broker: of a cluster that was made before there was gRPC."""
 
 
 class Member(msgspec.Struct, kw_only=True):
@@ -62,6 +64,10 @@ class Member(msgspec.Struct, kw_only=True):
     @property
     def http(self) -> str:
         return f"{HOST}:{self.ports.http}"
+
+    @property
+    def grpc(self) -> str:
+        return f"{HOST}:{self.ports.grpc}"
 
 
 class ClusterState(msgspec.Struct, kw_only=True):

@@ -80,6 +80,7 @@ def member_rows(data_dir: Path, state: ClusterState) -> list[dict[str, Any]]:
             "pid": member.pid,
             "kafka": member.kafka,
             "http": member.http,
+            "grpc": member.grpc,
             "raft": member.raft,
             "data_dir": str(data_dir / member.directory),
             "state": member.state,
