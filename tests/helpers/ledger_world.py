@@ -247,10 +247,6 @@ class LedgerWorld:
     def batches(self, index: int) -> int:
         return len(list(self.replicas[index].log.batches(Offset(0))))
 
-    def stop(self) -> None:
-        for broker in self.brokers.values():
-            broker.ledgers.stop()
-
 
 class QueueLeader:
     """Leads a queue in an epoch, as the leader of its partition does."""

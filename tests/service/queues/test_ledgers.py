@@ -298,6 +298,13 @@ async def test_the_topic_is_created_when_the_first_queue_shows_up() -> None:
     assert leader.machine.is_leading
 
 
+async def test_no_client_may_create_the_topic() -> None:
+    world = LedgerWorld(bare=True)
+    with pytest.raises(RefusedError) as refused:
+        world.create(QUEUE_STATE_TOPIC)
+    assert refused.value.code is ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
 async def test_a_ledger_that_is_stopped_answers_whoever_waits(hasty: None) -> None:
     world = LedgerWorld()
     world.lead()
