@@ -8,9 +8,12 @@ import pytest
 from group_world import ME, OTHER, World, group_of, turns
 
 from moldau.client.kafka.connection import KafkaConnection
+from moldau.groups.events import ConsumerHeartbeat, Join, OffsetToCommit
+from moldau.groups.results import ConsumerHeartbeatResult, JoinResult
+from moldau.metadata.commands import DefineQueueGroup
 from moldau.metadata.leaders import Leader
 from moldau.model.errors import ErrorCode, RefusedError
-from moldau.model.ids import Epoch
+from moldau.model.ids import Epoch, Offset, PartitionIndex, TopicPartition
 from moldau.service import coordination as coordination_module
 from moldau.service import groups as groups_module
 from moldau.testing.broker import Broker
@@ -404,3 +407,56 @@ async def test_a_topic_that_is_created_again_while_the_image_is_asked_for_keeps_
     asked.set()
     await turns(5)
     assert world.committed(group_of(0)) == {"t": 2}
+
+
+async def test_consumers_of_kafka_do_not_get_into_a_queue_group() -> None:
+    world = World()
+    world.lead(0)
+    world.lead(1)
+    await world.loaded()
+    world.submit(DefineQueueGroup(name="q", topics=("t",)))
+    with pytest.raises(RefusedError) as joined:
+        await world.groups.ask("q", lambda number: join_event(number, "q"), JoinResult)
+    assert joined.value.code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    with pytest.raises(RefusedError) as beaten:
+        await world.groups.ask("q", lambda number: beat_event(number, "q"), ConsumerHeartbeatResult)
+    assert beaten.value.code is ErrorCode.GROUP_ID_NOT_FOUND
+    with pytest.raises(RefusedError) as committed:
+        await world.groups.commit_offsets(
+            "q",
+            [OffsetToCommit(partition=TopicPartition("t", PartitionIndex(0)), offset=Offset(1))],
+        )
+    assert committed.value.code is ErrorCode.GROUP_ID_NOT_FOUND
+    # Members of the queue come in by another door.
+    result = await world.groups.ask_for_member(
+        "q", lambda number: beat_event(number, "q"), ConsumerHeartbeatResult
+    )
+    assert result.error is ErrorCode.NONE
+    found = world.groups.consumer("q", "m")
+    assert found is not None
+    assert found.member_id == "m"
+    assert world.groups.consumer("q", "stranger") is None
+
+
+def join_event(number: int, group: str) -> Join:
+    return Join(
+        request_id=number,
+        group_id=group,
+        member_id="",
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=10_000,
+        protocol_type="consumer",
+        protocols=(("range", b""),),
+    )
+
+
+def beat_event(number: int, group: str) -> ConsumerHeartbeat:
+    return ConsumerHeartbeat(
+        request_id=number,
+        group_id=group,
+        member_id="m",
+        member_epoch=0,
+        rebalance_timeout_ms=1_000,
+        topics=("t",),
+        owned={},
+    )

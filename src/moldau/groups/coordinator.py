@@ -45,6 +45,7 @@ from moldau.groups.records import TEXT_BYTES_MAX, decode
 from moldau.groups.refusals import refusal
 from moldau.groups.removal import Deletion
 from moldau.groups.results import (
+    DescribedConsumer,
     DescribedConsumerGroup,
     DescribedGroup,
     DescribedMember,
@@ -343,6 +344,12 @@ class Coordinator:
         if self._unavailable is not ErrorCode.NONE:
             return DescribedConsumerGroup(group_id=group_id, error=self._unavailable)
         return self._consumers.describe(group_id)
+
+    def consumer(self, group_id: str, member_id: str) -> DescribedConsumer | None:
+        """One member of a group of the next-generation protocol."""
+        if self._unavailable is not ErrorCode.NONE:
+            return None
+        return self._consumers.member(group_id, member_id)
 
     # Tests and simulation
 

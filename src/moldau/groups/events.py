@@ -98,6 +98,9 @@ class ConsumerHeartbeat(Struct, frozen=True, kw_only=True):
     owned: Mapping[TopicId, frozenset[int]] | None = None
     makes_member_id: bool = False
     """True from v1 on: the client makes its id."""
+    session_timeout_ms: int | None = None
+    """How long it may be silent; None: as it said before, or as the broker says. Not stored: after
+    a change of coordinator the broker's holds until it is said again."""
 
 
 class OffsetToCommit(Struct, frozen=True, kw_only=True):

@@ -212,6 +212,10 @@ class DescribedConsumer(Struct, frozen=True, kw_only=True):
     pattern: str | None
     assigned: Mapping[TopicId, frozenset[int]]
     target: Mapping[TopicId, frozenset[int]]
+    revoking: Mapping[TopicId, frozenset[int]] = {}
+    """What it has beside, and must let go of."""
+    assignor: str | None = None
+    """What it asks for."""
 
 
 class DescribedConsumerGroup(Struct, frozen=True, kw_only=True):

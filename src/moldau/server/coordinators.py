@@ -7,6 +7,7 @@ import uuid
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
 
+from moldau.groups.assignors.queue import QueueAssignor
 from moldau.groups.config import GroupConfig
 from moldau.groups.coordinator import Coordinator as GroupCore
 from moldau.metadata.image import (
@@ -55,7 +56,8 @@ class Coordinators:
         self._partitions = partitions
         group_config = _group_config(config)
         group_topics = ImageTopics(lambda: topics.image)
-        assignors = load_assignors(config.group.consumer_assignors.split(","))
+        offered = load_assignors(config.group.consumer_assignors.split(","))
+        assignors = [*offered, QueueAssignor()]
         self.groups = GroupService(
             loop=loop,
             clock=clock,

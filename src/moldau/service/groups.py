@@ -29,12 +29,15 @@ from moldau.groups.events import (
 )
 from moldau.groups.results import (
     CommitResult,
+    ConsumerHeartbeatResult,
     DeleteGroupsResult,
     DeleteOffsetsResult,
+    DescribedConsumer,
     DescribedConsumerGroup,
     DescribedGroup,
     Effect,
     FetchOffsetsResult,
+    JoinResult,
     ListedGroup,
     Persist,
     Reply,
@@ -198,7 +201,24 @@ class GroupService(Coordination[GroupCoordinator]):
     # ---- requests
 
     async def ask(self, group_id: str, make_event: Callable[[int], Event], kind: type[R]) -> R:
-        """Hand in a request about a group; `make_event` gets its id. Raises RefusedError."""
+        """Hand in a request about a group; `make_event` gets its id. Raises RefusedError.
+
+        Consumers of Kafka do not get into a queue group: as to them, it is of another type.
+        """
+        if kind is JoinResult:
+            self._check_is_no_queue(group_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        elif kind is ConsumerHeartbeatResult:
+            self._check_is_no_queue(group_id, ErrorCode.GROUP_ID_NOT_FOUND)
+        return await self.ask_for_member(group_id, make_event, kind)
+
+    def _check_is_no_queue(self, group_id: str, code: ErrorCode) -> None:
+        if group_id in self._topics.image.queue_groups:
+            raise RefusedError(code, f"Group {group_id} is a queue group.")
+
+    async def ask_for_member(
+        self, group_id: str, make_event: Callable[[int], Event], kind: type[R]
+    ) -> R:
+        """As `ask`, for members of queue groups too. Raises RefusedError."""
         coordinator = await self._coordinator_for(group_id)
         result = await coordinator.submit(make_event)
         if not isinstance(result, kind):
@@ -275,6 +295,14 @@ class GroupService(Coordination[GroupCoordinator]):
             code = ErrorCode.GROUP_ID_NOT_FOUND if is_new else error.code
             return DescribedConsumerGroup(group_id=group_id, error=code)
 
+    def consumer(self, group_id: str, member_id: str) -> DescribedConsumer | None:
+        """One member of a group of the next-generation protocol. Raises RefusedError if this broker
+        cannot tell."""
+        coordinator = self._coordinator_of(group_id)
+        if not coordinator.loaded:
+            raise RefusedError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return coordinator.state.consumer(group_id, member_id)
+
     def list_groups(
         self, states: Iterable[str], group_types: Iterable[str]
     ) -> tuple[ErrorCode, list[ListedGroup]]:
@@ -322,6 +350,7 @@ class GroupService(Coordination[GroupCoordinator]):
 
         The coordinator knows no topics, so those that do not exist are refused here.
         """
+        self._check_is_no_queue(group_id, ErrorCode.GROUP_ID_NOT_FOUND)
         known = [self._exists(offset.partition) for offset in offsets]
         to_store = tuple(offset for offset, exists in zip(offsets, known, strict=True) if exists)
         if not to_store and offsets:
@@ -376,6 +405,7 @@ class GroupService(Coordination[GroupCoordinator]):
         `admit` asks whether the transaction includes the partition that stores this group. An
         error per offset, in their order. Raises RefusedError.
         """
+        self._check_is_no_queue(group_id, ErrorCode.GROUP_ID_NOT_FOUND)
         known = [self._exists(offset.partition) for offset in offsets]
         to_store = tuple(offset for offset, exists in zip(offsets, known, strict=True) if exists)
         coordinator = await self._coordinator_for(group_id)

@@ -4,9 +4,10 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 from moldau.edge.kafka.api import Api, Call
+from moldau.groups.assignors.queue import QUEUE_ASSIGNOR
 from moldau.groups.events import ConsumerHeartbeat
 from moldau.groups.results import ConsumerHeartbeatResult
-from moldau.model.errors import RefusedError
+from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import TopicId
 from moldau.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -42,6 +43,11 @@ async def handle(
         )
 
     try:
+        if request.server_assignor == QUEUE_ASSIGNOR:
+            # Whoever shares messages does so through the queue service, which keeps books of them.
+            raise RefusedError(
+                ErrorCode.UNSUPPORTED_ASSIGNOR, f"ServerAssignor {QUEUE_ASSIGNOR} is for queues."
+            )
         result = await call.broker.groups.ask(request.group_id, event, ConsumerHeartbeatResult)
     except RefusedError as error:
         result = ConsumerHeartbeatResult(error=error.code, message=str(error) or None)

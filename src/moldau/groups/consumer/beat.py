@@ -15,6 +15,7 @@ from moldau.groups.assignors.interface import (
     GroupSpec,
     MemberSpec,
 )
+from moldau.groups.assignors.queue import QUEUE_ASSIGNOR
 from moldau.groups.consumer.reconcile import covers, next_step
 from moldau.groups.consumer.records import (
     AWAY_EPOCH,
@@ -135,12 +136,15 @@ class Beat(ConsumerWrite):
         config = self.consumers.runtime.config
         records, member_id, before, current = self._enter(state)
         self._member_id = member_id
+        member = self._described(before)
+        _check_company(member_id, member, state.members)
+        if event.session_timeout_ms is not None:
+            self.consumers.set_session(self.group, member_id, event.session_timeout_ms)
         # Now, not when it is stored: the end of its session may be next in turn.
         self.consumers.heard_of(now, self.group, member_id)
         members = dict(state.members) if records else state.members
         if self._gone is not None:
             members.pop(self._gone, None)
-        member = self._described(before)
         is_changed = before is None or _wish(before) != _wish(member)
         if member != before or self._gone is not None:
             members = {**members, member_id: member}
@@ -326,6 +330,24 @@ class Beat(ConsumerWrite):
                 records.append(TargetRecord(group_id=group_id, member_id=member_id, value=target))
         records.append(TargetEpochRecord(group_id=group_id, value=epoch))
         return dict(targets)
+
+
+def _check_company(
+    member_id: str, member: ConsumerMember, members: Mapping[str, ConsumerMember]
+) -> None:
+    """Whoever shares messages is not to be with those who share partitions."""
+    is_queue = member.assignor == QUEUE_ASSIGNOR
+    for other_id, other in members.items():
+        if other_id != member_id:
+            if (other.assignor == QUEUE_ASSIGNOR) != is_queue:
+                raise RefusedError(
+                    ErrorCode.GROUP_ID_NOT_FOUND,
+                    "The group is no consumer group, but a queue group."
+                    if not is_queue
+                    else "The group is no queue group, but a consumer group.",
+                )
+            # They agree among themselves.
+            return
 
 
 def _check_epoch(event: ConsumerHeartbeat, current: Current) -> None:

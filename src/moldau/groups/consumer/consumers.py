@@ -10,6 +10,7 @@ from moldau.groups.assignors.interface import Assignor
 from moldau.groups.consumer.beat import Beat
 from moldau.groups.consumer.patterns import PatternError
 from moldau.groups.consumer.records import AWAY_EPOCH, JOIN_EPOCH, ConsumerMember, MemberState
+from moldau.groups.consumer.state import ConsumerState
 from moldau.groups.consumer.topics import Subscriptions
 from moldau.groups.consumer.writes import Expel, Removal, revoke_key, session_key
 from moldau.groups.events import ConsumerHeartbeat, Leave
@@ -43,6 +44,8 @@ class Consumers:
         self.subscriptions = subscriptions
         self.assignors = assignors
         self.new_member_id = new_member_id
+        self._session_ms: dict[TimerKey, int] = {}
+        """Of members that asked for another session timeout than the broker's."""
 
     def heartbeat(self, now: float, event: ConsumerHeartbeat) -> None:
         try:
@@ -125,22 +128,15 @@ class Consumers:
             epoch=state.number,
             target_epoch=state.target_epoch or 0,
             assignor=self.assignor(state.members).name,
-            members=tuple(
-                DescribedConsumer(
-                    member_id=member_id,
-                    instance_id=member.instance_id,
-                    rack=member.rack,
-                    epoch=state.current(member_id).epoch,
-                    client_id=member.client_id,
-                    client_host=member.client_host,
-                    topics=member.topics,
-                    pattern=member.pattern,
-                    assigned=state.current(member_id).assigned,
-                    target=state.target(member_id),
-                )
-                for member_id, member in state.members.items()
-            ),
+            members=tuple(_described(state, member_id) for member_id in state.members),
         )
+
+    def member(self, group_id: str, member_id: str) -> DescribedConsumer | None:
+        """One member of a consumer group; None if there is no such one."""
+        group = self.runtime.groups.get(group_id)
+        if group is None or group.consumer is None or member_id not in group.consumer.members:
+            return None
+        return _described(group.consumer, member_id)
 
     def assignor(self, members: Mapping[str, ConsumerMember]) -> Assignor:
         """The one that most members ask for; the first of the broker's if nobody does."""
@@ -159,11 +155,13 @@ class Consumers:
                 self.heard_of(now, group, member_id)
                 self.watch(now, group, member_id)
 
+    def set_session(self, group: Group, member_id: str, timeout_ms: int) -> None:
+        self._session_ms[session_key(group, member_id)] = timeout_ms
+
     def heard_of(self, now: float, group: Group, member_id: str) -> None:
-        self.runtime.timers.set(
-            session_key(group, member_id),
-            now + self.runtime.config.consumer_session_timeout_ms / 1000,
-        )
+        key = session_key(group, member_id)
+        timeout_ms = self._session_ms.get(key, self.runtime.config.consumer_session_timeout_ms)
+        self.runtime.timers.set(key, now + timeout_ms / 1000)
 
     def watch(self, now: float, group: Group, member_id: str) -> None:
         """A member that must let go of partitions has its rebalance timeout for that."""
@@ -179,10 +177,31 @@ class Consumers:
     def forget(self, group: Group, member_id: str) -> None:
         self.runtime.timers.cancel(session_key(group, member_id))
         self.runtime.timers.cancel(revoke_key(group, member_id))
+        self._session_ms.pop(session_key(group, member_id), None)
 
     def expired(self, now: float, group: Group, key: TimerKey) -> None:
         if group.consumer is not None and key.member_id in group.consumer.members:
             self.runtime.submit(now, group, Expel(self, group, key))
+        else:
+            self._session_ms.pop(key, None)
+
+
+def _described(state: ConsumerState, member_id: str) -> DescribedConsumer:
+    member, current = state.members[member_id], state.current(member_id)
+    return DescribedConsumer(
+        member_id=member_id,
+        instance_id=member.instance_id,
+        rack=member.rack,
+        epoch=current.epoch,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        topics=member.topics,
+        pattern=member.pattern,
+        assigned=current.assigned,
+        target=state.target(member_id),
+        revoking=current.revoking,
+        assignor=member.assignor,
+    )
 
 
 def _check_sizes(event: ConsumerHeartbeat) -> None:
