@@ -35,7 +35,7 @@ from moldau.replica.transport import Transport
 from moldau.server.config.schema import Address, ServerConfig
 from moldau.server.coordinators import Coordinators
 from moldau.server.descriptors import connections_allowed, raise_limit
-from moldau.server.doors import open_appends, open_views
+from moldau.server.doors import load_grpc, open_appends, open_views, start_grpc
 from moldau.server.entry import Endpoints, Entry, enter_cluster
 from moldau.server.info import BrokerInfo as BrokerInfo
 from moldau.server.ports import Port
@@ -72,7 +72,7 @@ from moldau.service.vitals import Vitals
 log = logging.getLogger(__name__)
 
 _DRAIN_SECONDS_MAX = 10.0
-_HTTP_GRACE_SECONDS = 1.0
+_GRACE_SECONDS = 1.0
 _METADATA_LOG = LogConfig(
     segment_bytes_max=64 * 1024 * 1024,
     retention_ms=-1,
@@ -98,6 +98,7 @@ class BrokerServer:
         self._loop = asyncio.get_running_loop()
         self._on_defect = on_defect
         self._on_removed = on_removed
+        self._grpc = load_grpc(config.grpc, self._loop)
         self._storage = Storage.open(config)
         self._disk = DiskGuard()
         self._flusher = Flusher(
@@ -125,13 +126,17 @@ class BrokerServer:
         kafka = self._take_port("kafka.addr", config.kafka.addr, config.kafka.advertised)
         raft = self._take_port("raft.addr", config.raft.addr, config.raft.advertised)
         http = self._take_port("http.addr", config.http.addr, config.http.advertised)
+        grpc_addr, told = config.grpc.addr, config.grpc.advertised
+        grpc = self._take_port("grpc.addr", grpc_addr, told) if grpc_addr is not None else None
         # No log before the directory has an identity: nobody would know whose it is.
         storage = self._storage
         metadata_log = storage.open_metadata_log(_METADATA_LOG) if storage.identity else None
         self._entry = entry = await enter_cluster(
             config,
             self._storage,
-            Endpoints(kafka=kafka.told, raft=raft.told, http=http.told),
+            Endpoints(
+                kafka=kafka.told, raft=raft.told, http=http.told, grpc=grpc.told if grpc else None
+            ),
             is_log_empty=metadata_log is None or metadata_log.end_index == 0,
         )
         self._broker_id = entry.broker_id
@@ -181,7 +186,7 @@ class BrokerServer:
         self._http = listener_for(self._broker, self._vitals(listener), loop=self._loop)
         listener.bind(kafka.host, kafka.port)
         self._http.bind(http.host, http.port)
-        for port in self._ports:
+        for port in (kafka, raft, http):
             port.release()
         self._follow_peers()
         raft.listen(transport.start)
@@ -204,6 +209,8 @@ class BrokerServer:
         self._keep(self._cleaner.run())
         await self._partitions.wait_led()
         kafka.listen(listener.start)
+        if self._grpc is not None and grpc is not None:
+            await start_grpc(self._grpc, grpc, self._broker)
         self._cluster.starting = None
         await self._steward.wait_for_vote()
         return BrokerInfo(
@@ -212,6 +219,7 @@ class BrokerServer:
             kafka_addr=kafka.address,
             raft_addr=raft.address,
             http_addr=http.address,
+            grpc_addr=grpc.address if grpc else None,
             data_dir=config.data_dir,
             broker_count=len(self._metadata.image.brokers),
             partition_count=len(self._partitions),
@@ -334,18 +342,8 @@ class BrokerServer:
         Only now: the image holds this start's registration, and so all that was ever followed. And
         not for good: somebody may have restored metadata that is older than the logs.
         """
-        image, me = self._metadata.image, self._broker_id
-        strays = []
-        for name, topic_id, index in self._storage.find_logs():
-            topic = image.topic_by_id(topic_id)
-            if topic is None or not any(
-                partition.index == index and me in partition.replicas
-                for partition in topic.partitions
-            ):
-                strays.append((name, topic_id, index))
-        for stray in strays:
-            log.warning("the metadata knows no such log here, it is set aside: %s",
-                        self._storage.set_aside(*stray))  # fmt: skip
+        for path in self._storage.set_strays_aside(self._metadata.image, self._broker_id):
+            log.warning("the metadata knows no such log here, it is set aside: %s", path)
 
     def on_leadership(self, replica: Replica) -> None:
         """Of the metadata group."""
@@ -536,6 +534,8 @@ class BrokerServer:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._cleaner_process is not None:
             await self._cleaner_process.close()
+        if self._grpc is not None:
+            await self._grpc.stop(_GRACE_SECONDS)
         listener = self._listener
         if listener is not None:
             listener.stop_accepting()
@@ -544,7 +544,7 @@ class BrokerServer:
             listener.close()
         await self._dispatcher.stop()
         if self._http is not None:
-            await self._http.stop(_HTTP_GRACE_SECONDS)
+            await self._http.stop(_GRACE_SECONDS)
         self._coordinators.stop()
         self._transactional_produce.stop()
         if not self._flusher.failed:
@@ -579,8 +579,10 @@ class BrokerServer:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for port in self._ports:
             port.release()
+        if self._grpc is not None:
+            await self._grpc.stop(0)
         if self._http is not None:
-            await self._http.stop(_HTTP_GRACE_SECONDS)
+            await self._http.stop(_GRACE_SECONDS)
         self._end_peers()
         self._flusher.stop()
         if self._listener is not None:

@@ -1,8 +1,19 @@
-"""Owns how the doors reach other brokers: questions and writes that peers ask of each other."""
+"""Owns what stands between the doors and the rest of a broker.
 
+How they reach other brokers: questions and writes that peers ask of each other. And the gRPC door,
+which takes its port late, since it cannot hold it without listening.
+"""
+
+import os
+from asyncio import AbstractEventLoop
+
+from moldau.edge.grpc.server import GrpcListener
 from moldau.model.ids import BrokerId
 from moldau.replica.transport import Transport
+from moldau.server.config.schema import GrpcConfig
+from moldau.server.ports import Port
 from moldau.service.appending import APPEND_METHOD, AppendService
+from moldau.service.broker import Broker
 from moldau.service.cluster import ClusterService
 from moldau.service.groups import GroupService
 from moldau.service.partitions import Partitions
@@ -37,3 +48,21 @@ def open_appends(
     )
     transport.rpc.serve(APPEND_METHOD, appends.answer)
     return appends
+
+
+def load_grpc(config: GrpcConfig, loop: AbstractEventLoop) -> GrpcListener | None:
+    """Begin to load the gRPC door, which takes a while; None: there shall be none."""
+    if config.addr is None:
+        return None
+    # What clients did wrong is none of our log; an operator may ask for more.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    return GrpcListener(loop)
+
+
+async def start_grpc(listener: GrpcListener, port: Port, broker: Broker) -> None:
+    """Let the door listen and answer. Raises ConfigError."""
+    await listener.load(broker)
+    address = str(port.address) if port.host else f"[::]:{port.port}"
+    port.listen(lambda: listener.bind(address))
+    port.release()
+    await listener.start()

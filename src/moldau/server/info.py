@@ -14,6 +14,7 @@ class BrokerInfo:
     kafka_addr: Address
     raft_addr: Address
     http_addr: Address
+    grpc_addr: Address | None
     data_dir: str
     broker_count: int
     partition_count: int

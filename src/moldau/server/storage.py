@@ -20,8 +20,9 @@ from moldau.log.disk import open_disk_log
 from moldau.log.files import OsFiles
 from moldau.log.interface import LogConfig, PartitionLog
 from moldau.log.votes import VoteJournal
+from moldau.metadata.image import Image
 from moldau.model.errors import StorageError
-from moldau.model.ids import PartitionIndex, TopicId
+from moldau.model.ids import BrokerId, PartitionIndex, TopicId
 from moldau.server.config.schema import ServerConfig
 
 METADATA_TOPIC: Final = "__cluster_metadata"
@@ -91,6 +92,21 @@ class Storage:
             return set_aside(self._files, topic, topic_id, partition)
         except OSError as error:
             raise StorageError(f"{topic}-{partition} could not be moved: {error}") from error
+
+    def set_strays_aside(self, image: Image, me: BrokerId) -> list[str]:
+        """Move away logs of partitions that the metadata does not place here; returns where.
+
+        Raises StorageError.
+        """
+        strays = []
+        for name, topic_id, index in self.find_logs():
+            topic = image.topic_by_id(topic_id)
+            if topic is None or not any(
+                partition.index == index and me in partition.replicas
+                for partition in topic.partitions
+            ):
+                strays.append((name, topic_id, index))
+        return [self.set_aside(*stray) for stray in strays]
 
     def drop_log(self, topic: str, topic_id: TopicId, partition: PartitionIndex) -> None:
         """Delete the log of a partition that is no longer here."""

@@ -42,6 +42,12 @@ class Appended(NamedTuple):
     error: ErrorCode
     message: str = ""
     base_offset: int = -1
+    is_uncertain: bool = False
+    """It may be there all the same."""
+
+
+class UncertainError(RefusedError):
+    """It was appended, and may stay or be lost."""
 
 
 class Caller(Protocol):
@@ -53,7 +59,9 @@ class Caller(Protocol):
 
 
 _decode_asked: Final = msgspec.msgpack.Decoder(AppendAsked).decode
-_decode_offset: Final = msgspec.msgpack.Decoder(int).decode
+_decode_reply: Final = msgspec.msgpack.Decoder(int | tuple[int, str]).decode
+"""The offset; or a code and a message, of what is uncertain."""
+_LOST_ON_THE_WAY: Final = frozenset({ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT})
 
 
 class AppendService:
@@ -90,20 +98,28 @@ class AppendService:
             else:
                 offset = await self._append_there(leader, asked)
         except RefusedError as error:
-            return Appended(error.code, str(error))
+            is_uncertain = isinstance(error, UncertainError)
+            return Appended(error.code, str(error), is_uncertain=is_uncertain)
         return Appended(ErrorCode.NONE, "", offset)
 
     async def _append_there(self, leader: BrokerId, asked: AppendAsked) -> int:
-        reply = await self._caller.call(
-            leader,
-            APPEND_METHOD,
-            msgspec.msgpack.encode(asked),
-            asked.timeout_seconds + _MARGIN_SECONDS,
-        )
         try:
-            return _decode_offset(reply)
-        except msgspec.MsgspecError as error:
-            raise RefusedError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the leader: {error}") from None
+            reply = await self._caller.call(
+                leader,
+                APPEND_METHOD,
+                msgspec.msgpack.encode(asked),
+                asked.timeout_seconds + _MARGIN_SECONDS,
+            )
+            found = _decode_reply(reply)
+            if isinstance(found, int):
+                return found
+            raise UncertainError(ErrorCode(found[0]), found[1])
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise UncertainError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the leader: {error}") from None
+        except RefusedError as error:
+            if error.code in _LOST_ON_THE_WAY:
+                raise UncertainError(error.code, str(error)) from None
+            raise
 
     async def _append_here(self, asked: AppendAsked) -> int:
         """Raises RefusedError."""
@@ -124,7 +140,7 @@ class AppendService:
             except TimeoutError:
                 code = ErrorCode.REQUEST_TIMED_OUT
             if code is not ErrorCode.NONE:
-                raise RefusedError(code, "appended, but not known to be safe: it may be lost yet")
+                raise UncertainError(code, "appended, but not known to be safe: it may be lost yet")
         return proposal.base_offset
 
     async def answer(self, sender: BrokerId, payload: bytes) -> bytes:
@@ -138,4 +154,7 @@ class AppendService:
             raise RefusedError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{asked.topic}' is another one here"
             )
-        return msgspec.msgpack.encode(await self._append_here(asked))
+        try:
+            return msgspec.msgpack.encode(await self._append_here(asked))
+        except UncertainError as error:
+            return msgspec.msgpack.encode((int(error.code), str(error)))

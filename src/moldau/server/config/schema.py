@@ -143,9 +143,15 @@ class RaftConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrpcConfig:
-    """The listener of the queue API. Not served in this version; the key is checked."""
+    """The listener of the queue API, which is gRPC."""
 
-    addr: Annotated[Address, Setting("Where the queue API listens; not served yet.")] = GRPC_ADDR
+    addr: Annotated[
+        Address | None, Setting("Where the gRPC listener is bound; empty: there is none.")
+    ] = GRPC_ADDR
+    advertised: Annotated[
+        Address | None,
+        Setting("The gRPC address that the cluster tells others; the bound one if unset."),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,53 @@
+"""Owns the checks of what a request holds, before anybody works on it. They raise
+QueueRefusedError with INVALID_ARGUMENT."""
+
+from typing import Final
+
+from moldau.edge.grpc.refusals import invalid
+from moldau.model.limits import TOPIC_NAME_LENGTH_MAX
+from moldau.model.topology import Endpoint
+
+NAME_LENGTH_MAX: Final = 1000
+"""Of groups, consumers and clients; what a name may hold is decided below."""
+INT_MAX: Final = 2**31 - 1
+LONG_MAX: Final = 2**63 - 1
+
+
+def number(field: str, value: int, *, least: int = 0, most: int = LONG_MAX) -> int:
+    if least <= value <= most:
+        return value
+    bounds = f"at least {least}" if most == LONG_MAX else f"{least} to {most}"
+    raise invalid(f"{field} is {value}; it must be {bounds}")
+
+
+def topic_name(field: str, name: str) -> str:
+    if not name:
+        raise invalid(f"{field} is empty")
+    if len(name) > TOPIC_NAME_LENGTH_MAX:
+        raise invalid(f"{field} has {len(name)} characters; it may have {TOPIC_NAME_LENGTH_MAX}")
+    return name
+
+
+def needed_name(field: str, name: str) -> str:
+    if not name:
+        raise invalid(f"{field} is empty")
+    return short_name(field, name)
+
+
+def short_name(field: str, name: str) -> str:
+    if len(name) > NAME_LENGTH_MAX:
+        raise invalid(f"{field} has {len(name)} characters; it may have {NAME_LENGTH_MAX}")
+    return name
+
+
+def endpoint(field: str, text: str) -> Endpoint:
+    """host:port, or [IPv6]:port."""
+    host, _, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        host = ""
+    is_port = port.isascii() and port.isdigit() and 0 < int(port[:6]) <= 65535
+    if not host or len(host) > NAME_LENGTH_MAX or not is_port:
+        raise invalid(f"{field} is '{text[:100]}'; it must be HOST:PORT")
+    return Endpoint(host, int(port))

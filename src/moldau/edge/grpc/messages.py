@@ -1,0 +1,77 @@
+"""Owns the way of messages between protobuf and records, one by one and as cheap as can be."""
+
+from collections.abc import Iterable
+from typing import Final
+
+from moldau.edge.grpc.checks import LONG_MAX, number
+from moldau.edge.grpc.refusals import invalid
+from moldau.model.ids import Offset, TimestampMs
+from moldau.model.queue_headers import DELIVER_AT_HEADER
+from moldau.proto.v1.queue_pb2 import Header, Message, OutgoingMessage
+from moldau.records.record import Headers, Record
+from moldau.service.queues.types import Delivery
+
+_FIRST: Final = Offset(0)
+HEADERS_MAX: Final = 1000
+
+
+def read_message(message: OutgoingMessage, now: TimestampMs) -> Record:
+    """Raises QueueRefusedError."""
+    # Asked only where it makes a difference: most have a key and a value.
+    key = message.key or (b"" if message.HasField("key") else None)
+    value = message.value or (b"" if message.HasField("value") else None)
+    timestamp, deliver_at = message.timestamp_ms, message.deliver_at_ms
+    headers: Headers = []
+    if message.headers:
+        headers = _read_headers(message.headers)
+    if deliver_at:
+        number("deliver_at_ms", deliver_at)
+        headers = [header for header in headers if header[0] != DELIVER_AT_HEADER]
+        headers.append((DELIVER_AT_HEADER, b"%d" % deliver_at))
+    if timestamp:
+        number("timestamp_ms", timestamp, most=LONG_MAX)
+        return Record(_FIRST, TimestampMs(timestamp), key, value, headers)
+    return Record(_FIRST, now, key, value, headers)
+
+
+def _read_headers(headers: Iterable[Header]) -> Headers:
+    found: Headers = [
+        (header.key, header.value if header.HasField("value") else None) for header in headers
+    ]
+    if len(found) > HEADERS_MAX:
+        raise invalid(f"{len(found)} headers; a message may have {HEADERS_MAX}")
+    return found
+
+
+def write_record(message: Message, topic: str, partition: int, record: Record) -> None:
+    """Fill in what the log says of a message."""
+    offset, timestamp, key, value, headers = record
+    message.topic = topic
+    message.partition = partition
+    message.offset = offset
+    message.timestamp_ms = timestamp
+    if key is not None:
+        message.key = key
+    if value is not None:
+        message.value = value
+    if headers:
+        write_headers(message, headers)
+
+
+def write_headers(message: Message, headers: Headers) -> None:
+    for name, value in headers:
+        header = message.headers.add()
+        try:
+            header.key = name
+        except (UnicodeEncodeError, ValueError):
+            # Written by a client of Kafka, where nobody checks that it is text.
+            header.key = name.encode("utf-8", "replace").decode()
+        if value is not None:
+            header.value = value
+
+
+def write_delivery(message: Message, delivery: Delivery) -> None:
+    write_record(message, delivery.topic, delivery.partition, delivery.record)
+    message.token = delivery.token
+    message.attempt = delivery.attempt
+    message.lease_until_ms = delivery.lease_until

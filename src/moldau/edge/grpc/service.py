@@ -1,0 +1,41 @@
+"""Owns the service moldau.v1.Queue as a whole: which call is answered by what."""
+
+from typing import TYPE_CHECKING, Final
+
+from moldau.edge.grpc.calls import Calls
+from moldau.edge.grpc.cluster import ClusterCalls
+from moldau.edge.grpc.consuming import Consuming
+from moldau.edge.grpc.reading import Reading
+from moldau.edge.grpc.sending import Sending
+from moldau.proto.v1 import queue_pb2 as pb
+from moldau.service.broker import Broker
+
+if TYPE_CHECKING:
+    from moldau.edge.grpc.calls import Handler
+
+SERVICE: Final[str] = pb.DESCRIPTOR.services_by_name["Queue"].full_name
+
+
+def handlers(broker: Broker, calls: Calls) -> "dict[str, Handler]":
+    """By the names of the calls."""
+    cluster, sending = ClusterCalls(broker), Sending(broker, calls)
+    consuming, reading = Consuming(broker.queues, calls), Reading(broker, calls)
+    unary = calls.unary
+    return {
+        "CreateTopic": unary(pb.CreateTopicRequest, cluster.create_topic),
+        "Send": unary(pb.SendRequest, sending.send),
+        "SendBatch": calls.stream_stream(pb.SendBatchRequest, sending.send_batch),
+        "Connect": unary(pb.ConnectRequest, consuming.connect),
+        "Disconnect": unary(pb.DisconnectRequest, consuming.disconnect),
+        "Heartbeat": calls.stream_stream(pb.HeartbeatRequest, consuming.heartbeat),
+        "Poll": unary(pb.PollRequest, consuming.poll),
+        "Ack": unary(pb.AckRequest, consuming.ack),
+        "Nack": unary(pb.NackRequest, consuming.nack),
+        "Extend": unary(pb.ExtendRequest, consuming.extend),
+        "Stats": unary(pb.StatsRequest, consuming.stats),
+        "Peek": unary(pb.PeekRequest, consuming.peek),
+        "DeleteGroup": unary(pb.DeleteGroupRequest, consuming.delete_group),
+        "ReadFrom": calls.unary_stream(pb.ReadFromRequest, reading.read_from),
+        "Topology": unary(pb.TopologyRequest, cluster.topology),
+        "ManageBrokers": unary(pb.ManageBrokersRequest, cluster.manage_brokers),
+    }
