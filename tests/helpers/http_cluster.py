@@ -157,7 +157,10 @@ def served(
     loop = uvloop.new_event_loop()
     world = Served(loop, cluster or FakeCluster())
     broker: Any = SimpleNamespace(
-        broker_id=1, image=SimpleNamespace(cluster_id="c"), cluster=world.cluster
+        broker_id=1,
+        image=SimpleNamespace(cluster_id="c"),
+        cluster=world.cluster,
+        fetch=SimpleNamespace(answer_all=lambda: None),
     )
     # The fake has no parts that count anything; /metrics is tested with a real broker.
     vitals: Any = SimpleNamespace()

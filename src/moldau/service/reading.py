@@ -7,6 +7,7 @@ Batches are decompressed and taken apart in a thread: clients of the broker do n
 import asyncio
 import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,6 +24,14 @@ READ_BYTES_MAX: Final = 1024 * 1024
 """Of stored bytes at once; one batch may exceed it."""
 BATCH_BYTES_MAX: Final = 32 * 1024 * 1024
 """What a batch may have when it is decompressed."""
+BATCH_RECORDS_MAX: Final = 200_000
+"""As objects, the smallest records take thirty times the bytes that they have in a batch."""
+PAGE_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Of keys, values and headers in one page; its first record may exceed it."""
+
+# Few threads of their own: each may take as much memory as the bounds above allow, and nobody else
+# who works in a thread has to wait for them.
+_threads: Final = ThreadPoolExecutor(2, thread_name_prefix="read")
 
 Wants = Callable[[Record], bool]
 
@@ -78,7 +87,7 @@ async def read_page(
     next_offset = offset
     if result.size and result.data is not None:
         records, next_offset = await loop.run_in_executor(
-            None, _decode, result.data, result.aborted or (), offset, limit, wants
+            _threads, _decode, result.data, result.aborted or (), offset, limit, wants
         )
     return ReadPage(
         records=records,
@@ -117,32 +126,57 @@ def _decode(
     """In a thread: the wanted records, and the offset after the last that was looked at."""
     stored = _bytes_of(data)
     found: list[Record] = []
+    bytes_left = PAGE_BYTES_MAX
     position = 0
-    try:
-        while len(stored) - position >= HEADER_BYTES:
-            header = read_header(stored, position)
-            end = position + header.size
-            if end > len(stored):
-                break
-            is_shown = not header.is_control and not any(
-                span.producer_id == header.producer_id
-                and span.first <= header.base_offset <= span.last
-                for span in (aborted if header.is_transactional else ())
-            )
-            if is_shown:
-                batch = read_records(stored[position:end], bytes_max=BATCH_BYTES_MAX)
-                for record in batch:
-                    if record.offset >= offset and (wants is None or wants(record)):
-                        found.append(record)
-                        if len(found) == limit:
-                            return found, record.offset + 1
-            position = end
-            offset = max(offset, header.next_offset)
-    except BatchFormatError as error:
-        raise RefusedError(
-            ErrorCode.INVALID_RECORD, f"A batch at or after offset {offset} is not shown: {error}"
-        ) from None
+    while len(stored) - position >= HEADER_BYTES:
+        header = read_header(stored, position)
+        end = position + header.size
+        if end > len(stored):
+            break
+        is_shown = not header.is_control and not any(
+            span.producer_id == header.producer_id and span.first <= header.base_offset <= span.last
+            for span in (aborted if header.is_transactional else ())
+        )
+        if is_shown:
+            try:
+                batch = _open(stored[position:end], header.record_count)
+            except BatchFormatError as error:
+                if found:
+                    # What comes before it is good: the next question meets it first.
+                    return found, offset
+                refusal = RefusedError(
+                    ErrorCode.INVALID_RECORD,
+                    f"The batch at offset {header.base_offset} cannot be shown: {error}",
+                )
+                refusal.hint = f"go on at offset {header.next_offset}"
+                raise refusal from None
+            for record in batch:
+                if record.offset < offset or not (wants is None or wants(record)):
+                    continue
+                bytes_left -= _bytes_in(record)
+                if bytes_left < 0 and found:
+                    return found, record.offset
+                found.append(record)
+                if len(found) == limit:
+                    return found, record.offset + 1
+        position = end
+        offset = max(offset, header.next_offset)
     return found, offset
+
+
+def _open(batch: bytes, count: int) -> list[Record]:
+    """Raises BatchFormatError."""
+    if count > BATCH_RECORDS_MAX:
+        raise BatchFormatError(f"it has {count} records; {BATCH_RECORDS_MAX} are taken at once")
+    return read_records(batch, bytes_max=BATCH_BYTES_MAX)
+
+
+def _bytes_in(record: Record) -> int:
+    _, _, key, value, headers = record
+    size = len(key or b"") + len(value or b"")
+    for name, content in headers:
+        size += len(name) + len(content or b"")
+    return size
 
 
 def _bytes_of(data: FileSlice | bytes) -> bytes:

@@ -288,8 +288,9 @@ def test_what_does_not_say_that_it_is_json_is_not_read(world, headers):
     assert world.cluster.asked == []
 
 
-def test_json_may_say_its_charset(world):
-    headers = {"content-type": "Application/JSON; charset=UTF-8"}
+@pytest.mark.parametrize("charset", ["UTF-8", '"utf-8"'])
+def test_json_may_say_its_charset(world, charset):
+    headers = {"content-type": f"Application/JSON; charset={charset}"}
     assert world.ask("POST", "/api/v1/cluster/leave", b'{"broker": 2}', headers)[0] == 202
 
 
@@ -340,12 +341,50 @@ def test_a_strange_host_changes_nothing(world, host):
         assert sock.recv(12) == b"HTTP/1.1 404"
 
 
-def test_bytes_that_are_no_http_end_the_connection(world):
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x00\x00\x00\x10kafka?\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\n\r\n",
+        b"POST /api/v1/cluster/leave HTTP/1.1\r\nhost: x\r\ncontent-length: -1\r\n\r\n",
+        b"GET /healthz HTTP/x.y\r\nhost: x\r\n\r\n",
+    ],
+    ids=["Kafka", "TLS", "no host", "a negative length", "another version"],
+)
+def test_bytes_that_are_no_http_are_told_so_and_end_the_connection(world, sent):
     with world.connect() as sock:
-        sock.sendall(b"\x00\x00\x00\x10kafka?")
-        sock.sendall(b"\r\n\r\n")
-        assert sock.recv(12) in (b"HTTP/1.1 400", b"")
+        sock.sendall(sent)
+        data = b""
+        while piece := sock.recv(65536):
+            data += piece
+    head, _, body = data.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400")
+    assert b"content-type: application/problem+json" in head
+    problem = json.loads(body)
+    assert (problem["status"], problem["error"]) == (400, "INVALID_REQUEST")
+    assert problem["hint"]
     assert world.ask("GET", "/healthz")[0] == 200
+
+
+def test_an_error_does_not_repeat_all_that_was_sent(world):
+    status, _, body = world.ask("GET", "/" + "x" * 20_000)
+    assert (status, len(body["detail"])) == (404, answers.DETAIL_CHARS_MAX + 1)
+
+
+def test_every_error_says_what_to_do_about_it(world):
+    for code in ErrorCode:
+        status = answers.status_of(code)
+        assert answers.problem(status, code, "words").hint
+    for method, path, body, headers in (
+        ("GET", "/nope", None, {}),
+        ("PUT", "/healthz", None, {}),
+        ("POST", "/api/v1/cluster/leave", b"{", {}),
+        ("POST", "/api/v1/cluster/leave", b"{}", {"content-type": "text/plain"}),
+        ("POST", "/api/v1/cluster/leave", b" " * 2**21, {}),
+        ("GET", "/api/v1/topology?topic=nope", None, {}),
+    ):
+        assert world.ask(method, path, body, headers)[2]["hint"]
 
 
 def test_every_error_code_has_a_status():

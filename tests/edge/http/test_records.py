@@ -124,6 +124,89 @@ def test_a_filter_leaves_out_the_rest_and_goes_on_behind_it(world):
     assert world.read("?contains=nothing").body["next_offset"] == 9
 
 
+def test_a_filter_can_ask_for_headers(world):
+    world.store(
+        {"value": "a", "headers": [["kind", "x"], ["kind", "y"]]},
+        {"value": "b", "headers": [["kind", "x"], ["level", "1:2"]]},
+        {"value": "c", "headers": [["kind", None]]},
+        {"value": "d"},
+    )
+    assert world.values("?header=kind") == ["a", "b", "c"]
+    assert world.values("?header=kind:x") == ["a", "b"]
+    assert world.values("?header=kind:x&header=level:1:2") == ["b"]
+    assert world.values("?header=kind:") == []
+    assert world.values("?header=kind:y&contains=b") == []
+
+
+def test_a_filter_and_a_header_can_be_any_bytes(world):
+    binary = base64.b64encode(b"\xff\x00 k").decode()
+    world.store(
+        {"key": binary, "value": binary, "headers": [["h", binary]]},
+        {"key": base64.b64encode(b"other").decode(), "value": binary},
+        key_encoding="base64",
+        value_encoding="base64",
+        header_encoding="base64",
+    )
+    offsets = [one["offset"] for one in world.read("?key=%ff%00+k").body["records"]]
+    assert offsets == [0]
+    assert len(world.read("?contains=%FF").body["records"]) == 2
+    assert len(world.read("?header=h:%ff%00%20k").body["records"]) == 1
+    text = base64.b64encode(b"text").decode()
+    world.store({"headers": [["h", text]]}, header_encoding="base64")
+    # Asked for, it is always base64, and cannot be taken for text that looks like it.
+    shown = world.read("?header_encoding=base64&header=h").body["records"]
+    assert [one["headers"] for one in shown] == [[["h", binary]], [["h", text]]]
+
+
+def test_json_that_is_no_text_is_not_stored(world):
+    raw = b'{"value_encoding": "json", "records": [{"value": "\xff"}]}'
+    reply = ask(world.broker.http_address, "POST", world.path, raw=raw)
+    assert (reply.status, reply.body["error"]) == (400, "INVALID_REQUEST")
+    assert world.read().body["end_offset"] == 0
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b"123456789012345678901234567890", b"1e999", b"[" * 900 + b"]" * 900, b'"\\u0000"', b"-0"],
+    ids=lambda value: str(value[:20]),
+)
+def test_json_of_any_kind_comes_back_or_stands_beside(world, value):
+    raw = b'{"value_encoding": "json", "records": [{"value": %b}]}' % value
+    assert ask(world.broker.http_address, "POST", world.path, raw=raw).status == 200
+    (shown,) = world.read("?value_encoding=json").body["records"]
+    if shown["value"] is None:
+        assert base64.b64decode(shown["value_base64"]) == value
+    else:
+        assert shown["value"] == json.loads(value)
+    (plain,) = world.read("?value_encoding=base64").body["records"]
+    assert base64.b64decode(plain["value"]) == value
+
+
+def test_a_page_has_a_bound_in_bytes_too(world):
+    """A megabyte of a log may hold any amount of what compresses well."""
+    producer = confluent_kafka.Producer(
+        {
+            "bootstrap.servers": world.broker.bootstrap,
+            "compression.type": "zstd",
+            "linger.ms": 200,
+            "message.max.bytes": 2_000_000,
+        }
+    )
+    for _ in range(12):
+        producer.produce(world.topic, b"x" * 900_000)
+    assert producer.flush(60) == 0
+    offset, pages = 0, []
+    while offset < 12:
+        page = world.read(f"?offset={offset}").body
+        pages.append(len(page["records"]))
+        assert [one["offset"] for one in page["records"]] == list(
+            range(offset, page["next_offset"])
+        )
+        offset = page["next_offset"]
+    assert max(pages) == 4
+    assert sum(pages) == 12
+
+
 def test_who_waits_is_answered_by_the_next_record(world):
     # The wait is far longer than the test may take; a record that is there ends it.
     world.store({"value": "first"})
@@ -278,6 +361,9 @@ def test_a_body_has_a_bound_and_so_has_a_record(world):
         ("GET", "{path}?offset=0&time=0", 400, "INVALID_REQUEST"),
         ("GET", "{path}?time=yesterday", 400, "INVALID_REQUEST"),
         ("GET", "{path}?value_encoding=xml", 400, "INVALID_REQUEST"),
+        ("GET", "{path}?value_encoding=", 400, "INVALID_REQUEST"),
+        ("GET", "{path}?header_encoding=json", 400, "INVALID_REQUEST"),
+        ("GET", "{path}?key=a&key=b", 400, "INVALID_REQUEST"),
         ("GET", "{path}?wait_ms=10001", 400, "INVALID_REQUEST"),
         ("GET", "{path}?limit=0", 400, "INVALID_REQUEST"),
         ("PUT", "{path}", 405, "INVALID_REQUEST"),

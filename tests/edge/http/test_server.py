@@ -153,6 +153,10 @@ def test_connections_above_the_cap_are_closed_and_the_others_stay():
             sock.sendall(REQUEST)
             assert read_reply(sock).startswith(b"HTTP/1.1 200")
         with world.connect() as third:
+            reply = read_reply(third)
+            assert reply.startswith(b"HTTP/1.1 503")
+            assert b"content-type: application/problem+json" in reply
+            assert b"retry-after: 1" in reply
             assert is_closed(third)
         held[0].sendall(REQUEST)
         assert read_reply(held[0]).startswith(b"HTTP/1.1 200")
@@ -184,6 +188,36 @@ def test_connections_above_the_cap_are_closed_and_the_others_stay():
 def test_who_does_not_finish_a_request_is_hung_up_on(sent):
     with served(limits=HttpLimits(request_seconds_max=0.2)) as world, world.connect() as sock:
         sock.sendall(sent)
+        assert is_closed(sock)
+
+
+def test_half_a_request_that_was_sent_ahead_gets_no_more_time_than_another():
+    """The first reply ended the watch over what came with its request."""
+    limits = HttpLimits(request_seconds_max=0.2, keep_alive_seconds_max=600)
+    with served(limits=limits) as world, world.connect() as sock:
+        sock.sendall(
+            REQUEST + b"POST /api/v1/cluster/leave HTTP/1.1\r\nhost: x\r\n"
+            b"content-type: application/json\r\ncontent-length: 100\r\n\r\n{"
+        )
+        assert read_reply(sock).startswith(b"HTTP/1.1 200")
+        assert is_closed(sock)
+
+
+def test_requests_that_were_sent_ahead_are_answered_in_their_order():
+    with served() as world, world.connect() as sock:
+        paths = (b"/healthz", b"/nope", b"/healthz")
+        sock.sendall(b"".join(b"GET %b HTTP/1.1\r\nhost: x\r\n\r\n" % path for path in paths))
+        data = b""
+        while data.count(b"HTTP/1.1 ") < 3:
+            data += sock.recv(65536)
+        statuses = [part[:3] for part in data.split(b"HTTP/1.1 ")[1:]]
+        assert statuses == [b"200", b"404", b"200"]
+
+
+def test_an_old_client_gets_its_answer_and_the_end_of_the_connection():
+    with served() as world, world.connect() as sock:
+        sock.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+        assert read_reply(sock).endswith(b'{"status":"ok"}')
         assert is_closed(sock)
 
 

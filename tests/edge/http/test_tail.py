@@ -1,14 +1,22 @@
 """Following a partition over HTTP: every record once, from where the client was."""
 
+import asyncio
 import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection, HTTPResponse
+from types import SimpleNamespace
 
 import pytest
 
 from http_client import ask
+from moldau.edge.http import tail
+from moldau.edge.http.reading import Chosen
+from moldau.edge.http.tail import TAILS_MAX
+from moldau.model.ids import Offset, TimestampMs
+from moldau.records.record import Record
+from moldau.service.reading import ReadPage
 
 
 class Stream:
@@ -115,24 +123,96 @@ def test_who_goes_makes_room_for_others(moldau_session_broker, moldau_topic):
             pass
 
 
-def test_too_many_at_once_are_told_to_come_later(moldau_broker):
+def test_of_many_who_come_at_once_no_more_than_the_limit_follow(moldau_broker):
+    """All ask before the first is answered; and none of them keeps the broker from stopping."""
     address = moldau_broker.http_address
     ask(address, "POST", "/api/v1/topics", {"name": "t"})
     path = "/api/v1/topics/t/tail"
-    connections = []
+    connections = [HTTPConnection(address, timeout=60) for _ in range(90)]
     try:
-        for _ in range(64):
-            connection = HTTPConnection(address, timeout=60)
-            connections.append(connection)
+        for connection in connections:
+            connection.connect()
+        for connection in connections:
             connection.request("GET", path)
-            Stream(connection.getresponse())
-        reply = ask(address, "GET", path)
-        assert (reply.status, reply.body["error"]) == (503, "THROTTLING_QUOTA_EXCEEDED")
-        # Those who follow do not keep the broker from stopping.
+        responses = [connection.getresponse() for connection in connections]
+        followed = [response for response in responses if response.status == 200]
+        refused = [response for response in responses if response.status == 503]
+        assert (len(followed), len(refused)) == (TAILS_MAX, 90 - TAILS_MAX)
+        assert {json.loads(one.read())["error"] for one in refused} == {"THROTTLING_QUOTA_EXCEEDED"}
+        streams = [Stream(response) for response in followed]
         assert moldau_broker.stop() == 0
+        for stream in streams:
+            event = stream.event()
+            assert event["event"] == "error"
+            # Another may lead already, where there is another.
+            assert json.loads(event["data"])["status"] == 503
+            assert stream.response.read() == b""
     finally:
         for connection in connections:
             connection.close()
+
+
+def shown_record(offset: int) -> Record:
+    return Record(Offset(offset), TimestampMs(0), b"k", b"v", [])
+
+
+class FakeBroker:
+    """One topic, and pages as a test wants them."""
+
+    def __init__(self, monkeypatch, pages) -> None:
+        self.topic_id = "first"
+        self.now = 0.0
+        self.fetch = self
+        self.clock = SimpleNamespace(monotonic=lambda: self.now)
+        self.image = SimpleNamespace(topic=lambda _: SimpleNamespace(topic_id=self.topic_id))
+        script = iter(pages)
+
+        async def read_page(*_, wait_ms_max, **__) -> ReadPage:
+            records, seconds, then = next(script)
+            self.now += seconds
+            then(self)
+            return ReadPage(records=records, next_offset=9, start_offset=0, end_offset=9)
+
+        monkeypatch.setattr(tail, "read_page", read_page)
+
+
+def events_of(broker, count: int) -> list[bytes]:
+    """The first so many, of one who follows from the start."""
+    place = tail._Followed("t", "first", 0, Chosen())
+    nothing = ReadPage(records=[], next_offset=0, start_offset=0, end_offset=0)
+
+    async def collect() -> list[bytes]:
+        found = []
+        async for event in tail.Tails(broker)._events(place, nothing):
+            found.append(event)
+            if len(found) == count:
+                break
+        return found
+
+    return asyncio.run(collect())
+
+
+def nothing_more(_) -> None:
+    pass
+
+
+def test_a_comment_comes_also_while_a_filter_leaves_out_all_that_is_stored(monkeypatch):
+    quiet = ([], 3.0, nothing_more)
+    broker = FakeBroker(monkeypatch, [quiet, quiet, quiet, ([shown_record(1)], 1.0, nothing_more)])
+    _, comment, record = events_of(broker, 3)
+    assert comment == b":\n\n"
+    assert record.startswith(b"id: 1\ndata: {")
+
+
+def test_another_topic_of_the_same_name_is_not_followed(monkeypatch):
+    def recreate(broker) -> None:
+        broker.topic_id = "second"
+
+    broker = FakeBroker(monkeypatch, [([shown_record(0)], 1.0, recreate)])
+    _, record, error = events_of(broker, 3)
+    assert record.startswith(b"id: 0")
+    assert error.startswith(b"event: error")
+    assert b"UNKNOWN_TOPIC_OR_PARTITION" in error
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,14 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from moldau.edge.http.hints import hint_for
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.topology import ErrorReply
 
 PROBLEM_TYPE: Final = "application/problem+json"
 BODY_BYTES_MAX: Final = 1024 * 1024
 
+DETAIL_CHARS_MAX: Final = 2000
 RETRY_SECONDS: Final = 1
 
 HEADERS: Final = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
@@ -101,8 +103,15 @@ def answer_error(
 def problem(status: int, code: ErrorCode, message: str, hint: str = "") -> ErrorReply:
     # A name in it may be no text in UTF-8, and would end the answer instead of the question.
     words = message.encode("utf-8", "replace").decode("utf-8")
+    if len(words) > DETAIL_CHARS_MAX:
+        # It repeats what a client sent, which may be as long as a head can be.
+        words = words[:DETAIL_CHARS_MAX] + "…"
     return ErrorReply(
-        title=HTTPStatus(status).phrase, status=status, detail=words, error=code.name, hint=hint
+        title=HTTPStatus(status).phrase,
+        status=status,
+        detail=words,
+        error=code.name,
+        hint=hint or hint_for(code, status),
     )
 
 
@@ -118,8 +127,14 @@ def retry_headers(status: int) -> Mapping[str, str]:
 
 def answer_http_error(error: HTTPException) -> Response:
     """What the router or the reading of the body refused."""
-    code = _CODES_OF_STATUS.get(error.status_code, ErrorCode.INVALID_REQUEST)
-    return answer_error(error.status_code, code, error.detail, headers=error.headers)
+    status = error.status_code
+    code = _CODES_OF_STATUS.get(status, ErrorCode.INVALID_REQUEST)
+    hint = ""
+    if status == 405 and error.headers is not None:
+        hint = f"possible: {error.headers.get('Allow', '')}"
+    elif status == 415:
+        hint = "send it as it is, with Content-Type: application/json"
+    return answer_error(status, code, error.detail, hint, headers=error.headers)
 
 
 def status_of(code: ErrorCode) -> int:
@@ -157,7 +172,7 @@ async def read_body(
 def _check_media_type(request: Request) -> None:
     """Only what says that it is JSON: a form on a foreign web page cannot say so."""
     media, _, parameters = request.headers.get("content-type", "").partition(";")
-    charset = parameters.strip().lower()
+    charset = parameters.strip().lower().replace('"', "")
     if media.strip().lower() != "application/json" or charset not in ("", "charset=utf-8"):
         raise HTTPException(415, "The body must be application/json; say so in Content-Type")
     if request.headers.get("content-encoding", "identity").lower() != "identity":

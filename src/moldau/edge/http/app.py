@@ -2,6 +2,7 @@
 
 import logging
 import re
+from collections.abc import Sequence
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -28,6 +29,9 @@ from moldau.edge.http.answers import (
     answer_refusal,
     check_query,
 )
+from moldau.edge.http.cors import Cors
+from moldau.edge.http.gate import Gate
+from moldau.edge.http.server import Connections, HttpLimits
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.service.broker import Broker
 from moldau.service.vitals import Vitals
@@ -38,19 +42,41 @@ _CONVERTER = re.compile(r":\w+(?=})")
 """How a part of a path is read: nothing for those who only want to know the path."""
 
 
-def build_app(broker: Broker, vitals: Vitals) -> Starlette:
+def build_app(
+    broker: Broker,
+    vitals: Vitals,
+    *,
+    limits: HttpLimits,
+    connections: Connections,
+    cors_origins: Sequence[str] = (),
+) -> Gate:
     """The interface over one broker."""
-    routes = [
-        *health.routes(broker),
-        *metrics.routes(broker, vitals),
-        *topology.routes(broker),
-        *topics.routes(broker),
-        *records.routes(broker),
-        *tail.routes(broker),
-        *groups.routes(broker),
-        *cluster.routes(broker),
-        *openapi.routes(),
-    ]
+    tails = tail.Tails(broker)
+
+    def traffic() -> metrics.HttpTraffic:
+        return metrics.HttpTraffic(connections=connections, gate=gate, tails=tails.count)
+
+    app = _build(
+        broker,
+        [
+            *health.routes(broker),
+            *metrics.routes(broker, vitals, traffic),
+            *topology.routes(broker),
+            *topics.routes(broker),
+            *records.routes(broker),
+            *tail.routes(tails),
+            *groups.routes(broker),
+            *cluster.routes(broker),
+            *openapi.routes(),
+        ],
+    )
+    gate = Gate(
+        app, held_bytes_max=limits.held_bytes_max, cors=Cors(cors_origins), on_stop=tails.stop
+    )
+    return gate
+
+
+def _build(broker: Broker, routes: list[Route]) -> Starlette:
     known = [link for route in routes for link in _describe(route)]
 
     async def root(request: Request) -> Response:

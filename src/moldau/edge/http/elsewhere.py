@@ -19,6 +19,11 @@ def send_to(broker: Broker, other: int, request: Request) -> Response:
         raise RefusedError(
             ErrorCode.BROKER_NOT_AVAILABLE, f"Broker {other} is to be asked, and not to be found"
         )
+    if other not in broker.cluster.alive:
+        # The address of one that died would be of no use; who follows it is elected soon.
+        raise RefusedError(
+            ErrorCode.BROKER_NOT_AVAILABLE, f"Broker {other} is to be asked, and is not heard of"
+        )
     host = f"[{known.http.host}]" if ":" in known.http.host else known.http.host
     # As it came: what the client has quoted stays quoted.
     path = request.scope.get("raw_path", b"").decode("ascii", "replace") or request.scope["path"]

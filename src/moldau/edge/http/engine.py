@@ -97,12 +97,19 @@ class BoundedProtocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        self._watch_request()
+        cycle = self.cycle
+        # The head is still coming, or the body; or a reply went out before the body was in.
+        if cycle is None or cycle.response_complete or cycle.more_body:
+            self._await_request()
+        else:
+            self._forget_request_timer()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        # What was sent ahead may be the half of another request, and no more of it may ever come.
-        self._watch_request()
+        cycle = self.cycle
+        if not cycle.response_complete and cycle.more_body:
+            # It was sent ahead, in part, and the rest may never come.
+            self._await_request()
 
     def send_400_response(self, msg: str) -> None:
         """For what is no HTTP: in the same form as every other error."""
@@ -110,14 +117,6 @@ class BoundedProtocol(H11Protocol):
             self.transport.write(_NO_HTTP)
         # Else a reply is being written, and words in its middle would be taken for part of it.
         self.transport.close()
-
-    def _watch_request(self) -> None:
-        cycle = self.cycle
-        # The head is still coming, or the body; or a reply went out before the body was in.
-        if cycle is None or cycle.response_complete or cycle.more_body:
-            self._await_request()
-        else:
-            self._forget_request_timer()
 
     def _await_request(self) -> None:
         """Once per request: one that trickles in gets no more time by doing so."""

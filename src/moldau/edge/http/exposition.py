@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from moldau.model.histogram import SECONDS, Histogram
+
 MEDIA_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 _NO_LABELS: Final[Mapping[str, str]] = {}
@@ -15,12 +17,22 @@ class Family:
     """One metric with all its samples; without any it is left out."""
 
     name: str
-    kind: Literal["counter", "gauge"]
+    kind: Literal["counter", "gauge", "histogram"]
     help: str
-    samples: list[tuple[Mapping[str, str], float]] = field(default_factory=list)
+    samples: list[tuple[str, Mapping[str, str], float]] = field(default_factory=list)
+    """What the sample's name has behind the family's, its labels, and its value."""
 
     def add(self, value: float, labels: Mapping[str, str] = _NO_LABELS) -> None:
-        self.samples.append((labels, value))
+        self.samples.append(("", labels, value))
+
+    def add_durations(self, durations: Histogram, labels: Mapping[str, str] = _NO_LABELS) -> None:
+        """Buckets add up, as the format wants it."""
+        total = 0
+        for bound, count in zip((*SECONDS, math.inf), durations.counts, strict=True):
+            total += count
+            self.samples.append(("_bucket", {**labels, "le": _number(bound)}, total))
+        self.samples.append(("_sum", labels, durations.sum))
+        self.samples.append(("_count", labels, total))
 
 
 def counter(name: str, help_text: str, value: float | None = None) -> Family:
@@ -29,6 +41,10 @@ def counter(name: str, help_text: str, value: float | None = None) -> Family:
 
 def gauge(name: str, help_text: str, value: float | None = None) -> Family:
     return _family(Family(name, "gauge", help_text), value)
+
+
+def histogram(name: str, help_text: str) -> Family:
+    return Family(name, "histogram", help_text)
 
 
 def _family(family: Family, value: float | None) -> Family:
@@ -45,7 +61,8 @@ def render(families: Iterable[Family]) -> str:
         lines.append(f"# HELP {family.name} {_escape(family.help)}")
         lines.append(f"# TYPE {family.name} {family.kind}")
         lines += [
-            f"{family.name}{_labels(labels)} {_number(value)}" for labels, value in family.samples
+            f"{family.name}{suffix}{_labels(labels)} {_number(value)}"
+            for suffix, labels, value in family.samples
         ]
     return "\n".join(lines) + "\n" if lines else ""
 

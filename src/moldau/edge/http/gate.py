@@ -7,6 +7,7 @@ and not in a buffer that nobody looks at.
 """
 
 from collections import Counter
+from collections.abc import Callable
 from time import perf_counter
 from typing import Final
 
@@ -25,8 +26,17 @@ _METHODS: Final = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST"
 class Gate:
     """Every request passes here."""
 
-    def __init__(self, app: ASGIApp, *, held_bytes_max: int, cors: Cors) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        held_bytes_max: int,
+        cors: Cors,
+        on_stop: Callable[[], None] = lambda: None,
+    ) -> None:
         self._app = app
+        self.stop = on_stop
+        """Ends the replies that go on for ever."""
         self._held_bytes_max = held_bytes_max
         self._cors = cors
         self.held_bytes = 0
@@ -146,5 +156,3 @@ class _Passage:
             }
         )
         await self._send({"type": "http.response.body", "body": bytes(reply.body)})
-
-

@@ -6,9 +6,9 @@ answer nor the memory of who collects it endless; what is left out is counted.
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -16,8 +16,10 @@ from starlette.routing import Route
 
 import moldau
 from moldau.edge.http.answers import HEADERS
-from moldau.edge.http.exposition import MEDIA_TYPE, Family, counter, gauge, render
+from moldau.edge.http.exposition import MEDIA_TYPE, Family, counter, gauge, histogram, render
+from moldau.edge.http.gate import Gate
 from moldau.edge.http.process import process_families
+from moldau.edge.http.server import Connections
 from moldau.groups.results import ListedGroup
 from moldau.model.errors import ErrorCode
 from moldau.service.broker import Broker
@@ -35,10 +37,19 @@ _ITEMS_PER_TURN: Final = 200
 """Clients get their turn after so many partitions or groups."""
 
 
-def routes(broker: Broker, vitals: Vitals) -> list[Route]:
+class HttpTraffic(NamedTuple):
+    """What the HTTP door counts about itself."""
+
+    connections: Connections
+    gate: Gate
+    tails: int
+
+
+def routes(broker: Broker, vitals: Vitals, traffic: Callable[[], HttpTraffic]) -> list[Route]:
     # As with probes: whoever collects may append parameters of its own.
     async def metrics(request: Request) -> Response:
         families = [family async for family in collect(broker, vitals)]
+        families += _http(traffic())
         return Response(render(families), headers=HEADERS, media_type=MEDIA_TYPE)
 
     return [Route("/metrics", metrics, methods=["GET"])]
@@ -176,6 +187,35 @@ def _traffic(broker: Broker, vitals: Vitals) -> Iterator[Family]:
     )
     yield gauge(
         "moldau_kafka_fetches_parked", "Fetches that wait for data.", broker.fetch.parked_count
+    )
+
+
+def _http(traffic: HttpTraffic) -> Iterator[Family]:
+    connections, gate, tails = traffic
+    requests = counter("moldau_http_requests_total", "Requests over HTTP, by method and status.")
+    for (method, status), count in sorted(gate.requests.items()):
+        requests.add(count, {"method": method, "status": str(status)})
+    yield requests
+    seconds = histogram(
+        "moldau_http_request_seconds", "Until the reply was sent; without those that stream."
+    )
+    seconds.add_durations(gate.seconds)
+    yield seconds
+    yield gauge("moldau_http_connections", "Open HTTP connections.", connections.open)
+    yield counter(
+        "moldau_http_connections_accepted_total", "HTTP connections.", connections.accepted_total
+    )
+    yield counter(
+        "moldau_http_connections_refused_total",
+        "HTTP connections above the limit.",
+        connections.refused_total,
+    )
+    yield gauge("moldau_http_tails", "Clients that follow a partition.", tails)
+    yield gauge("moldau_http_held_bytes", "Bodies and large replies on their way.", gate.held_bytes)
+    yield counter(
+        "moldau_http_requests_without_room_total",
+        "Requests refused because too many bytes were on their way.",
+        gate.refused_total,
     )
 
 

@@ -64,8 +64,15 @@ _RECORDS: Final[dict[str, Schema]] = {
     "time": _number(0, LONG_MAX, description="Milliseconds since 1970."),
     "key_encoding": _ENCODING,
     "value_encoding": _ENCODING,
-    "key": _TEXT,
-    "contains": _TEXT,
+    "header_encoding": {"enum": ["text", "base64"], "default": "text"},
+    "key": {**_TEXT, "description": "Only records with this key."},
+    "contains": {**_TEXT, "description": "Only records with this in their value."},
+    "header": {
+        "type": "array",
+        "items": _TEXT,
+        "description": "Only records with a header of this name, or with NAME:VALUE; all of them, "
+        "if several are given.",
+    },
 }
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from itertools import islice
 from typing import Final, TypeVar
+from urllib.parse import unquote_to_bytes
 
 from starlette.requests import Request
 
@@ -25,6 +26,24 @@ def read_text(request: Request, name: str) -> str | None:
     if len(values) > 1:
         raise bad_parameter(name, "may be given once")
     return values[0] if values else None
+
+
+def read_bytes(request: Request, name: str) -> list[bytes]:
+    """All values of a parameter, byte by byte: what is quoted need not be text in UTF-8."""
+    found = []
+    for pair in request.scope["query_string"].split(b"&"):
+        given, _, value = pair.partition(b"=")
+        if unquote_to_bytes(given.replace(b"+", b" ")) == name.encode():
+            found.append(unquote_to_bytes(value.replace(b"+", b" ")))
+    return found
+
+
+def read_bytes_once(request: Request, name: str) -> bytes | None:
+    """Raises RefusedError if there are two."""
+    found = read_bytes(request, name)
+    if len(found) > 1:
+        raise bad_parameter(name, "may be given once")
+    return found[0] if found else None
 
 
 def read_int(request: Request, name: str, *, least: int, most: int) -> int | None:

@@ -151,6 +151,9 @@ def _read_field(raw: Raw, encoding: Encoding) -> bytes | None:
     if data == b"null":
         return None
     if encoding == "json":
+        if not data.isascii():
+            # The reader of JSON steps over strings without looking into them.
+            data.decode()
         return data
     text = _decode_text(data)
     return _read_header(text, encoding)

@@ -1,6 +1,8 @@
 """Owns how records are shown in JSON, and which of them somebody asked for."""
 
+import asyncio
 import base64
+from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple
 
 import msgspec
@@ -9,6 +11,10 @@ from msgspec import Raw, Struct
 from moldau.records.record import Record
 
 Encoding = Literal["text", "json", "base64"]
+HeaderEncoding = Literal["text", "base64"]
+
+_INLINE_BYTES_MAX: Final = 64 * 1024
+"""Records that are larger together are shown in a thread: clients of the broker do not wait."""
 
 
 class RecordShown(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -28,19 +34,43 @@ class Chosen(NamedTuple):
 
     key_encoding: Encoding = "text"
     value_encoding: Encoding = "text"
+    header_encoding: HeaderEncoding = "text"
     key: bytes | None = None
     """Only records with this key."""
     contains: bytes | None = None
     """Only records with this in their value."""
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    """Only records with all of these headers; None: with any value."""
 
     def wants(self, record: Record) -> bool:
         if self.key is not None and record.key != self.key:
             return False
-        return self.contains is None or (record.value is not None and self.contains in record.value)
+        if self.contains is not None and (
+            record.value is None or self.contains not in record.value
+        ):
+            return False
+        return all(
+            any(
+                name == wanted and (value is None or content == value)
+                for name, content in record.headers
+            )
+            for wanted, value in self.headers
+        )
 
 
 _encode: Final = msgspec.json.Encoder().encode
 _NULL: Final = Raw(b"null")
+
+
+async def show_all(records: Sequence[Record], chosen: Chosen) -> list[RecordShown]:
+    size = sum(len(record.key or b"") + len(record.value or b"") for record in records)
+    if size <= _INLINE_BYTES_MAX:
+        return _show_all(records, chosen)
+    return await asyncio.to_thread(_show_all, records, chosen)
+
+
+def _show_all(records: Sequence[Record], chosen: Chosen) -> list[RecordShown]:
+    return [show(record, chosen) for record in records]
 
 
 def show(record: Record, chosen: Chosen) -> RecordShown:
@@ -48,7 +78,7 @@ def show(record: Record, chosen: Chosen) -> RecordShown:
     value, value_base64 = _show_field(record.value, chosen.value_encoding)
     headers = []
     for name, content in record.headers:
-        shown, _ = _show_field(content, "text")
+        shown, _ = _show_field(content, chosen.header_encoding)
         if shown is _NULL and content is not None:
             shown, _ = _show_field(content, "base64")
         headers.append((name.encode("utf-8", "replace").decode(), shown))

@@ -10,9 +10,23 @@ from starlette.routing import Route
 from moldau.edge.http.answers import answer, check_query
 from moldau.edge.http.elsewhere import send_to
 from moldau.edge.http.methods import by_method
-from moldau.edge.http.paging import bad_parameter, page_size, parse_int, read_int, read_text
+from moldau.edge.http.paging import (
+    bad_parameter,
+    page_size,
+    parse_int,
+    read_bytes,
+    read_bytes_once,
+    read_int,
+    read_text,
+)
 from moldau.edge.http.produce import RecordDoor
-from moldau.edge.http.reading import Chosen, Encoding, RecordShown, show
+from moldau.edge.http.reading import (
+    Chosen,
+    Encoding,
+    HeaderEncoding,
+    RecordShown,
+    show_all,
+)
 from moldau.metadata.config_types import INT_MAX, LONG_MAX
 from moldau.metadata.image import Topic
 from moldau.service.broker import Broker
@@ -24,7 +38,14 @@ WAIT_MS_MAX: Final = 10_000
 SCANS_MAX: Final = 8
 """Reads of one request, while a filter finds nothing."""
 
-CHOICE: Final = ("key_encoding", "value_encoding", "key", "contains")
+CHOICE: Final = (
+    "key_encoding",
+    "value_encoding",
+    "header_encoding",
+    "key",
+    "contains",
+    "header",
+)
 PLACE: Final = ("partition", "offset", "time")
 
 
@@ -70,7 +91,7 @@ def routes(broker: Broker) -> list[Route]:
             RecordsShown(
                 topic=topic.name,
                 partition=partition,
-                records=[show(record, chosen) for record in page.records],
+                records=await show_all(page.records, chosen),
                 next_offset=page.next_offset,
                 start_offset=page.start_offset,
                 end_offset=page.end_offset,
@@ -112,21 +133,33 @@ def read_offset(
 
 def read_choice(request: Request) -> Chosen:
     """Raises RefusedError."""
-    key, contains = read_text(request, "key"), read_text(request, "contains")
+    headers = []
+    for given in read_bytes(request, "header"):
+        name, colon, value = given.partition(b":")
+        headers.append((name.decode("utf-8", "surrogateescape"), value if colon else None))
     return Chosen(
         key_encoding=_encoding(request, "key_encoding"),
         value_encoding=_encoding(request, "value_encoding"),
-        key=None if key is None else _bytes(key),
-        contains=None if contains is None else _bytes(contains),
+        header_encoding=_header_encoding(request),
+        key=read_bytes_once(request, "key"),
+        contains=read_bytes_once(request, "contains"),
+        headers=tuple(headers),
     )
 
 
 def _encoding(request: Request, name: str) -> Encoding:
-    text = read_text(request, name) or "text"
+    text = read_text(request, name)
+    if text is None:
+        return "text"
     if text not in get_args(Encoding):
         raise bad_parameter(name, "must be text, json or base64")
     return cast(Encoding, text)
 
 
-def _bytes(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")
+def _header_encoding(request: Request) -> HeaderEncoding:
+    text = read_text(request, "header_encoding")
+    if text is None:
+        return "text"
+    if text not in get_args(HeaderEncoding):
+        raise bad_parameter("header_encoding", "must be text or base64")
+    return cast(HeaderEncoding, text)

@@ -4,21 +4,23 @@ The id of an event is the record's offset, so a client that lost its connection 
 and misses nothing; browsers do that by themselves.
 """
 
-from collections.abc import AsyncIterator
-from typing import Final
+from collections.abc import AsyncIterator, Callable
+from typing import Final, NamedTuple
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from moldau.edge.http.answers import HEADERS, RETRY_SECONDS, check_query, problem, status_of
 from moldau.edge.http.elsewhere import send_to
 from moldau.edge.http.paging import parse_int
-from moldau.edge.http.reading import Chosen, show
+from moldau.edge.http.reading import Chosen, show_all
 from moldau.edge.http.records import CHOICE, PLACE, read_choice, read_offset, read_partition
 from moldau.metadata.config_types import LONG_MAX
 from moldau.model.errors import ErrorCode, RefusedError
+from moldau.model.ids import TopicId
 from moldau.service.broker import Broker
 from moldau.service.finding import find_topic, leader_elsewhere
 from moldau.service.offsets import LATEST
@@ -29,8 +31,17 @@ TAILS_MAX: Final = 64
 QUIET_MS_MAX: Final = 10_000
 """After so long without a record a comment is sent: so that proxies stay patient."""
 
-_RECORDS_PER_READ: Final = 100
+_RECORDS_PER_READ: Final = 1000
 _encode: Final = msgspec.json.Encoder().encode
+
+
+class _Followed(NamedTuple):
+    """What a client follows."""
+
+    topic: str
+    topic_id: TopicId
+    partition: int
+    chosen: Chosen
 
 
 class Tails:
@@ -38,7 +49,14 @@ class Tails:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._is_stopping = False
         self.count = 0
+
+    def stop(self) -> None:
+        """End them all: the clients go on elsewhere, and the broker need not wait for them."""
+        self._is_stopping = True
+        # Among them are those who wait here for records. No Kafka client is left by then.
+        self._broker.fetch.answer_all()
 
     async def follow(self, request: Request) -> Response:
         check_query(request, *PLACE, *CHOICE)
@@ -56,51 +74,78 @@ class Tails:
         offset = _resumed(request)
         if offset is None:
             offset = read_offset(self._broker, request, topic, partition, by_default=LATEST)
-        # Before the answer begins: a place that does not exist is an error like any other.
-        first = await self._read(topic.name, partition, offset, chosen, wait_ms_max=0)
+        place = _Followed(topic.name, topic.topic_id, partition, chosen)
+        # Counted before the first wait: else any number could come while one of them waits.
+        self.count += 1
+        try:
+            # Before the answer begins: a place that does not exist is an error like any other.
+            first = await self._read(place, offset, wait_ms_max=0)
+        except BaseException:
+            self._ended()
+            raise
         if request.method == "HEAD":
+            self._ended()
             return Response(headers=HEADERS, media_type=MEDIA_TYPE)
-        return StreamingResponse(
-            self._events(topic.name, partition, first, chosen),
-            headers=HEADERS,
-            media_type=MEDIA_TYPE,
-        )
+        return _TailResponse(self._events(place, first), on_end=self._ended)
 
-    async def _read(
-        self, topic: str, partition: int, offset: int, chosen: Chosen, *, wait_ms_max: int
-    ) -> ReadPage:
+    def _ended(self) -> None:
+        self.count -= 1
+
+    async def _read(self, place: _Followed, offset: int, *, wait_ms_max: int) -> ReadPage:
+        topic = self._broker.image.topic(place.topic)
+        if topic is None or topic.topic_id != place.topic_id:
+            # Another of the same name has other records behind the same offsets.
+            raise RefusedError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{place.topic}' was deleted"
+            )
         return await read_page(
             self._broker.fetch,
-            topic,
-            partition,
+            place.topic,
+            place.partition,
             offset,
             limit=_RECORDS_PER_READ,
-            wants=chosen.wants,
+            wants=place.chosen.wants,
             wait_ms_max=wait_ms_max,
         )
 
-    async def _events(
-        self, topic: str, partition: int, page: ReadPage, chosen: Chosen
-    ) -> AsyncIterator[bytes]:
+    async def _events(self, place: _Followed, page: ReadPage) -> AsyncIterator[bytes]:
         """Until the client goes, or the partition does."""
-        self.count += 1
+        clock = self._broker.clock.monotonic
         try:
             yield b"retry: %d\n\n" % (RETRY_SECONDS * 1000)
+            told_at = clock()
             while True:
                 if page.records:
+                    shown = await show_all(page.records, place.chosen)
                     yield b"".join(
-                        b"id: %d\ndata: %b\n\n" % (record.offset, _encode(show(record, chosen)))
-                        for record in page.records
+                        b"id: %d\ndata: %b\n\n" % (record.offset, _encode(record))
+                        for record in shown
                     )
-                before = page.next_offset
-                page = await self._read(topic, partition, before, chosen, wait_ms_max=QUIET_MS_MAX)
-                if page.next_offset == before:
+                    told_at = clock()
+                page = await self._read(place, page.next_offset, wait_ms_max=QUIET_MS_MAX)
+                if self._is_stopping:
+                    raise RefusedError(ErrorCode.BROKER_NOT_AVAILABLE, "The broker is stopping")
+                # Also while a filter leaves out all that comes. The wait may end a little early.
+                if not page.records and clock() - told_at >= QUIET_MS_MAX / 1000 * 0.9:
                     yield b":\n\n"
+                    told_at = clock()
         except RefusedError as error:
             details = problem(status_of(error.code), error.code, str(error), error.hint)
             yield b"event: error\ndata: %b\n\n" % _encode(details)
+
+
+class _TailResponse(StreamingResponse):
+    """Says when it is over, however it ends."""
+
+    def __init__(self, events: AsyncIterator[bytes], *, on_end: Callable[[], None]) -> None:
+        super().__init__(events, headers=HEADERS, media_type=MEDIA_TYPE)
+        self._on_end = on_end
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
         finally:
-            self.count -= 1
+            self._on_end()
 
 
 def _resumed(request: Request) -> int | None:
@@ -114,5 +159,5 @@ def _resumed(request: Request) -> int | None:
     return last + 1
 
 
-def routes(broker: Broker) -> list[Route]:
-    return [Route("/api/v1/topics/{topic}/tail", Tails(broker).follow, methods=["GET"])]
+def routes(tails: Tails) -> list[Route]:
+    return [Route("/api/v1/topics/{topic}/tail", tails.follow, methods=["GET"])]

@@ -11,7 +11,15 @@ from starlette.routing import Route
 
 from moldau.edge.http.answers import answer, check_query, read_body
 from moldau.edge.http.methods import by_method
-from moldau.edge.http.paging import PAGE_SIZE, page_size, read_flag, read_int, read_text, take_page
+from moldau.edge.http.paging import (
+    PAGE_SIZE,
+    page_size,
+    parse_int,
+    read_flag,
+    read_int,
+    read_text,
+    take_page,
+)
 from moldau.edge.http.resources import (
     BrokerList,
     BrokerShown,
@@ -105,18 +113,21 @@ def routes(broker: Broker) -> list[Route]:
 
     async def one_broker(request: Request) -> Response:
         check_query(request)
-        wanted = request.path_params["broker"]
+        # Not read by the router, which fails at numbers of thousands of digits.
+        wanted = parse_int(request.path_params["broker"])
         for one in broker.cluster.topology().brokers:
             if one.id == wanted:
                 entries = broker.configs.describe(ResourceKind.BROKER, str(wanted))
                 return answer(BrokerShown(broker=one, configs=_settings(entries)))
-        raise RefusedError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker {wanted} is unknown")
+        raise RefusedError(
+            ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker {request.path_params['broker']} is unknown"
+        )
 
     return [
         by_method("/api/v1/topics", GET=topics, POST=create),
         by_method("/api/v1/topics/{topic}", GET=topic, DELETE=delete),
         Route("/api/v1/brokers", brokers, methods=["GET"]),
-        Route("/api/v1/brokers/{broker:int}", one_broker, methods=["GET"]),
+        Route("/api/v1/brokers/{broker}", one_broker, methods=["GET"]),
     ]
 
 
