@@ -82,6 +82,8 @@ def start_moldau(
             # Two of them may run side by side, and nobody asks for these.
             "MOLDAU_RAFT__ADDR": "127.0.0.1:0",
             "MOLDAU_HTTP__ADDR": "127.0.0.1:0",
+            "MOLDAU_GRPC__ADDR": "127.0.0.1:0",
+            "MOLDAU_GRPC__ADDR": "127.0.0.1:0",
             "NO_COLOR": "1",
             **(settings or {}),
         },

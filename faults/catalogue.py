@@ -6,7 +6,15 @@ from pathlib import Path
 
 from faults.run import Load, Run
 from faults.scenarios import damage, disks, network, processes, upkeep
-from faults.scenarios.three import compaction, controls, members, mixed, transactions, transform
+from faults.scenarios.three import (
+    compaction,
+    controls,
+    members,
+    mixed,
+    queues,
+    transactions,
+    transform,
+)
 from faults.scenarios.three import disks as three_disks
 from faults.scenarios.three import network as three_network
 from faults.scenarios.three import processes as three
@@ -353,6 +361,13 @@ THREE_BROKERS: list[Scenario] = [
         expected="exactly once",
         play=transform.exactly_once,
         load=transform.LOAD,
+    ),
+    Scenario(
+        name="25",
+        title="workers of a queue paused past their leases or killed, leaders killed",
+        expected="acked once, never seen again; late acks refused; poison among the dead letters",
+        play=queues.workers_and_leaders,
+        load=queues.LOAD,
     ),
     Scenario(
         name="rolling",

@@ -47,6 +47,7 @@ class Node:
         raft: str = "",
         raft_advertised: str = "",
         http: str = "",
+        grpc: str = "",
         join: str = "",
         settings: dict[str, str] | None = None,
         prefix: list[str] | None = None,
@@ -60,6 +61,7 @@ class Node:
         host = listen.rpartition(":")[0]
         self.raft = raft or f"{host}:{free_port()}"
         self.http = http or f"{host}:{free_port()}"
+        self.grpc = grpc or f"{host}:{free_port()}"
         self.join = join
         self._raft_advertised = raft_advertised
         self._output = output
@@ -120,7 +122,7 @@ class Node:
         environment |= {f"MOLDAU_{key}": value for key, value in self._settings.items()}
         command = [*self._prefix, sys.executable, "-m", self._module, "broker", "start"]
         command += ["--id", str(self.number), "--kafka-addr", self.listen]
-        command += ["--raft-addr", self.raft, "--http-addr", self.http]
+        command += ["--raft-addr", self.raft, "--http-addr", self.http, "--grpc-addr", self.grpc]
         command += ["--data-dir", str(self.data_dir)]
         if self.join:
             command += ["--join-addr", self.join]

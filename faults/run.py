@@ -1,7 +1,8 @@
 """Owns one run of a scenario, from the first broker to the verdict.
 
 What it is made of, one class on another: the record (record.py), the brokers and their network
-(world.py), the clients (drive.py), an application (application.py), and here the end.
+(world.py), the clients (drive.py), an application (application.py), workers of a queue (queues.py),
+and here the end.
 """
 
 import shutil
@@ -10,10 +11,10 @@ import time
 from contextlib import suppress
 from typing import Final, Self
 
-from faults.application import Application
 from faults.checker import Anomaly, check
 from faults.clients import History
 from faults.measures import unavailability
+from faults.queues import Queues
 from faults.record import ROOT, TOPIC, Load, Result, ScenarioError
 from faults.replicas import compare
 from faults.stored import record_replica
@@ -22,7 +23,7 @@ __all__ = ["ROOT", "TOPIC", "Load", "Result", "Run", "ScenarioError"]
 _SAME_SECONDS_MAX: Final = 30.0
 
 
-class Run(Application):
+class Run(Queues):
     """Use as a context: everything it started ends with it."""
 
     def __enter__(self) -> Self:

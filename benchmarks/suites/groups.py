@@ -61,6 +61,8 @@ def _ports() -> dict[str, str]:
     return {
         "MOLDAU_RAFT__ADDR": f"127.0.0.1:{free_port()}",
         "MOLDAU_HTTP__ADDR": f"127.0.0.1:{free_port()}",
+        "MOLDAU_GRPC__ADDR": "127.0.0.1:0",
+        "MOLDAU_GRPC__ADDR": "127.0.0.1:0",
     }
 
 
