@@ -96,7 +96,7 @@ def three_in_a_row() -> int:
 @pytest.mark.system
 def test_three_brokers_work_as_pasted(empty_directory: Path) -> None:
     (shell,) = blocks("README.md", "bash", "Three brokers")
-    for usual in (9192, 19192, 8180):
+    for usual in (9192, 19192, 8180, 8100):
         first = three_in_a_row()
         for number in range(3):
             shell = re.sub(rf"\b{usual + number}\b", str(first + number), shell)
