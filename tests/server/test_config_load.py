@@ -167,6 +167,28 @@ def test_settings_that_contradict_each_other_are_refused(flags, name):
     assert problem.text.startswith(f"{name} = ")
 
 
+@pytest.mark.parametrize(
+    ("text", "origins"),
+    [
+        (None, ()),
+        ("*", ("*",)),
+        (
+            "https://a.example, http://b.example:8000",
+            ("https://a.example", "http://b.example:8000"),
+        ),
+    ],
+)
+def test_origins_of_web_pages_are_given_by_commas(text, origins):
+    flags = {} if text is None else {"http.cors_origins": text}
+    assert load_config(flags, {}).config.http.cors_origin_list == origins
+
+
+@pytest.mark.parametrize("text", ["a.example", "https://a.example/page", "https://a, b"])
+def test_what_no_browser_calls_an_origin_is_refused(text):
+    (problem,) = problems({"http.cors_origins": text}, {})
+    assert "http.cors_origins" in str(problem)
+
+
 def test_a_wildcard_listener_is_fine_with_an_advertised_address():
     flags = {"kafka.addr": "0.0.0.0:9092", "kafka.advertised": "broker.example:9092"}
     assert load_config(flags, {}).config.kafka.advertised == Address("broker.example", 9092)

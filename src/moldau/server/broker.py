@@ -183,7 +183,9 @@ class BrokerServer:
         self._partitions.on_leadership = self._on_partition_leadership
         self._metadata.on_deleted = self._coordinators.topics_deleted
         self._listener = listener = self._make_listener()
-        self._http = listener_for(self._broker, self._vitals(listener), loop=self._loop)
+        origins = config.http.cors_origin_list
+        vitals = self._vitals(listener)
+        self._http = listener_for(self._broker, vitals, loop=self._loop, cors_origins=origins)
         listener.bind(kafka.host, kafka.port)
         self._http.bind(http.host, http.port)
         for port in (kafka, raft, http):

@@ -34,6 +34,7 @@ _SERVICE_LINK = re.compile(
 _SERVICE_LINK_VALUE = re.compile(r"(tcp|udp|sctp)://")
 
 _WILDCARDS = frozenset({"0.0.0.0", "::", "*"})
+_ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^\s/@?#]+", re.ASCII)
 
 
 class Layer(StrEnum):
@@ -300,6 +301,13 @@ def _check_together(
         if isinstance(value, Address) and value.port == 0:
             refuse(name, "must have a port")
     _check_ports(values, refuse)
+    for origin in str(values["http.cors_origins"] or "").split(","):
+        if origin.strip() and not _ORIGIN.fullmatch(origin.strip()):
+            refuse(
+                "http.cors_origins",
+                f"has '{origin.strip()}', which is no origin",
+                "an origin is a scheme, a host and a port: https://host or http://host:8000, or *",
+            )
 
 
 def _check_ports(values: Mapping[str, object], refuse: Callable[[str, str], None]) -> None:

@@ -163,6 +163,18 @@ class HttpConfig:
         Address | None,
         Setting("The HTTP address that the cluster tells others; the bound one if unset."),
     ] = None
+    cors_origins: Annotated[
+        str | None,
+        Setting(
+            "Web pages of which origins may read the answers (CORS): https://host[:port], several "
+            "by commas, or * for all. None, unless set. Whoever is named can do all that HTTP can."
+        ),
+    ] = None
+
+    @property
+    def cors_origin_list(self) -> tuple[str, ...]:
+        """One by one."""
+        return tuple(one.strip() for one in (self.cors_origins or "").split(",") if one.strip())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
