@@ -75,7 +75,9 @@ def test_what_a_broker_was_sent_is_there_after_a_restart(cli, spawn, tmp_path):
 
 def test_broker_start_takes_flags_over_the_file(spawn, tmp_path):
     path = tmp_path / "broker.toml"
-    free = "\n".join(f'{listener}.addr = "127.0.0.1:0"' for listener in ("kafka", "raft", "http"))
+    free = "\n".join(
+        f'{listener}.addr = "127.0.0.1:0"' for listener in ("kafka", "raft", "http", "grpc")
+    )
     path.write_text(f"broker_id = 5\n{free}\n")
     data = tmp_path / "data"
     process = spawn("broker", "start", "--config", path, "--id", "7", "--data-dir", data)

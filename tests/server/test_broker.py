@@ -17,6 +17,7 @@ from moldau.server.broker import BrokerInfo, BrokerServer
 from moldau.server.clock import SystemClock
 from moldau.server.config.schema import (
     Address,
+    GrpcConfig,
     HttpConfig,
     KafkaConfig,
     RaftConfig,
@@ -35,6 +36,7 @@ def config_of(directory: Path, **fields: Any) -> ServerConfig:
             "kafka": KafkaConfig(addr=free),
             "raft": RaftConfig(addr=free),
             "http": HttpConfig(addr=free),
+            "grpc": GrpcConfig(addr=free),
             **fields,
         }
     )
@@ -81,13 +83,16 @@ async def test_a_broker_on_free_ports_says_which_they_are_and_keeps_who_it_is(
 ) -> None:
     server, info = await start(config_of(tmp_path))
     assert (info.broker_id, info.broker_count) == (1, 1)
-    assert len({info.kafka_addr.port, info.raft_addr.port, info.http_addr.port, 0}) == 4
+    addresses = (info.kafka_addr, info.raft_addr, info.http_addr, info.grpc_addr)
+    assert len({0, *(address.port for address in addresses)}) == 5
+    assert all(map(is_listening, addresses))
     assert (await ask(info, "/readyz"))["ready"]
     (me,) = (await ask(info, "/api/v1/topology"))["brokers"]
     assert me["kafka"] == [LOOPBACK, info.kafka_addr.port]
     assert me["raft"] == [LOOPBACK, info.raft_addr.port]
+    assert me["grpc"] == [LOOPBACK, info.grpc_addr.port]
     await server.stop()
-    assert not any(map(is_listening, (info.kafka_addr, info.raft_addr, info.http_addr)))
+    assert not any(map(is_listening, addresses))
     server, again = await start(config_of(tmp_path))
     assert (again.broker_id, again.cluster_id) == (1, info.cluster_id)
     (me,) = (await ask(again, "/api/v1/topology"))["brokers"]
@@ -105,12 +110,13 @@ async def test_two_brokers_run_side_by_side(tmp_path: Path) -> None:
     await first.stop()
 
 
-@pytest.mark.parametrize("key", ["kafka", "raft", "http"])
+@pytest.mark.parametrize("key", ["kafka", "raft", "http", "grpc"])
 async def test_a_taken_port_leaves_a_directory_that_can_be_used(tmp_path: Path, key: str) -> None:
     kinds: dict[str, Callable[..., Any]] = {
         "kafka": KafkaConfig,
         "raft": RaftConfig,
         "http": HttpConfig,
+        "grpc": GrpcConfig,
     }
     with socket.create_server((LOOPBACK, 0)) as taken:
         address = Address(LOOPBACK, taken.getsockname()[1])
@@ -120,6 +126,14 @@ async def test_a_taken_port_leaves_a_directory_that_can_be_used(tmp_path: Path, 
     # Nothing was promised to anybody: it may still become what it is told to be.
     with pytest.raises(ConfigError, match="join"):
         await start_to_join(tmp_path)
+
+
+async def test_a_broker_without_grpc_tells_no_address_of_it(tmp_path: Path) -> None:
+    server, info = await start(config_of(tmp_path, grpc=GrpcConfig(addr=None)))
+    assert info.grpc_addr is None
+    (me,) = (await ask(info, "/api/v1/topology"))["brokers"]
+    assert me["grpc"] is None
+    await server.stop()
 
 
 async def test_one_port_cannot_be_two_listeners(tmp_path: Path) -> None:

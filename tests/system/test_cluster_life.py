@@ -49,8 +49,9 @@ def create_topic(bootstrap: str) -> None:
 
 def start_only(data_dir: Path, *options: str) -> "subprocess.Popen[str]":
     """A broker of which nobody waits for the ready line."""
-    ports = [f"127.0.0.1:{port}" for port in free_ports(3)]
-    addresses = zip(("--kafka-addr", "--raft-addr", "--http-addr"), ports, strict=True)
+    ports = [f"127.0.0.1:{port}" for port in free_ports(4)]
+    names = ("--kafka-addr", "--raft-addr", "--http-addr", "--grpc-addr")
+    addresses = zip(names, ports, strict=True)
     flags = [part for pair in addresses for part in pair]
     return subprocess.Popen(
         [
