@@ -5,6 +5,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from moldau.client.admin import Admin
+    from moldau.client.async_admin import AsyncAdmin
+    from moldau.client.async_consumer import AsyncConsumer
+    from moldau.client.async_delivery import AsyncDelivery
+    from moldau.client.async_producer import AsyncProducer, AsyncTransaction
     from moldau.client.consumer import Consumer
     from moldau.client.consumer_config import ConsumerConfig, OffsetResetPolicy
     from moldau.client.deliveries import Delivery, Receipt
@@ -30,6 +34,11 @@ __version__ = "0.1.0"
 _HOMES = {
     "AckMode": "producer_config",
     "Admin": "admin",
+    "AsyncAdmin": "async_admin",
+    "AsyncConsumer": "async_consumer",
+    "AsyncDelivery": "async_delivery",
+    "AsyncProducer": "async_producer",
+    "AsyncTransaction": "async_producer",
     "BufferFullError": "errors",
     "ClientError": "errors",
     "Consumer": "consumer",
@@ -53,6 +62,11 @@ _HOMES = {
 __all__ = [
     "AckMode",
     "Admin",
+    "AsyncAdmin",
+    "AsyncConsumer",
+    "AsyncDelivery",
+    "AsyncProducer",
+    "AsyncTransaction",
     "BufferFullError",
     "ClientError",
     "Consumer",

@@ -26,8 +26,8 @@ log = logging.getLogger(__name__)
 
 Partition = tuple[str, int]
 
-_POLL_SECONDS = 1.0
-_JOIN_SECONDS_MAX = 30.0
+POLL_SECONDS = 1.0
+JOIN_SECONDS_MAX = 30.0
 _SLICE_SECONDS = 0.2
 """How long to be away in librdkafka at a time, so that Ctrl-C gets a word in."""
 _GATHER_SECONDS = 0.002
@@ -145,7 +145,7 @@ class Consumer:
         while not self._closed:
             if not self._buffer:
                 self._store()
-                self._buffer.extend(self._fetch(_POLL_SECONDS))
+                self._buffer.extend(self._fetch(POLL_SECONDS))
             if self._buffer:
                 self._unstored = True
                 yield self._buffer.popleft()
@@ -268,10 +268,13 @@ class Consumer:
             self._close()
 
     def _close(self) -> None:
-        with _translated(self, "leave the group"):
-            self._client.close()
-        self._closed = True
-        self._buffer.clear()
+        try:
+            with _translated(self, "leave the group"):
+                self._client.close()
+        finally:
+            # An error in on_revoke comes out here, and what it belongs to is over all the same.
+            self._closed = True
+            self._buffer.clear()
 
     def _fetch(self, timeout: float | None) -> list[Message]:
         if self._error is not None:
@@ -283,12 +286,12 @@ class Consumer:
         if raws and (batch := self._messages(raws)):
             return batch
         began = time.monotonic()
-        deadline = began + (_POLL_SECONDS if timeout is None else timeout)
+        deadline = began + (POLL_SECONDS if timeout is None else timeout)
         while True:
             now = time.monotonic()
             if timeout is None and not self._joined:
                 # The second counts from when there is something to read from.
-                deadline = min(now, began + _JOIN_SECONDS_MAX) + _POLL_SECONDS
+                deadline = min(now, began + JOIN_SECONDS_MAX) + POLL_SECONDS
             left = deadline - now
             if left <= 0:
                 return []

@@ -121,7 +121,10 @@ class Delivery:
             try:
                 callback(self)
             except Exception:
-                # As concurrent.futures does: one caller's mistake is not for the others to bear.
+                # Any error at all, since the callback is the application's: it would come out of
+                # whichever call of librdkafka happens to report, in a thread and to a caller that
+                # have nothing to do with it, and the deliveries behind this one would wait. So it
+                # is logged, as concurrent.futures does.
                 log.exception("a callback of a delivery failed")
 
     def __repr__(self) -> str:
@@ -133,13 +136,20 @@ class Delivery:
 class Outbox:
     """One librdkafka handle, and the deliveries that it owes."""
 
-    def __init__(self, client: Producer, brokers: str) -> None:
+    def __init__(
+        self,
+        client: Producer,
+        brokers: str,
+        kind: type[Delivery] = Delivery,
+        on_fatal: "Callable[[ClientError], object] | None" = None,
+    ) -> None:
         self.client = client
         self.produce: Callable[..., None] = client.produce
         self._fatal: KafkaError | None = None
+        self._on_fatal = on_fatal
         self.brokers = brokers
         self.sends = 0
-        self.delivery: type[Delivery] = type("Delivery", (Delivery,), {"_outbox": self})
+        self.delivery: type[Delivery] = type(kind.__name__, (kind,), {"_outbox": self})
         self.lock = threading.Lock()
         self._failures: deque[Delivery] = deque(maxlen=_FAILURES_KEPT_MAX)
         self._failures_dropped = 0
@@ -184,6 +194,8 @@ class Outbox:
         if not (isinstance(cause, KafkaError) and cause.fatal()):
             raise translate(error, brokers=self.brokers, doing="send") from error
         self._fatal = cause
+        if self._on_fatal is not None:
+            self._on_fatal(self.broken(cause))
 
     def flush(self, timeout: float) -> int:
         """Wait until all is settled; says how many messages are not."""

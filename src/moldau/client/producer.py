@@ -149,12 +149,13 @@ class Producer:
                 return
             self._closed = True
             self._usual = None
-        self._abandon.detach()
         left = self._flush(timeout)
         for outbox in list(self._outboxes.values()):
             if len(outbox):
                 outbox.discard()
             outbox.close()
+        # Not before: if Ctrl-C or the end of the program cuts this short, it is told what is lost.
+        self._abandon.detach()
         if left:
             raise TimedOutError(
                 f"{left} messages were given up: not acknowledged by {self._brokers} in time",
@@ -222,11 +223,14 @@ class Producer:
         with self._lock:
             self._check_open()
             if (outbox := self._outboxes.get(mode)) is None:
-                outbox = Outbox(self._connect(topic, mode), self._brokers)
+                outbox = self._new_outbox(self._connect(topic, mode))
                 self._outboxes[mode] = outbox
                 if mode is self._mode:
                     self._usual = outbox
         return outbox
+
+    def _new_outbox(self, client: Client) -> Outbox:
+        return Outbox(client, self._brokers)
 
     def _connect(self, topic: str | None, mode: AckMode) -> Client:
         settings = self.config.settings(mode)
@@ -251,19 +255,35 @@ class Producer:
         deadline = time.monotonic() + wait_seconds
         while True:
             outbox.poll(max(0.0, min(_ROOM_SECONDS, deadline - time.monotonic())))
-            try:
-                outbox.produce(topic, value, key, on_delivery=delivery.settle, **extra)
-            except BufferError as error:
-                if time.monotonic() < deadline:
-                    continue
-                raise BufferFullError(
-                    f"cannot send to {topic}: the buffer is full, {len(outbox)} messages are not "
-                    f"acknowledged by {self._brokers}, and none was for {wait_seconds:g} s",
-                    hint=f"send less, raise max_block_ms or buffer_memory; {_DOCTOR_HINT}",
-                ) from error
-            except KafkaException as error:
-                raise self._cannot_send(topic, error) from error
-            return
+            if self._put(outbox, delivery, topic, value, key, extra):
+                return
+            if time.monotonic() >= deadline:
+                raise self._buffer_full(outbox, topic, wait_seconds)
+
+    def _put(
+        self,
+        outbox: Outbox,
+        delivery: Delivery,
+        topic: str,
+        value: object,
+        key: object,
+        extra: Mapping[str, Any],
+    ) -> bool:
+        """Whether there was room."""
+        try:
+            outbox.produce(topic, value, key, on_delivery=delivery.settle, **extra)
+        except BufferError:
+            return False
+        except KafkaException as error:
+            raise self._cannot_send(topic, error) from error
+        return True
+
+    def _buffer_full(self, outbox: Outbox, topic: str, wait_seconds: float) -> BufferFullError:
+        return BufferFullError(
+            f"cannot send to {topic}: the buffer is full, {len(outbox)} messages are not "
+            f"acknowledged by {self._brokers}, and none was for {wait_seconds:g} s",
+            hint=f"send less, raise max_block_ms or buffer_memory; {_DOCTOR_HINT}",
+        )
 
     def _flush(self, timeout: float | None) -> int:
         # librdkafka itself fails a message after delivery_timeout_ms.

@@ -3,9 +3,9 @@
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from moldau.client.connect import translate
 from moldau.client.errors import ClientError
@@ -34,13 +34,14 @@ class Transaction:
 
     def commit_offsets(self, consumer: "Consumer") -> None:
         """Commit with this transaction what the consumer has handed out so far."""
-        offsets = consumer.handed_out()
+        self.add_offsets(consumer.handed_out(), consumer.group_metadata())
+
+    def add_offsets(self, offsets: list[TopicPartition], member: Any) -> None:
+        """The same, of offsets to go on from and the member of a group that has read up to them."""
         if offsets:
             self._step(
                 "commit offsets in the transaction",
-                lambda seconds: self._client.send_offsets_to_transaction(
-                    offsets, consumer.group_metadata(), seconds
-                ),
+                lambda seconds: self._client.send_offsets_to_transaction(offsets, member, seconds),
             )
 
     def __enter__(self) -> Self:
