@@ -17,8 +17,10 @@ if TYPE_CHECKING:
         ClientError,
         DeliveryFailedError,
         InvalidArgumentError,
+        LeaseLostError,
         NotFoundError,
         RejectedError,
+        SendFailedError,
         TimedOutError,
         UnavailableError,
         UnreachableError,
@@ -26,6 +28,12 @@ if TYPE_CHECKING:
     from moldau.client.message import Message
     from moldau.client.producer import Producer
     from moldau.client.producer_config import AckMode, ProducerConfig
+    from moldau.client.queue.client import AsyncQueueClient
+    from moldau.client.queue.message import AsyncQueueMessage, QueueMessage
+    from moldau.client.queue.outgoing import Outgoing
+    from moldau.client.queue.sync import QueueClient
+    from moldau.client.queue.sync_worker import Worker
+    from moldau.client.queue.worker import AsyncWorker
     from moldau.client.transaction import Transaction
 
 __version__ = "0.1.0"
@@ -38,7 +46,10 @@ _HOMES = {
     "AsyncConsumer": "async_consumer",
     "AsyncDelivery": "async_delivery",
     "AsyncProducer": "async_producer",
+    "AsyncQueueClient": "queue.client",
+    "AsyncQueueMessage": "queue.message",
     "AsyncTransaction": "async_producer",
+    "AsyncWorker": "queue.worker",
     "BufferFullError": "errors",
     "ClientError": "errors",
     "Consumer": "consumer",
@@ -46,17 +57,23 @@ _HOMES = {
     "Delivery": "deliveries",
     "DeliveryFailedError": "errors",
     "InvalidArgumentError": "errors",
+    "LeaseLostError": "errors",
     "Message": "message",
     "NotFoundError": "errors",
     "OffsetResetPolicy": "consumer_config",
+    "Outgoing": "queue.outgoing",
     "Producer": "producer",
     "ProducerConfig": "producer_config",
+    "QueueClient": "queue.sync",
+    "QueueMessage": "queue.message",
     "Receipt": "deliveries",
     "RejectedError": "errors",
+    "SendFailedError": "errors",
     "TimedOutError": "errors",
     "Transaction": "transaction",
     "UnavailableError": "errors",
     "UnreachableError": "errors",
+    "Worker": "queue.sync_worker",
 }
 
 __all__ = [
@@ -66,7 +83,10 @@ __all__ = [
     "AsyncConsumer",
     "AsyncDelivery",
     "AsyncProducer",
+    "AsyncQueueClient",
+    "AsyncQueueMessage",
     "AsyncTransaction",
+    "AsyncWorker",
     "BufferFullError",
     "ClientError",
     "Consumer",
@@ -74,17 +94,23 @@ __all__ = [
     "Delivery",
     "DeliveryFailedError",
     "InvalidArgumentError",
+    "LeaseLostError",
     "Message",
     "NotFoundError",
     "OffsetResetPolicy",
+    "Outgoing",
     "Producer",
     "ProducerConfig",
+    "QueueClient",
+    "QueueMessage",
     "Receipt",
     "RejectedError",
+    "SendFailedError",
     "TimedOutError",
     "Transaction",
     "UnavailableError",
     "UnreachableError",
+    "Worker",
     "__version__",
 ]
 

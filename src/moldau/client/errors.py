@@ -8,11 +8,13 @@ MoldauError
     ├── InvalidArgumentError   what was asked for cannot be right; also a ValueError
     ├── BufferFullError    more was sent than brokers took, for longer than send may wait
     ├── DeliveryFailedError    messages that were sent before did not arrive; all in `errors`
+    ├── SendFailedError    messages for a queue were not taken, or nobody knows whether they were
+    ├── LeaseLostError     a message of a queue is not ours any more: it cannot be acked
     └── RejectedError      a broker answered with an error code
         └── UnavailableError   … that says it cannot just now; the same request may succeed later
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from moldau.model.errors import ErrorCode, MoldauError
 
@@ -55,6 +57,39 @@ class DeliveryFailedError(ClientError):
     def __init__(self, message: str, errors: Sequence[ClientError], *, hint: str = "") -> None:
         super().__init__(message, hint=hint)
         self.errors = errors
+
+
+class SendFailedError(ClientError):
+    """Messages of one call were not sent.
+
+    `failures` says for each, by its place in the call, why. `is_uncertain`: some of them may be
+    there all the same, so to send them again may double them. `sent` says where the others are.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        failures: Mapping[int, ClientError],
+        sent: Sequence[object],
+        *,
+        is_uncertain: bool,
+        hint: str = "",
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.failures = failures
+        self.sent = sent
+        self.is_uncertain = is_uncertain
+
+
+class LeaseLostError(ClientError):
+    """A message cannot be acked, nacked or extended any more; `reason` is the broker's word for why.
+
+    It is delivered again, or was, unless `reason` is SETTLED.
+    """
+
+    def __init__(self, message: str, reason: str, *, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.reason = reason
 
 
 class RejectedError(ClientError):

@@ -1,0 +1,174 @@
+"""Owns the connections of a queue client: one channel per address, and the calls that there are.
+
+Python's gRPC has no public hook for a resolver or a balancer of one's own, so there is a channel
+for each broker, and whoever calls says which.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+import grpc
+from grpc import aio
+
+from moldau.proto.v1 import queue_pb2 as pb
+
+SERVICE: Final = "moldau.v1.Queue"
+MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Largest answer that is taken, and request that is made."""
+
+CHANNEL_OPTIONS: Final = [
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    # A broker that comes back is to be noticed within a second, not within two minutes.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    # A machine that vanished sends nothing, not even that it is gone.
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    # Whether a call may be tried again is decided here, by what it is.
+    ("grpc.enable_retries", 0),
+    # Brokers are reached directly, whatever the environment says of the web.
+    ("grpc.enable_http_proxy", 0),
+]
+
+Q = TypeVar("Q", bound="Message")
+A = TypeVar("A", bound="Message")
+
+
+class Message(Protocol):
+    """What generated messages can do."""
+
+    def SerializeToString(self) -> bytes: ...  # noqa: N802
+
+
+@dataclass(frozen=True, slots=True)
+class Method(Generic[Q, A]):
+    """A call of the API, with the types of its request and of its answer."""
+
+    name: str
+    request: type[Q]
+    answer: Callable[[bytes], A]
+
+    @property
+    def path(self) -> str:
+        return f"/{SERVICE}/{self.name}"
+
+    @property
+    def serializer(self) -> Callable[[Q], bytes]:
+        return self.request.SerializeToString
+
+
+CREATE_TOPIC: Final = Method(
+    "CreateTopic", pb.CreateTopicRequest, pb.CreateTopicResponse.FromString
+)
+SEND: Final = Method("Send", pb.SendRequest, pb.SendResponse.FromString)
+SEND_BATCH: Final = Method("SendBatch", pb.SendBatchRequest, pb.SendBatchResponse.FromString)
+CONNECT: Final = Method("Connect", pb.ConnectRequest, pb.ConnectResponse.FromString)
+DISCONNECT: Final = Method("Disconnect", pb.DisconnectRequest, pb.DisconnectResponse.FromString)
+HEARTBEAT: Final = Method("Heartbeat", pb.HeartbeatRequest, pb.HeartbeatResponse.FromString)
+POLL: Final = Method("Poll", pb.PollRequest, pb.PollResponse.FromString)
+ACK: Final = Method("Ack", pb.AckRequest, pb.SettleResponse.FromString)
+NACK: Final = Method("Nack", pb.NackRequest, pb.SettleResponse.FromString)
+EXTEND: Final = Method("Extend", pb.ExtendRequest, pb.SettleResponse.FromString)
+STATS: Final = Method("Stats", pb.StatsRequest, pb.StatsResponse.FromString)
+PEEK: Final = Method("Peek", pb.PeekRequest, pb.PeekResponse.FromString)
+DELETE_GROUP: Final = Method(
+    "DeleteGroup", pb.DeleteGroupRequest, pb.DeleteGroupResponse.FromString
+)
+READ_FROM: Final = Method("ReadFrom", pb.ReadFromRequest, pb.ReadFromResponse.FromString)
+TOPOLOGY: Final = Method("Topology", pb.TopologyRequest, pb.TopologyResponse.FromString)
+MANAGE_BROKERS: Final = Method(
+    "ManageBrokers", pb.ManageBrokersRequest, pb.ManageBrokersResponse.FromString
+)
+
+
+def _as_it_is(data: bytes) -> bytes:
+    return data
+
+
+class Channels:
+    """Channels by address, made when they are first wanted."""
+
+    def __init__(self) -> None:
+        self._channels: dict[str, aio.Channel] = {}
+        self._stubs: dict[tuple[str, str, bool], Any] = {}
+
+    async def call(
+        self, address: str, method: Method[Q, A], request: Q, *, seconds_max: float
+    ) -> A:
+        """One request there, and its answer. Raises aio.AioRpcError."""
+        stub = self._stubs.get((address, method.name, False))
+        if stub is None:
+            stub = self._channel(address).unary_unary(method.path, method.serializer, method.answer)
+            self._stubs[address, method.name, False] = stub
+        answer: A = await stub(request, timeout=seconds_max)
+        return answer
+
+    async def call_raw(
+        self, address: str, method: Method[Q, A], request: bytes, *, seconds_max: float | None
+    ) -> bytes:
+        """The same with bytes that nobody looks into."""
+        stub = self._stubs.get((address, method.name, True))
+        if stub is None:
+            stub = self._channel(address).unary_unary(method.path)
+            self._stubs[address, method.name, True] = stub
+        answer: bytes = await stub(request, timeout=seconds_max)
+        return answer
+
+    def stream(
+        self, address: str, method: Method[Q, A], *, seconds_max: float | None = None
+    ) -> "aio.StreamStreamCall[Q, A]":
+        """A stream both ways."""
+        serialize = method.serializer
+        stub = self._channel(address).stream_stream(method.path, serialize, method.answer)
+        return stub(timeout=seconds_max)
+
+    def stream_raw(
+        self, address: str, method: Method[Q, A]
+    ) -> "aio.StreamStreamCall[bytes, bytes]":
+        """A stream both ways of bytes that nobody looks into."""
+        return self._channel(address).stream_stream(method.path, _as_it_is, _as_it_is)()
+
+    def read(self, address: str, method: Method[Q, A], request: Q) -> "aio.UnaryStreamCall[Q, A]":
+        """A stream of answers to one request."""
+        return self._channel(address).unary_stream(method.path, method.serializer, method.answer)(
+            request
+        )
+
+    def read_raw(
+        self, address: str, method: Method[Q, A], request: bytes
+    ) -> "aio.UnaryStreamCall[bytes, bytes]":
+        """A stream of answers, as bytes."""
+        return self._channel(address).unary_stream(method.path, _as_it_is, _as_it_is)(request)
+
+    def keep_only(self, addresses: set[str]) -> None:
+        """Forget brokers that are no longer in the cluster; their calls end by themselves."""
+        for address in [known for known in self._channels if known not in addresses]:
+            channel = self._channels.pop(address)
+            for key in [key for key in self._stubs if key[0] == address]:
+                del self._stubs[key]
+            if channel.get_state() is not grpc.ChannelConnectivity.SHUTDOWN:
+                closing = asyncio.ensure_future(channel.close(_CLOSE_SECONDS))
+                _closing.add(closing)
+                closing.add_done_callback(_closing.discard)
+
+    async def close(self) -> None:
+        channels, self._channels = list(self._channels.values()), {}
+        self._stubs.clear()
+        for channel in channels:
+            await channel.close()
+
+    def _channel(self, address: str) -> aio.Channel:
+        channel = self._channels.get(address)
+        if channel is None:
+            channel = aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+            self._channels[address] = channel
+        return channel
+
+
+_CLOSE_SECONDS: Final = 5.0
+_closing: Final = set[asyncio.Future[None]]()
+"""asyncio itself holds tasks weakly."""

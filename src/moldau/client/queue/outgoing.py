@@ -1,0 +1,125 @@
+"""Owns how messages of an application become those of the API, and which are refused."""
+
+import time
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+from typing import NamedTuple
+
+from moldau.client.errors import InvalidArgumentError
+from moldau.client.values import (
+    Headers,
+    Key,
+    Value,
+    encode_headers,
+    encode_key,
+    encode_timestamp,
+    encode_value,
+)
+from moldau.proto.v1 import queue_pb2 as pb
+
+PARTITION_MAX = 2**31 - 1
+
+
+_ACKS = {
+    "all": pb.ACKS_ALL,
+    "-1": pb.ACKS_ALL,
+    "leader": pb.ACKS_LEADER,
+    "1": pb.ACKS_LEADER,
+    "none": pb.ACKS_NONE,
+    "0": pb.ACKS_NONE,
+}
+
+
+class Sent(NamedTuple):
+    """Where a message is. With acks="none" nobody said, and offset is -1."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A message for `send_many` that has more than a key and a value."""
+
+    value: Value = None
+    key: Key = None
+    headers: Headers | None = None
+    partition: int | None = None
+    timestamp: int | datetime | None = None
+    deliver_at: int | datetime | None = None
+    delay: float | None = None
+
+
+def encode(message: Outgoing) -> pb.OutgoingMessage:
+    """As the API has it. Raises InvalidArgumentError."""
+    value = encode_value(message.value)
+    key = encode_key(message.key)
+    encoded = pb.OutgoingMessage(
+        key=_bytes(key),
+        value=_bytes(value),
+        deliver_at_ms=_deliver_at_ms(message.deliver_at, message.delay),
+    )
+    if message.headers is not None:
+        for name, held in encode_headers(message.headers):
+            encoded.headers.add(key=name, value=_bytes(held))
+    if message.partition is not None:
+        number = message.partition
+        if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+            raise InvalidArgumentError(f"{number!r} is no partition", hint="0 or more")
+        if number > PARTITION_MAX:
+            raise InvalidArgumentError(f"there is no partition {number}", hint="see the topology")
+        encoded.partition = number
+    if message.timestamp is not None:
+        encoded.timestamp_ms = encode_timestamp(message.timestamp)
+    return encoded
+
+
+def encode_any(message: object) -> pb.OutgoingMessage:
+    """A value, a pair of key and value, or an Outgoing."""
+    if isinstance(message, Outgoing):
+        return encode(message)
+    if isinstance(message, tuple):
+        if len(message) != 2:
+            raise InvalidArgumentError(
+                f"{message!r} is no message", hint="send values, (key, value), or Outgoing(…)"
+            )
+        return pb.OutgoingMessage(
+            key=_bytes(encode_key(message[0])), value=_bytes(encode_value(message[1]))
+        )
+    return pb.OutgoingMessage(value=_bytes(encode_value(message)))
+
+
+def encode_acks(acks: object) -> "pb.Acks.ValueType":
+    """ "all", "leader" or "none"; or all, 1 and 0, as in Kafka."""
+    held = acks.value if isinstance(acks, Enum) else acks
+    found = _ACKS.get(str(held).lower())
+    if found is None:
+        raise InvalidArgumentError(f"{acks!r} is no acks", hint='"all", "leader" or "none"')
+    return found
+
+
+def milliseconds(seconds: float, what: str) -> int:
+    """Of a time in seconds that may be 0. Raises InvalidArgumentError."""
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if is_number and 0 <= seconds <= _SECONDS_MAX:
+        return int(seconds * 1000)
+    raise InvalidArgumentError(f"{what} of {seconds!r}", hint=f"seconds, 0 to {_SECONDS_MAX:,}")
+
+
+_SECONDS_MAX = 2**31 // 1000 - 1
+
+
+def _deliver_at_ms(deliver_at: int | datetime | None, delay: float | None) -> int:
+    if deliver_at is not None and delay is not None:
+        raise InvalidArgumentError("both deliver_at and delay", hint="give one of them")
+    if deliver_at is not None:
+        return encode_timestamp(deliver_at)
+    if delay is not None:
+        return int(time.time() * 1000) + milliseconds(delay, "a delay")
+    return 0
+
+
+def _bytes(value: bytes | str | None) -> bytes | None:
+    return value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value

@@ -1,0 +1,114 @@
+"""Owns the way back of dead letters: each to the topic that it came from, once.
+
+The dead-letter topic is read through a queue group of its own, so what was brought back stays done.
+A dead letter may be there twice, after a fail-over; its origin tells.
+"""
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Final, NamedTuple
+
+from moldau.client.errors import ClientError
+from moldau.client.queue.message import AsyncQueueMessage
+from moldau.client.queue.outgoing import Sent
+from moldau.client.queue.worker import AsyncWorker
+from moldau.model.queue_headers import (
+    DEAD_GROUP_HEADER,
+    DEAD_OFFSET_HEADER,
+    DEAD_PARTITION_HEADER,
+    DEAD_PREFIX,
+    DEAD_TOPIC_HEADER,
+    DELIVER_AT_HEADER,
+)
+from moldau.proto.v1 import queue_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+REDRIVE_SUFFIX: Final = ".redrive"
+BATCH_MESSAGES: Final = 100
+IDLE_SECONDS: Final = 2.0
+
+Origin = tuple[str, str, str, str]
+SendMany = Callable[[str, list[pb.OutgoingMessage]], Awaitable[list[Sent]]]
+
+
+class Redriven(NamedTuple):
+    """How far it is: sums of the run so far."""
+
+    sent: int
+    doubles: int
+    """Dropped: the same message was there before."""
+    strangers: int
+    """Passed: no dead letters, or of another group."""
+
+
+async def redrive(
+    worker: AsyncWorker,
+    send_many: SendMany,
+    *,
+    group: str | None,
+    limit: int | None,
+    idle: float = IDLE_SECONDS,
+) -> AsyncIterator[Redriven]:
+    """Bring dead letters back until none comes for `idle` seconds, or `limit` were sent.
+
+    A message is acked when it is sent: after a crash in between it comes twice, and is never lost.
+    """
+    sums = Redriven(0, 0, 0)
+    seen: set[Origin] = set()
+    while limit is None or sums.sent < limit:
+        count = BATCH_MESSAGES if limit is None else min(BATCH_MESSAGES, limit - sums.sent)
+        messages = await worker.poll(count, idle)
+        if not messages:
+            return
+        back: dict[str, list[AsyncQueueMessage]] = {}
+        done: list[AsyncQueueMessage] = []
+        for message in messages:
+            origin = _origin(message)
+            if origin is None or (group is not None and origin[0] != group):
+                sums = sums._replace(strangers=sums.strangers + 1)
+                done.append(message)
+            elif origin in seen:
+                sums = sums._replace(doubles=sums.doubles + 1)
+                done.append(message)
+            else:
+                seen.add(origin)
+                back.setdefault(origin[1], []).append(message)
+        for topic, own in back.items():
+            await _send(worker, send_many, topic, own)
+            sums = sums._replace(sent=sums.sent + len(own))
+        for refused in await worker.ack([*done, *(m for own in back.values() for m in own)]):
+            log.warning("it may be sent back again: %s", refused.error())
+        yield sums
+
+
+async def _send(
+    worker: AsyncWorker, send_many: SendMany, topic: str, messages: list[AsyncQueueMessage]
+) -> None:
+    try:
+        await send_many(topic, [_restored(message) for message in messages])
+    except ClientError:
+        await worker.nack(messages, delay=0, reason="could not be sent back")
+        raise
+
+
+def _origin(message: AsyncQueueMessage) -> Origin | None:
+    headers = {name: (value or b"").decode("utf-8", "replace") for name, value in message.headers}
+    topic = headers.get(DEAD_TOPIC_HEADER)
+    if not topic:
+        return None
+    return (
+        headers.get(DEAD_GROUP_HEADER, ""),
+        topic,
+        headers.get(DEAD_PARTITION_HEADER, ""),
+        headers.get(DEAD_OFFSET_HEADER, ""),
+    )
+
+
+def _restored(message: AsyncQueueMessage) -> pb.OutgoingMessage:
+    """As it was: without what made it a dead letter, and due at once."""
+    restored = pb.OutgoingMessage(key=message.key, value=message.value)
+    for name, value in message.headers:
+        if not name.startswith(DEAD_PREFIX) and name != DELIVER_AT_HEADER:
+            restored.headers.add(key=name, value=value)
+    return restored

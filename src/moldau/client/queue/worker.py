@@ -1,0 +1,303 @@
+"""Owns AsyncWorker: a consumer of a group that stays one, whatever happens to brokers and to it."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Iterable, Sequence
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+
+from moldau.client.errors import ClientError, InvalidArgumentError, LeaseLostError
+from moldau.client.queue.acks import AckGatherer
+from moldau.client.queue.calls import Caller, CallFailed
+from moldau.client.queue.channels import CONNECT, DISCONNECT
+from moldau.client.queue.failures import error_for, exhausted
+from moldau.client.queue.message import AsyncQueueMessage, DeliveredMessage
+from moldau.client.queue.outgoing import milliseconds
+from moldau.client.queue.session import Session
+from moldau.client.queue.settling import Extend, Nack, Settler, Verdict
+from moldau.proto.v1 import queue_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+POLL_MESSAGES: Final = 100
+POLL_MESSAGES_MAX: Final = 10_000
+POLL_WAIT_SECONDS: Final = 1.0
+_GOODBYE_SECONDS_MAX: Final = 3.0
+_GIVE_BACK_SECONDS_MAX: Final = 5.0
+_UNREACHED: Final = frozenset({"UNAVAILABLE", "NOT_LEADER", "BUSY", "TIMED_OUT"})
+_LOST_HINT: Final = "it is delivered again: take more time by extend, or a longer visibility"
+
+Messages = DeliveredMessage | Iterable[DeliveredMessage]
+
+
+class Refused(NamedTuple):
+    """A message that could not be settled; `reason` is the API's name for why."""
+
+    message: DeliveredMessage
+    reason: str
+    text: str
+
+    def error(self) -> ClientError:
+        """As an error: LeaseLostError, or UnavailableError if nobody could be asked."""
+        what = f"{self.message!r} cannot be settled: {self.text or self.reason}"
+        if self.reason in _UNREACHED:
+            return error_for(self.reason, what)
+        hint = "it is done already" if self.reason == "SETTLED" else _LOST_HINT
+        return LeaseLostError(what, self.reason, hint=hint)
+
+
+class AsyncWorker:
+    """A consumer of a group. Any number of tasks may use it."""
+
+    def __init__(self, caller: Caller, settler: Settler, request: pb.ConnectRequest) -> None:
+        self._caller = caller
+        self._settler = settler
+        self._request = request
+        self._acks = AckGatherer(settler, request.group)
+        self._connecting = asyncio.Lock()
+        self._session: Session | None = None
+        self._closed = False
+
+    async def start(self) -> Self:
+        """Become a consumer. Raises ClientError."""
+        await self._ready()
+        return self
+
+    @property
+    def group(self) -> str:
+        return self._request.group
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
+    @property
+    def consumer(self) -> str:
+        """The name that the group knows it by; another one after an eviction."""
+        return self._current.consumer
+
+    @property
+    def mode(self) -> str:
+        return "ordered" if self._current.is_ordered else "queue"
+
+    @property
+    def visibility(self) -> float:
+        """How many seconds a message is leased unless the poll says otherwise."""
+        return self._current.settings.visibility_ms / 1000
+
+    @property
+    def dead_letter_topic(self) -> str:
+        """Where messages go after their last attempt; empty in ordered groups."""
+        return self._current.settings.dead_letter_topic
+
+    def assignment(self) -> list[tuple[str, int]]:
+        """The partitions that are polled; in a queue group all of them."""
+        return self._current.partitions
+
+    # ---- messages
+
+    async def poll(
+        self,
+        max_messages: int = POLL_MESSAGES,
+        wait: float = POLL_WAIT_SECONDS,
+        *,
+        visibility: float | None = None,
+    ) -> list[AsyncQueueMessage]:
+        """Up to `max_messages`, as soon as there are any; empty after `wait` seconds.
+
+        While brokers are away for less than the client's timeout it looks as if there were nothing;
+        after that it raises UnreachableError or UnavailableError.
+        """
+        if not 1 <= max_messages <= POLL_MESSAGES_MAX:
+            raise InvalidArgumentError(
+                f"max_messages of {max_messages}", hint=f"1 to {POLL_MESSAGES_MAX:,}"
+            )
+        visibility_ms = 0 if visibility is None else max(1, milliseconds(visibility, "visibility"))
+        deadline = time.monotonic() + milliseconds(wait, "a wait") / 1000
+        while True:
+            session = await self._ready()
+            session.polling()
+            left = max(0.0, deadline - time.monotonic())
+            try:
+                polled = await session.poller.poll(max_messages, left, visibility_ms=visibility_ms)
+            except CallFailed as failed:
+                if not failed.failure.is_evicted:
+                    raise failed.error(f"poll for {self.group}") from failed.__cause__
+                session.eviction = failed.failure
+                continue
+            if not polled.messages:
+                self._check_outage(session)
+            session.polled(message.token for message in polled.messages)
+            return [AsyncQueueMessage(raw, session.consumer, self) for raw in polled.messages]
+
+    async def __aiter__(self) -> AsyncIterator[AsyncQueueMessage]:
+        """Messages one by one, without end; each is to be settled."""
+        while not self._closed:
+            for message in await self.poll():
+                yield message
+
+    async def ack(self, messages: Messages) -> list[Refused]:
+        """They are done. Returns those that were refused: empty is all well.
+
+        One that was acked before counts as done. In an ordered group everything before them in
+        their partitions is done too.
+        """
+        batch = _listed(messages)
+        verdicts = await self._acks.ack([(each.consumer, each.token) for each in batch])
+        return self._settled(batch, verdicts)
+
+    async def nack(
+        self,
+        messages: Messages,
+        *,
+        delay: float | None = None,
+        reason: str = "",
+    ) -> list[Refused]:
+        """They could not be done: deliver them again. Returns those that were refused."""
+        delay_ms = None if delay is None else milliseconds(delay, "a delay")
+        batch = _listed(messages)
+        verdicts = await self._settle(batch, Nack(delay_ms, reason))
+        return self._settled(batch, verdicts)
+
+    async def extend(self, messages: Messages, seconds: float) -> list[Refused]:
+        """They take longer: their leases last so long from now. Returns those that were refused."""
+        batch = _listed(messages)
+        what = Extend(max(1, milliseconds(seconds, "an extension")))
+        verdicts = await self._settle(batch, what)
+        return _refused(batch, verdicts)
+
+    async def ack_one(self, message: DeliveredMessage) -> None:
+        """`ack` of one message, which raises."""
+        _raise(await self.ack([message]))
+
+    async def nack_one(
+        self, message: DeliveredMessage, *, delay: float | None = None, reason: str = ""
+    ) -> None:
+        """`nack` of one message, which raises."""
+        _raise(await self.nack([message], delay=delay, reason=reason))
+
+    async def extend_one(self, message: DeliveredMessage, seconds: float) -> None:
+        """`extend` of one message, which raises."""
+        _raise(await self.extend([message], seconds))
+
+    # ---- the end
+
+    async def close(self) -> None:
+        """Leave the group: what is not settled is for others, at once."""
+        if self._closed:
+            return
+        self._closed = True
+        async with self._connecting:
+            session = self._session
+            if session is None:
+                return
+            await session.close()
+            if session.eviction is None:
+                await self._say_goodbye(session)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    # ---- how
+
+    @property
+    def _current(self) -> Session:
+        if self._session is None:
+            raise ClientError("the worker is not connected", hint="await worker.start()")
+        return self._session
+
+    async def _ready(self) -> Session:
+        """The session, a new one if it was evicted."""
+        session = self._session
+        if session is not None and session.eviction is None and not self._closed:
+            return session
+        async with self._connecting:
+            if self._closed:
+                raise ClientError("the worker is closed", hint="connect again")
+            session = self._session
+            if session is not None and session.eviction is None:
+                return session
+            if session is not None:
+                log.warning(
+                    "%s is no consumer of %s any more (%s): connecting again; what it had is "
+                    "delivered again",
+                    session.consumer,
+                    self.group,
+                    session.eviction.text if session.eviction else "",
+                )
+                await session.close()
+            connected = await self._caller.ask(
+                CONNECT, self._request, doing=f"connect to {self.group}"
+            )
+            self._session = Session(self._caller, self.group, connected, give_back=self._give_back)
+            return self._session
+
+    def _check_outage(self, session: Session) -> None:
+        poller, targets = session.poller, session.targets()
+        silent = {each: poller.failures[each] for each in targets if each in poller.failures}
+        seconds = time.monotonic() - poller.answered_at
+        if targets and len(silent) == len(targets) and seconds > self._caller.seconds_max:
+            raise exhausted(silent, f"poll for {self.group}", round(seconds, 1))
+
+    async def _settle(
+        self, batch: Sequence[DeliveredMessage], what: Nack | Extend
+    ) -> list[Verdict]:
+        verdicts: dict[int, Verdict] = {}
+        for consumer in dict.fromkeys(message.consumer for message in batch):
+            places = [at for at, message in enumerate(batch) if message.consumer == consumer]
+            tokens = [batch[place].token for place in places]
+            found = await self._settler.settle(self.group, consumer, tokens, what)
+            verdicts.update(zip(places, found, strict=True))
+        return [verdicts[place] for place in range(len(batch))]
+
+    def _settled(
+        self, batch: Sequence[DeliveredMessage], verdicts: Sequence[Verdict]
+    ) -> list[Refused]:
+        refused = _refused(batch, verdicts)
+        if self._session is not None:
+            self._session.settled(message.token for message in batch)
+        for message, verdict in zip(batch, verdicts, strict=True):
+            message._is_settled |= verdict.is_done
+        return refused
+
+    async def _give_back(self, consumer: str, tokens: list[bytes]) -> None:
+        what = Nack(0, "it was polled, but not fetched")
+        await self._settler.settle(
+            self.group, consumer, tokens, what, seconds_max=_GIVE_BACK_SECONDS_MAX
+        )
+
+    async def _say_goodbye(self, session: Session) -> None:
+        request = pb.DisconnectRequest(group=self.group, consumer_id=session.consumer)
+        try:
+            await self._caller.call(DISCONNECT, request, seconds_max=_GOODBYE_SECONDS_MAX)
+        except CallFailed as failed:
+            # Its silence says the same, a little later.
+            log.info("could not leave %s: %s", self.group, failed)
+
+
+def _listed(messages: Messages) -> list[DeliveredMessage]:
+    if isinstance(messages, DeliveredMessage):
+        return [messages]
+    return list(messages)
+
+
+def _refused(batch: Sequence[DeliveredMessage], verdicts: Sequence[Verdict]) -> list[Refused]:
+    return [
+        Refused(message, verdict.name, verdict.message)
+        for message, verdict in zip(batch, verdicts, strict=True)
+        if not verdict.is_done
+    ]
+
+
+def _raise(refused: list[Refused]) -> None:
+    for each in refused:
+        raise each.error()
