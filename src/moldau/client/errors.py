@@ -82,7 +82,7 @@ class SendFailedError(ClientError):
 
 
 class LeaseLostError(ClientError):
-    """A message cannot be acked, nacked or extended any more; `reason` is the broker's word for why.
+    """A message cannot be acked, nacked or extended any more; `reason` is the broker's word for it.
 
     It is delivered again, or was, unless `reason` is SETTLED.
     """

@@ -140,7 +140,8 @@ class AsyncQueueClient:
         )
         caller = self._caller
         try:
-            await caller.call(CREATE_TOPIC, request)
+            # Not twice: the second try would say that it is there.
+            await caller.call(CREATE_TOPIC, request, repeats=False)
         except CallFailed as failed:
             if failed.failure.reason == "TOPIC_EXISTS" and exist_ok:
                 return False

@@ -9,7 +9,7 @@ the poll is over has its messages kept for the next poll; if none comes soon, th
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NamedTuple
 
 from grpc import aio
@@ -17,6 +17,7 @@ from grpc import aio
 from moldau.client.queue.calls import Caller, CallFailed
 from moldau.client.queue.channels import POLL
 from moldau.client.queue.failures import Failure, failure_of
+from moldau.model.tickets import TicketKind
 from moldau.proto.v1 import queue_pb2 as pb
 
 WAIT_SECONDS_MAX: Final = 5.0
@@ -30,6 +31,8 @@ _DOWN_SECONDS: Final = 0.1
 
 GiveBack = Callable[[list[bytes]], Awaitable[object]]
 Targets = Callable[[], list[str]]
+Only = Callable[[str], Sequence[pb.TopicPartitions]]
+"""What to ask an address for. Empty: whatever it leads of what is assigned."""
 
 
 class Polled(NamedTuple):
@@ -50,14 +53,14 @@ class Poller:
         *,
         targets: Targets,
         give_back: GiveBack,
-        is_ordered: bool = False,
+        only: Only = lambda address: (),
     ) -> None:
         self._caller = caller
         self._group = group
         self._consumer = consumer
         self._targets = targets
         self._give_back = give_back
-        self.is_ordered = is_ordered
+        self._only = only
         self._asks: dict[str, asyncio.Task[None]] = {}
         self._returns: set[asyncio.Task[None]] = set()
         self._arrived: deque[pb.Message] = deque()
@@ -84,25 +87,19 @@ class Poller:
         wait_seconds: float,
         *,
         visibility_ms: int = 0,
-        partitions: Iterable[pb.TopicPartitions] = (),
     ) -> Polled:
         """Up to `count_max` messages, as soon as there are any. Raises CallFailed where another try
         cannot help; a broker that is not there is not that."""
-        template = pb.PollRequest(
-            group=self._group,
-            consumer_id=self._consumer,
-            visibility_ms=visibility_ms,
-            partitions=partitions,
-        )
         deadline = time.monotonic() + wait_seconds
         self._full.clear()
         self._wanted += count_max
         try:
-            await self._sweep(template, deadline)
-            await self._wait(template, deadline)
+            await self._sweep(visibility_ms, deadline)
+            await self._wait(visibility_ms, deadline)
+            # Not if we are cancelled: then it is for the next poll.
+            messages = self._take(count_max)
         finally:
             self._wanted -= count_max
-            messages = self._take(count_max)
             self._hold()
         if not messages and self._fatal is not None:
             fatal, self._fatal = self._fatal, None
@@ -119,13 +116,15 @@ class Poller:
             ask.cancel()
         if asks:
             await asyncio.wait(asks)
+        self._wake()
+        self._arrived = deque(each for each in self._arrived if not _is_ordered(each))
         self._release()
         if self._returns:
             await asyncio.wait(set(self._returns), timeout=_CALL_SECONDS_MAX)
 
     # ---- the two rounds
 
-    async def _sweep(self, template: pb.PollRequest, deadline: float) -> None:
+    async def _sweep(self, visibility_ms: int, deadline: float) -> None:
         """Ask one after the other what is there now."""
         targets = self._targets()
         if len(targets) == 1 and deadline > time.monotonic():
@@ -137,13 +136,13 @@ class Poller:
             if self._is_settled:
                 return
             if address not in self._asks and not self._rests(address):
-                self._ask(address, template, self._wanted, 0.0)
+                self._ask(address, visibility_ms, self._wanted, 0.0)
             ask = self._asks.get(address)
             # One that waits already, from an earlier poll, has nothing.
             if ask is not None and ask.get_name() == _QUICK:
                 await asyncio.wait([ask])
 
-    async def _wait(self, template: pb.PollRequest, deadline: float) -> None:
+    async def _wait(self, visibility_ms: int, deadline: float) -> None:
         """Ask all to wait, until one has something or the time is over."""
         while not self._is_settled:
             left = deadline - time.monotonic()
@@ -153,7 +152,7 @@ class Poller:
             share = -(-self._wanted // max(1, len(targets)))
             for address in targets:
                 if address not in self._asks and not self._rests(address):
-                    self._ask(address, template, share, min(left, WAIT_SECONDS_MAX))
+                    self._ask(address, visibility_ms, share, min(left, WAIT_SECONDS_MAX))
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.add(waiter)
             try:
@@ -167,11 +166,15 @@ class Poller:
 
     # ---- one request
 
-    def _ask(self, address: str, template: pb.PollRequest, count: int, wait: float) -> None:
-        request = pb.PollRequest()
-        request.CopyFrom(template)
-        request.max_messages = count
-        request.wait_ms = int(wait * 1000)
+    def _ask(self, address: str, visibility_ms: int, count: int, wait: float) -> None:
+        request = pb.PollRequest(
+            group=self._group,
+            consumer_id=self._consumer,
+            max_messages=count,
+            wait_ms=int(wait * 1000),
+            visibility_ms=visibility_ms,
+            partitions=self._only(address),
+        )
         name = _WAITING if wait else _QUICK
         task = asyncio.create_task(self._asked(address, request, wait), name=name)
         self._asks[address] = task
@@ -209,11 +212,14 @@ class Poller:
         if not task.cancelled():
             # What is wrong here is wrong in this module; let it be seen.
             task.result()
+        self._wake()
+        if not self._wanted:
+            self._hold()
+
+    def _wake(self) -> None:
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)
-        if not self._wanted:
-            self._hold()
 
     # ---- who rests
 
@@ -229,14 +235,14 @@ class Poller:
     # ---- what arrived
 
     def _take(self, count_max: int) -> list[pb.Message]:
-        taken = [self._arrived.popleft() for _ in range(min(count_max, len(self._arrived)))]
-        if self.is_ordered and not self._wanted:
-            # The broker repeats them: kept, they would come after those that follow them.
-            self._arrived.clear()
-        return taken
+        return [self._arrived.popleft() for _ in range(min(count_max, len(self._arrived)))]
 
     def _hold(self) -> None:
         """Keep what is left for the next poll, for a moment."""
+        if not self._wanted:
+            # An ordered group's broker repeats them: kept, they would come after what follows them.
+            kept = [each for each in self._arrived if not _is_ordered(each)]
+            self._arrived = deque(kept)
         if self._arrived and self._releasing is None and not self._closed:
             loop = asyncio.get_running_loop()
             self._releasing = loop.call_later(HOLD_SECONDS_MAX, self._release_if_unwanted)
@@ -249,7 +255,7 @@ class Poller:
     def _release(self) -> None:
         tokens = [message.token for message in self._arrived]
         self._arrived.clear()
-        if not tokens or self.is_ordered:
+        if not tokens:
             return
         task = asyncio.create_task(self._return(tokens), name="queue-give-back")
         self._returns.add(task)
@@ -259,5 +265,10 @@ class Poller:
         await self._give_back(tokens)
 
 
+def _is_ordered(message: pb.Message) -> bool:
+    return message.token[:1] == _ORDERED
+
+
+_ORDERED: Final = bytes([TicketKind.ORDERED])
 _QUICK: Final = "queue-poll"
 _WAITING: Final = "queue-poll-waiting"

@@ -45,6 +45,8 @@ class Resolver:
         self._asked = 0.0
         self._refreshing: asyncio.Task[None] | None = None
         self._keeping: asyncio.Task[None] | None = None
+        self.is_answered = False
+        """Whether somebody answered the last refresh."""
         self.failures: dict[str, Failure] = {}
         """Of the last refresh."""
 
@@ -67,6 +69,10 @@ class Resolver:
             if time.monotonic() > deadline:
                 raise exhausted(self.failures, "reach the cluster", seconds_max)
             await asyncio.sleep(_CALM_SECONDS * 4)
+        self.keep()
+
+    def keep(self) -> None:
+        """Keep the view from now on, whether there is one yet or not."""
         self._keeping = asyncio.create_task(self._keep(), name="queue-topology")
 
     async def close(self) -> None:
@@ -97,16 +103,16 @@ class Resolver:
         failures: dict[str, Failure] = {}
         outdated: ClusterView | None = None
         for address in self._in_turn():
-            view = await self._ask_grpc(address, failures)
-            if view is not None and not self._is_older(view):
-                self._take(view)
+            found = await self._ask_grpc(address, failures)
+            if found is not None and not self._is_older(found):
                 break
-            outdated = view or outdated
+            outdated, found = found or outdated, None
         else:
             found = await self._ask_http() or outdated
-            if found is not None:
-                self._take(found)
         self.failures = failures
+        self.is_answered = found is not None
+        if found is not None:
+            self._take(found)
 
     def _in_turn(self) -> list[str]:
         addresses = list(dict.fromkeys([*self.view.alive_addresses, *self.known_addresses]))

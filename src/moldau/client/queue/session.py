@@ -42,7 +42,6 @@ class Session:
             self.consumer,
             targets=self.targets,
             give_back=lambda tokens: give_back(self.consumer, tokens),
-            is_ordered=self.is_ordered,
         )
         self._heartbeats = Heartbeats(
             caller,

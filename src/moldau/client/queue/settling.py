@@ -66,8 +66,9 @@ DONE: Final = Verdict(pb.REASON_UNSPECIFIED, "")
 class Settler:
     """Brings tokens back."""
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: Caller, *, takes_settled_for_done: bool = True) -> None:
         self._caller = caller
+        self._takes_settled_for_done = takes_settled_for_done
 
     async def settle(
         self,
@@ -161,7 +162,8 @@ class Settler:
                 continue
             # Done before, by the call whose answer was lost: a message that was given back is
             # nobody's, or another's, by now.
-            done_before = isinstance(what, Ack) and found.reason == pb.SETTLED
+            repeated = self._takes_settled_for_done or index in uncertain
+            done_before = isinstance(what, Ack) and found.reason == pb.SETTLED and repeated
             given_back = isinstance(what, Nack) and index in uncertain and found.reason in _GONE
             verdicts[index] = (
                 DONE if done_before or given_back else Verdict(found.reason, found.message)
