@@ -209,6 +209,7 @@ class BrokerServer:
         self._keep(upkeep.run())
         self._cleaner = self._make_cleaner()
         self._keep(self._cleaner.run())
+        self._keep(self._broker.queues.run())
         await self._partitions.wait_led()
         kafka.listen(listener.start)
         if self._grpc is not None and grpc is not None:
@@ -337,6 +338,7 @@ class BrokerServer:
         self._partitions.forget_logs(gone, image)
         await self._partitions.reconcile_gently(image)
         self._announcements.only(image)
+        self._broker.queues.on_image(image)
 
     def _set_strays_aside(self) -> None:
         """Move away logs that a crash left behind, of partitions that are no longer here.
@@ -362,6 +364,7 @@ class BrokerServer:
         self._leaderships += replica.is_leader and replica.is_ready
         self._steward.announce(replica)
         self._coordinators.on_leadership(replica)
+        self._broker.queues.on_leadership(replica)
 
     # ---- parts
 
@@ -460,6 +463,8 @@ class BrokerServer:
         self._transactional_produce = TransactionalProduce(
             self._loop, self._partitions, produce, coordinators.transactions
         )
+        fetch = FetchService(self._loop, self._partitions)
+        appends = open_appends(self._broker_id, self._cluster, produce, transport)
         self._broker = Broker(
             broker_id=self._broker_id,
             auto_create_topics=config.topic.auto_create,
@@ -472,7 +477,7 @@ class BrokerServer:
             partitions=self._partitions,
             produce=produce,
             transactional_produce=self._transactional_produce,
-            fetch=FetchService(self._loop, self._partitions),
+            fetch=fetch,
             offsets=OffsetService(self._partitions),
             topics=topics,
             configs=ConfigService(
@@ -487,8 +492,8 @@ class BrokerServer:
             views=open_views(
                 self._broker_id, self._cluster, self._partitions, coordinators.groups, transport
             ),
-            appends=open_appends(self._broker_id, self._cluster, produce, transport),
-            queues=open_queues(),
+            appends=appends,
+            queues=open_queues(config, coordinators, fetch, appends),
         )
 
     def _make_listener(self) -> Listener:
@@ -548,6 +553,7 @@ class BrokerServer:
         if self._http is not None:
             await self._http.stop(_GRACE_SECONDS)
         self._coordinators.stop()
+        self._broker.queues.stop()
         self._transactional_produce.stop()
         if not self._flusher.failed:
             await self._metadata.stop()

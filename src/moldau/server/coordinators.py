@@ -53,7 +53,9 @@ class Coordinators:
         producer_ids: ProducerIds,
         on_defect: Callable[[BaseException], None],
     ) -> None:
-        self._partitions = partitions
+        self.loop, self.clock, self.me, self.on_defect = loop, clock, me, on_defect
+        self.metadata, self.partitions, self.topics = metadata, partitions, topics
+        self.cluster, self.transport = cluster, transport
         group_config = _group_config(config)
         group_topics = ImageTopics(lambda: topics.image)
         offered = load_assignors(config.group.consumer_assignors.split(","))
@@ -134,7 +136,7 @@ class Coordinators:
             served = self.ledgers
         else:
             return
-        hosted = self._partitions.get(topic, index)
+        hosted = self.partitions.get(topic, index)
         if replica.is_ready and hosted is not None and hosted.replica is replica:
             served.lead(index, hosted)
         else:

@@ -133,7 +133,6 @@ class Beat(ConsumerWrite):
 
     def _keep_up(self, now: float, state: ConsumerState) -> list[ConsumerRecord]:
         event = self._event
-        config = self.consumers.runtime.config
         records, member_id, before, current = self._enter(state)
         self._member_id = member_id
         member = self._described(before)
@@ -184,7 +183,7 @@ class Beat(ConsumerWrite):
             event.owned is not None and event.owned != stepped.assigned
         )
         is_told = is_full or is_behind or stepped.assigned != current.assigned
-        interval_ms = config.consumer_heartbeat_interval_ms
+        interval_ms = self.consumers.interval_ms(self.group, member_id)
         if stepped.state is MemberState.UNRELEASED:
             # What it waits for may be free any moment, and nobody can call it.
             interval_ms = max(interval_ms // 10, min(interval_ms, 100))

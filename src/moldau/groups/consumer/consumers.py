@@ -158,6 +158,12 @@ class Consumers:
     def set_session(self, group: Group, member_id: str, timeout_ms: int) -> None:
         self._session_ms[session_key(group, member_id)] = timeout_ms
 
+    def interval_ms(self, group: Group, member_id: str) -> int:
+        """How often a member is to be heard of: three times within its session at least."""
+        usual = self.runtime.config.consumer_heartbeat_interval_ms
+        session_ms = self._session_ms.get(session_key(group, member_id))
+        return usual if session_ms is None else max(1, min(usual, session_ms // 3))
+
     def heard_of(self, now: float, group: Group, member_id: str) -> None:
         key = session_key(group, member_id)
         timeout_ms = self._session_ms.get(key, self.runtime.config.consumer_session_timeout_ms)
