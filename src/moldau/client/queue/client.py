@@ -300,19 +300,21 @@ class AsyncQueueClient:
         group: str,
         *,
         topic: str | None = None,
+        to: str | None = None,
         limit: int | None = None,
         idle: float = IDLE_SECONDS,
     ) -> AsyncIterator[Redriven]:
         """Send the dead letters of a group back to where they came from; yields sums as it goes.
 
-        `topic`: the dead-letter topic, if the group is gone. Ends when none comes for `idle` s.
+        `topic`: the dead-letter topic, if the group is gone. `to`: send all there instead. Ends
+        when none comes for `idle` s.
         """
         if topic is None:
             topic = await self._dead_letter_topic(group)
         worker = await self.connect(group + REDRIVE_SUFFIX, topic)
 
         async def send_many(back: str, messages: list[pb.OutgoingMessage]) -> list[Sent]:
-            return await self._send_many(back, messages, pb.ACKS_ALL, IN_FLIGHT_MAX)
+            return await self._send_many(to or back, messages, pb.ACKS_ALL, IN_FLIGHT_MAX)
 
         async with worker:
             async for sums in redrive(worker, send_many, group=group, limit=limit, idle=idle):

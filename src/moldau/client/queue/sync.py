@@ -271,14 +271,17 @@ class QueueClient:
         group: str,
         *,
         topic: str | None = None,
+        to: str | None = None,
         limit: int | None = None,
         idle: float = IDLE_SECONDS,
     ) -> Iterator[Redriven]:
         """Send the dead letters of a group back to where they came from; yields sums as it goes.
 
-        `topic`: the dead-letter topic, if the group is gone. Ends when none comes for `idle` s.
+        `topic`: the dead-letter topic, if the group is gone. `to`: send all there instead. Ends
+        when none comes for `idle` s.
         """
-        return self._iterate(self._client.redrive(group, topic=topic, limit=limit, idle=idle))
+        sums = self._client.redrive(group, topic=topic, to=to, limit=limit, idle=idle)
+        return self._iterate(sums)
 
     # ---- the log and the cluster
 
