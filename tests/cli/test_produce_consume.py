@@ -51,7 +51,7 @@ def test_lines_become_keys_and_values():
 def test_a_line_without_end_is_refused_and_not_kept(monkeypatch):
     import io
 
-    monkeypatch.setattr("moldau.cli.produce._LINE_BYTES_MAX", 10)
+    monkeypatch.setattr("moldau.cli.produce.LINE_BYTES_MAX", 10)
     assert list(read_lines(io.BytesIO(b"0123456789\n"[1:] + b"b"))) == [b"123456789\n", b"b"]
     with pytest.raises(CommandError, match="longer than"):
         list(read_lines(io.BytesIO(b"x" * 100)))

@@ -76,9 +76,9 @@ def json_formatter(message: Any) -> bytes:
         "partition": message.partition(),
         "offset": message.offset(),
         "timestamp": message.timestamp()[1],
-        "key": _json_value(message.key()),
-        "value": _json_value(message.value()),
-        "headers": [[name, _json_value(value)] for name, value in message.headers() or []],
+        "key": json_value(message.key()),
+        "value": json_value(message.value()),
+        "headers": [[name, json_value(value)] for name, value in message.headers() or []],
     }
     return json.dumps(document, ensure_ascii=False).encode() + b"\n"
 
@@ -159,7 +159,8 @@ def _headers_text(message: Any) -> bytes:
     )
 
 
-def _json_value(data: bytes | str | None) -> object:
+def json_value(data: bytes | str | None) -> object:
+    """Text, or {"base64": …} for bytes that are none."""
     if data is None or isinstance(data, str):
         return data
     try:

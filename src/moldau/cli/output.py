@@ -107,6 +107,17 @@ def cell_text(value: object) -> str:
     return str(value)
 
 
+def one_line(data: bytes | None, characters_max: int) -> str | None:
+    """Bytes as something for a table: what is not printable as a space, and cut if need be."""
+    if data is None:
+        return None
+    # Four bytes are a character at most: a message of megabytes is not read for its beginning.
+    text = data[: 4 * characters_max + 4].decode(errors="replace")
+    shown = "".join(character if character.isprintable() else " " for character in text).strip()
+    is_cut = len(shown) > characters_max or len(data) > 4 * characters_max + 4
+    return shown[: characters_max - 1] + "…" if is_cut else shown
+
+
 def confirm(question: str, *, yes: bool) -> None:
     """Ask before something is destroyed; without a terminal there is nobody to ask."""
     if yes:

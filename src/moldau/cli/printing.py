@@ -71,46 +71,63 @@ class Printing:
         return parts[0] if len(parts) == 1 else Both(tuple(parts))
 
 
-def printing_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The options, which the function gets as `printing`."""
+_Function = Callable[..., Any]
 
+_PLACEHOLDERS = ", ".join(f"%{name} {doc}" for name, doc in PLACEHOLDERS.items())
+
+_FORMAT_OPTIONS = (
+    click.option("-Z", "--show-null", is_flag=True, help="Print NULL for a missing key or value."),
+    click.option("--print-headers", is_flag=True, help="Headers before the message."),
+    click.option("--print-key", is_flag=True, help="The key before the value."),
+    click.option(
+        "-f",
+        "--format",
+        "template",
+        metavar="TEMPLATE",
+        help=f"Print by a template: {_PLACEHOLDERS}; \\n, \\t, \\0, \\xNN.",
+    ),
+    click.option(
+        "-o",
+        "--output",
+        type=click.Choice(("text", "json")),
+        default="text",
+        show_default=True,
+        help="Values, or one JSON object per line.",
+    ),
+)
+_FILTER_OPTIONS = (
+    click.option(
+        "--filter",
+        "expression",
+        metavar="EXPR",
+        help="Only those for which it holds, as: key=a and not .user.id>=42. "
+        "Fields: key, value, topic, partition, offset, timestamp, header.NAME, .JSON.PATH; "
+        "operators: = != < <= > >= ~ !~, and, or, not, ().",
+    ),
+    click.option("--grep", metavar="TEXT", help="Only those with this in key, value, header."),
+)
+
+
+def printing_options(function: _Function) -> _Function:
+    """How, and which; the function gets them as `printing`."""
+    return _collected(function, (*_FILTER_OPTIONS, *_FORMAT_OPTIONS))
+
+
+def format_options(function: _Function) -> _Function:
+    """How alone, where every message counts; the function gets it as `printing`."""
+    return _collected(function, _FORMAT_OPTIONS)
+
+
+def _collected(
+    function: _Function, options: tuple[Callable[[_Function], _Function], ...]
+) -> _Function:
     @functools.wraps(function)
     def with_printing(*args: Any, **kwargs: Any) -> Any:
-        names = Printing.__dataclass_fields__
-        chosen = {name: kwargs.pop(name) for name in names}
-        return function(*args, printing=Printing(**chosen), **kwargs)
+        names = Printing.__dataclass_fields__.keys() & kwargs.keys()
+        printing = Printing(**{name: kwargs.pop(name) for name in names})
+        return function(*args, printing=printing, **kwargs)
 
-    placeholders = ", ".join(f"%{name} {doc}" for name, doc in PLACEHOLDERS.items())
-    for option in (
-        click.option(
-            "--filter",
-            "expression",
-            metavar="EXPR",
-            help="Only those for which it holds, as: key=a and not .user.id>=42. "
-            "Fields: key, value, topic, partition, offset, timestamp, header.NAME, .JSON.PATH; "
-            "operators: = != < <= > >= ~ !~, and, or, not, ().",
-        ),
-        click.option("--grep", metavar="TEXT", help="Only those with this in key, value, header."),
-        click.option(
-            "-Z", "--show-null", is_flag=True, help="Print NULL for a missing key or value."
-        ),
-        click.option("--print-headers", is_flag=True, help="Headers before the message."),
-        click.option("--print-key", is_flag=True, help="The key before the value."),
-        click.option(
-            "-f",
-            "--format",
-            "template",
-            metavar="TEMPLATE",
-            help=f"Print by a template: {placeholders}; \\n, \\t, \\0, \\xNN.",
-        ),
-        click.option(
-            "-o",
-            "--output",
-            type=click.Choice(("text", "json")),
-            default="text",
-            show_default=True,
-            help="Values, or one JSON object per line.",
-        ),
-    ):
-        with_printing = option(with_printing)
-    return with_printing
+    collected: _Function = with_printing
+    for option in options:
+        collected = option(collected)
+    return collected

@@ -26,7 +26,7 @@ COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 ACKS = ("0", "1", "all")
 
 _PROGRESS_SECONDS = 0.25
-_LINE_BYTES_MAX = 64 * 1024 * 1024
+LINE_BYTES_MAX = 64 * 1024 * 1024
 
 
 Header = tuple[str, str | bytes | None]
@@ -57,9 +57,9 @@ def split_lines(
 
 def read_lines(stream: Any) -> Iterator[bytes]:
     """Lines of a binary stream; one without end must not eat the memory."""
-    while line := stream.readline(_LINE_BYTES_MAX + 1):
-        if len(line) > _LINE_BYTES_MAX:
-            raise CommandError(f"a line is longer than {format_bytes(_LINE_BYTES_MAX)}")
+    while line := stream.readline(LINE_BYTES_MAX + 1):
+        if len(line) > LINE_BYTES_MAX:
+            raise CommandError(f"a line is longer than {format_bytes(LINE_BYTES_MAX)}")
         yield line
 
 

@@ -16,11 +16,29 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
+from moldau.cli.formats import json_value
+
 REASON_CHARACTERS_MAX: Final = 500
 VARIABLE_BYTES_MAX: Final = 64 * 1024
 """Of one variable; systems refuse a process with more than twice that."""
 TERMINATE_SECONDS: Final = 5.0
 """Between asking a command to end and ending it."""
+
+VARIABLES: Final = tuple(
+    f"MOLDAU_{name}"
+    for name in (
+        "TOPIC",
+        "PARTITION",
+        "OFFSET",
+        "TIMESTAMP",
+        "KEY",
+        "KEY_BASE64",
+        "HEADERS",
+        "ATTEMPT",
+        "GROUP",
+    )
+)
+"""All that `variables` may set."""
 
 _READ_BYTES: Final = 64 * 1024
 _READS_MAX: Final = 8
@@ -75,20 +93,10 @@ def variables(message: Work, group: str) -> dict[str, str | bytes]:
             found["MOLDAU_KEY_BASE64"] = base64.b64encode(key).decode()
         else:
             found["MOLDAU_KEY"] = key
-    headers = json.dumps([[name, _json_value(value)] for name, value in message.headers])
+    headers = json.dumps([[name, json_value(value)] for name, value in message.headers])
     if len(headers) <= VARIABLE_BYTES_MAX:
         found["MOLDAU_HEADERS"] = headers
     return found
-
-
-def _json_value(value: bytes | None) -> object:
-    """As -o json has it."""
-    if value is None:
-        return None
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(value).decode()}
 
 
 class LastLine:

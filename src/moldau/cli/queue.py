@@ -1,0 +1,28 @@
+"""Owns `moldau queue`: topics as work queues, on the client's queue API."""
+
+import click
+
+from moldau.cli.lazy import Lazy, LazyGroup
+
+_COMMANDS = {
+    "send": Lazy("moldau.cli.queue_send:send", "Send messages, now or for later."),
+    "work": Lazy("moldau.cli.queue_work:work", "Run a command for each message, or print them."),
+    "peek": Lazy("moldau.cli.queue_view:peek", "Look at messages without taking them."),
+    "stats": Lazy("moldau.cli.queue_view:stats", "Show what a group has before it."),
+    "redrive": Lazy("moldau.cli.queue_redrive:redrive", "Send dead letters back to their topics."),
+    "delete": Lazy("moldau.cli.queue_redrive:delete", "Forget a group."),
+}
+
+
+@click.group(
+    "queue",
+    cls=LazyGroup,
+    lazy=_COMMANDS,
+    examples=(
+        "moldau queue send jobs 'resize 1.png' 'resize 2.png'",
+        "moldau queue work jobs --group resizers -- ./resize.sh",
+        "moldau queue stats resizers",
+    ),
+)
+def queue() -> None:
+    """Topics as work queues: each message goes to one worker, and again if it fails."""

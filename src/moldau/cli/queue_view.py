@@ -1,0 +1,201 @@
+"""Owns `moldau queue peek` and `moldau queue stats`: looking at a group without taking anything."""
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from moldau.cli.formats import json_value
+from moldau.cli.lazy import command
+from moldau.cli.options import Duration, output_option
+from moldau.cli.output import (
+    counted,
+    emit_document,
+    emit_rows,
+    emit_table,
+    emit_yaml,
+    one_line,
+    say,
+)
+from moldau.cli.queue_options import (
+    connected,
+    group_option,
+    grpc_option,
+    queue_topic_argument,
+    run,
+)
+from moldau.cli.signals import reader_gone
+
+if TYPE_CHECKING:
+    from moldau.client.queue.groups import GroupStats, PeekedMessage
+
+_VALUE_CHARACTERS_MAX: Final = 60
+"""In a table; the other outputs have it all."""
+
+
+@command(
+    "peek",
+    examples=(
+        "moldau queue peek jobs --group resizers",
+        "moldau queue peek jobs -g resizers -n 100 -o json | jq '.[].reason'",
+        "moldau queue peek jobs -g resizers --grpc broker.example:8000",
+    ),
+)
+@queue_topic_argument
+@group_option
+@click.option(
+    "-n",
+    "--count",
+    type=click.IntRange(1, 1000),
+    default=10,
+    show_default=True,
+    help="How many, the oldest first.",
+)
+@output_option
+@grpc_option
+def peek(topic: str, group: str, count: int, output: str, addresses: str) -> None:
+    """Look at messages that a group has before it: ready, leased, delayed or on their way out."""
+
+    async def peeking() -> "list[PeekedMessage]":
+        async with connected(addresses) as client:
+            return await client.peek(group, topic, count)
+
+    found = run(peeking())
+    if output == "table":
+        if found:
+            emit_table(peeked_rows(found))
+        else:
+            say(f"{group} has nothing before it in {topic}")
+        return
+    emit_rows([peeked_document(each) for each in found], output, name="place")
+
+
+def peeked_rows(found: "list[PeekedMessage]") -> list[dict[str, Any]]:
+    """For people: what fits on a line."""
+    return [
+        {
+            "partition": each.message.partition,
+            "offset": each.message.offset,
+            "state": each.state,
+            "attempt": each.message.attempt or None,
+            "due": each.due.astimezone().isoformat(sep=" ", timespec="seconds")
+            if each.due
+            else None,
+            "consumer": each.consumer,
+            "reason": one_line(each.reason.encode(), _VALUE_CHARACTERS_MAX),
+            "key": one_line(each.message.key, _VALUE_CHARACTERS_MAX),
+            "value": one_line(each.message.value, _VALUE_CHARACTERS_MAX),
+        }
+        for each in found
+    ]
+
+
+def peeked_document(each: "PeekedMessage") -> dict[str, Any]:
+    """For programs: everything."""
+    message = each.message
+    return {
+        "place": f"{message.topic}-{message.partition}@{message.offset}",
+        "topic": message.topic,
+        "partition": message.partition,
+        "offset": message.offset,
+        "timestamp": message.timestamp,
+        "state": each.state,
+        "attempt": message.attempt,
+        "due": each.due.isoformat() if each.due else None,
+        "consumer": each.consumer or None,
+        "reason": each.reason or None,
+        "key": json_value(message.key),
+        "value": json_value(message.value),
+        "headers": [[name, json_value(value)] for name, value in message.headers],
+    }
+
+
+@command(
+    "stats",
+    examples=(
+        "moldau queue stats resizers",
+        "moldau queue stats resizers -o json | jq .ready",
+        "moldau queue stats resizers --watch 1s",
+    ),
+)
+@click.argument("group")
+@click.option("-w", "--watch", type=Duration(), metavar="DURATION", help="Again, so often.")
+@output_option
+@grpc_option
+def stats(group: str, watch: float | None, output: str, addresses: str) -> None:
+    """Show what a group has before it, by partition, and its settings."""
+
+    async def watching() -> None:
+        async with connected(addresses) as client:
+            while True:
+                found = await client.stats(group)
+                show_stats(found, output, is_watched=watch is not None)
+                if watch is None:
+                    return
+                await asyncio.sleep(max(watch, 0.1))
+                if reader_gone():
+                    raise BrokenPipeError
+
+    try:
+        run(watching())
+    except KeyboardInterrupt:
+        # The usual end of a watch, as of tail.
+        if watch is None:
+            raise
+
+
+def show_stats(found: "GroupStats", output: str, *, is_watched: bool) -> None:
+    """Once, or once more."""
+    document = stats_document(found)
+    if is_watched and output == "json":
+        # A line each, for whoever reads them one by one.
+        click.echo(json.dumps(document, ensure_ascii=False))
+        return
+    if is_watched and output == "yaml":
+        click.echo("---")
+        emit_yaml(document)
+        return
+    if emit_document(document, output, name="group"):
+        return
+    if is_watched:
+        click.clear()
+    click.echo(
+        f"{found.group}: {found.ready} ready, {found.leased} leased, {found.delayed} delayed, "
+        f"{found.dead} dying; {counted(found.consumers, 'consumer')}"
+    )
+    click.echo(
+        f"leases of {found.visibility:g} s, {counted(found.attempts, 'attempt')}, pauses of "
+        f"{found.backoff:g} to {found.backoff_max:g} s, then to {found.dead_letter_topic}"
+    )
+    rows = document["partitions"]
+    if rows:
+        click.echo()
+        emit_table(rows)
+
+
+def stats_document(found: "GroupStats") -> dict[str, Any]:
+    """All that is known; None where a partition's leader could not say."""
+    numbers = ("ready", "leased", "delayed", "dead", "floor", "end")
+    return {
+        "group": found.group,
+        "consumers": found.consumers,
+        "ready": found.ready,
+        "leased": found.leased,
+        "delayed": found.delayed,
+        "dead": found.dead,
+        "visibility_seconds": found.visibility,
+        "attempts_max": found.attempts,
+        "backoff_seconds": found.backoff,
+        "backoff_seconds_max": found.backoff_max,
+        "dead_letter_topic": found.dead_letter_topic,
+        "partitions": [
+            {
+                "topic": each.topic,
+                "partition": each.partition,
+                "leader": each.leader if each.leader >= 0 else None,
+                **{name: getattr(each, name) if each.is_known else None for name in numbers},
+            }
+            for each in found.partitions
+        ],
+    }
