@@ -158,6 +158,24 @@ def test_a_filter_and_a_header_can_be_any_bytes(world):
     assert [one["headers"] for one in shown] == [[["h", binary]], [["h", text]]]
 
 
+@pytest.mark.parametrize("name", [b"json", b"\\u006ason"], ids=["plain", "in escapes"])
+def test_json_is_stored_as_it_was_sent_also_if_all_of_it_are_strings(world, name):
+    raw = b'{"records": [{"key": "a", "value": "b\\u0020"}], "value_encoding": "%b"}' % name
+    assert ask(world.broker.http_address, "POST", world.path, raw=raw).status == 200
+    (shown,) = world.read("?value_encoding=base64").body["records"]
+    assert (shown["key"], base64.b64decode(shown["value"])) == ("a", b'"b\\u0020"')
+
+
+def test_a_refusal_names_the_record_that_it_is_about(world):
+    for rest in (
+        {"value_encoding": "base64"},
+        {"key_encoding": "json", "value_encoding": "base64"},
+    ):
+        reply = world.store({"value": "eA=="}, {"value": "x"}, **rest)
+        assert (reply.status, reply.body["error"]) == (400, "INVALID_REQUEST")
+        assert "Record 1 " in reply.body["detail"]
+
+
 def test_json_that_is_no_text_is_not_stored(world):
     raw = b'{"value_encoding": "json", "records": [{"value": "\xff"}]}'
     reply = ask(world.broker.http_address, "POST", world.path, raw=raw)

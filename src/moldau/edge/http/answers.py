@@ -1,6 +1,6 @@
 """Owns how requests are read and answers are written: JSON, bounds, and a status for each error."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Final, TypeVar
 
@@ -148,9 +148,9 @@ def status_of(code: ErrorCode) -> int:
 
 
 async def read_body(
-    request: Request, decoder: msgspec.json.Decoder[T], *, bytes_max: int | None = None
+    request: Request, decode: Callable[[bytearray], T], *, bytes_max: int | None = None
 ) -> T:
-    """The body as what the decoder makes of it. Raises HTTPException or RefusedError."""
+    """The body as what `decode` makes of it. Raises HTTPException or RefusedError."""
     _check_media_type(request)
     if bytes_max is None:
         bytes_max = BODY_BYTES_MAX
@@ -162,7 +162,7 @@ async def read_body(
         if len(body) > bytes_max:
             raise _too_large(bytes_max)
     try:
-        return decoder.decode(body)
+        return decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RefusedError(
             ErrorCode.INVALID_REQUEST, f"The body is not as expected: {error}"

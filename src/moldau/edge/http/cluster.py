@@ -21,19 +21,19 @@ def routes(broker: Broker) -> list[Route]:
 
     async def join(request: Request) -> Response:
         check_query(request)
-        wanted = await read_body(request, _join_request)
+        wanted = await read_body(request, _join_request.decode)
         return answer(await decisions.result(broker.cluster.join(wanted)))
 
     async def leave(request: Request) -> Response:
         """Accepted, not done: the replicas move away in the background."""
         check_query(request)
-        named = await read_body(request, _broker_named)
+        named = await read_body(request, _broker_named.decode)
         await decisions.result(broker.cluster.drain(named.broker))
         return answer(BrokerChanged(broker=named.broker, state="draining"), status=202)
 
     async def keep(request: Request) -> Response:
         check_query(request)
-        named = await read_body(request, _broker_named)
+        named = await read_body(request, _broker_named.decode)
         await decisions.result(broker.cluster.keep(named.broker))
         return answer(BrokerChanged(broker=named.broker, state="active"))
 

@@ -20,7 +20,7 @@ from moldau.edge.http.answers import (
 )
 from moldau.metadata.config_types import INT_MAX, LONG_MAX
 from moldau.model.errors import ErrorCode, RefusedError
-from moldau.model.ids import Offset, TimestampMs
+from moldau.model.ids import TimestampMs
 from moldau.model.topology import ErrorReply
 from moldau.records.record import Headers, Record
 from moldau.service.appending import Appended
@@ -34,6 +34,8 @@ RECORDS_MAX: Final = 2000
 TIMEOUT_MS_MAX: Final = 30_000
 
 _NOTHING: Final = Raw(b"null")
+# What a NamedTuple's own constructor does, without its call.
+_new_record: Final = tuple.__new__
 
 
 def _nothing() -> Raw:
@@ -44,21 +46,40 @@ def _nothing() -> Raw:
 Encoding = Literal["text", "json", "base64"]
 
 
-class RecordSent(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    key: Raw = msgspec.field(default_factory=_nothing)
-    value: Raw = msgspec.field(default_factory=_nothing)
+class _Sent(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     headers: tuple[tuple[str, str | None], ...] = ()
     partition: Annotated[int, Meta(ge=0, le=INT_MAX)] | None = None
     timestamp: Annotated[int, Meta(ge=0, le=LONG_MAX)] | None = None
 
 
-class RecordsSent(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    records: Annotated[list[RecordSent], Meta(min_length=1, max_length=RECORDS_MAX)]
+class RecordSent(_Sent, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    key: Raw = msgspec.field(default_factory=_nothing)
+    value: Raw = msgspec.field(default_factory=_nothing)
+
+
+class _TextSent(_Sent, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A record whose key and value are strings: read at once, and not one by one."""
+
+    key: str | None = None
+    value: str | None = None
+
+
+class _Terms(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What holds for all records of a body."""
+
     key_encoding: Encoding = "text"
     value_encoding: Encoding = "text"
     header_encoding: Literal["text", "base64"] = "text"
     acks: Literal["all", "leader"] = "all"
     timeout_ms: Annotated[int, Meta(ge=1, le=TIMEOUT_MS_MAX)] = 10_000
+
+
+class RecordsSent(_Terms, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    records: Annotated[list[RecordSent], Meta(min_length=1, max_length=RECORDS_MAX)]
+
+
+class _TextsSent(_Terms, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    records: Annotated[list[_TextSent], Meta(min_length=1, max_length=RECORDS_MAX)]
 
 
 class RecordStored(Struct, frozen=True, kw_only=True):
@@ -78,8 +99,21 @@ class StoreProblem(ErrorReply, frozen=True, kw_only=True):
     records: list[RecordStored] = []
 
 
-_decoder: Final = msgspec.json.Decoder(RecordsSent)
+_decode_sent: Final = msgspec.json.Decoder(RecordsSent).decode
+_decode_texts: Final = msgspec.json.Decoder(_TextsSent).decode
 _decode_text: Final = msgspec.json.Decoder(str | None).decode
+
+
+def _decode(body: bytes | bytearray) -> RecordsSent | _TextsSent:
+    """Raises msgspec.DecodeError, with the words of the general reader."""
+    if b'"json"' not in body:
+        try:
+            sent = _decode_texts(body)
+        except msgspec.ValidationError:
+            return _decode_sent(body)
+        if "json" not in (sent.key_encoding, sent.value_encoding):
+            return sent
+    return _decode_sent(body)
 
 
 class RecordDoor:
@@ -91,7 +125,7 @@ class RecordDoor:
 
     async def store(self, request: Request) -> Response:
         check_query(request)
-        sent = await read_body(request, _decoder, bytes_max=BODY_BYTES_MAX)
+        sent = await read_body(request, _decode, bytes_max=BODY_BYTES_MAX)
         topic = find_topic(self._broker, request.path_params["topic"])
         records = _read_records(sent, self._broker.clock.wall_ms())
         asked = zip(sent.records, records, strict=True)
@@ -104,17 +138,18 @@ class RecordDoor:
 
 
 def _answer(places: list[int], answers: dict[int, Appended]) -> Response:
+    failed = next((found for found in answers.values() if found.error is not ErrorCode.NONE), None)
+    told = zip(places, offsets_of(places, answers), strict=True)
+    if failed is None:
+        stored = [RecordStored(partition=partition, offset=offset) for partition, offset in told]
+        return answer(RecordsStored(records=stored))
     stored = []
-    failed: Appended | None = None
-    for partition, offset in zip(places, offsets_of(places, answers), strict=True):
-        found = answers[partition]
-        if found.error is ErrorCode.NONE:
+    for partition, offset in told:
+        error = answers[partition].error
+        if error is ErrorCode.NONE:
             stored.append(RecordStored(partition=partition, offset=offset))
         else:
-            failed = failed or found
-            stored.append(RecordStored(partition=partition, offset=None, error=found.error.name))
-    if failed is None:
-        return answer(RecordsStored(records=stored))
+            stored.append(RecordStored(partition=partition, offset=None, error=error.name))
     lost = sum(record.offset is None for record in stored)
     status = status_of(failed.error)
     details = problem(status, failed.error, f"{lost} of {len(stored)} not stored: {failed.message}")
@@ -122,28 +157,58 @@ def _answer(places: list[int], answers: dict[int, Appended]) -> Response:
     return answer(body, status, retry_headers(status), media_type=PROBLEM_TYPE)
 
 
-def _read_records(sent: RecordsSent, now: TimestampMs) -> list[Record]:
+def _read_records(sent: RecordsSent | _TextsSent, now: TimestampMs) -> list[Record]:
     """Raises RefusedError, and says which record it is about."""
-    records = []
-    for number, one in enumerate(sent.records):
-        try:
-            headers: Headers = [
-                (name, _read_header(text, sent.header_encoding)) for name, text in one.headers
-            ]
-            records.append(
-                Record(
-                    Offset(0),
-                    now if one.timestamp is None else TimestampMs(one.timestamp),
-                    _read_field(one.key, sent.key_encoding),
-                    _read_field(one.value, sent.value_encoding),
-                    headers,
-                )
-            )
-        except (msgspec.DecodeError, binascii.Error, UnicodeError) as error:
-            raise RefusedError(
-                ErrorCode.INVALID_REQUEST, f"Record {number} is not as its encoding says: {error}"
-            ) from None
+    records: list[Record] = []
+    try:
+        if isinstance(sent, _TextsSent):
+            _read_texts(sent, now, records)
+        else:
+            _read_raws(sent, now, records)
+    except (msgspec.DecodeError, binascii.Error, UnicodeError) as error:
+        raise RefusedError(
+            ErrorCode.INVALID_REQUEST, f"Record {len(records)} is not as its encoding says: {error}"
+        ) from None
     return records
+
+
+def _read_texts(sent: _TextsSent, now: TimestampMs, records: list[Record]) -> None:
+    key_encoding, value_encoding = sent.key_encoding, sent.value_encoding
+    append = records.append
+    is_text = key_encoding == value_encoding == "text"
+    for one in sent.records:
+        key: bytes | str | None = one.key
+        value: bytes | str | None = one.value
+        if is_text:
+            key = key.encode() if isinstance(key, str) else None
+            value = value.encode() if isinstance(value, str) else None
+        else:
+            key = _read_text(one.key, key_encoding)
+            value = _read_text(one.value, value_encoding)
+        headers: Headers = []
+        if one.headers:
+            headers = _read_headers(one.headers, sent.header_encoding)
+        timestamp = one.timestamp
+        fields = (0, now if timestamp is None else timestamp, key, value, headers)
+        append(_new_record(Record, fields))
+
+
+def _read_raws(sent: RecordsSent, now: TimestampMs, records: list[Record]) -> None:
+    for one in sent.records:
+        fields = (
+            0,
+            now if one.timestamp is None else one.timestamp,
+            _read_field(one.key, sent.key_encoding),
+            _read_field(one.value, sent.value_encoding),
+            _read_headers(one.headers, sent.header_encoding),
+        )
+        records.append(_new_record(Record, fields))
+
+
+def _read_headers(
+    sent: tuple[tuple[str, str | None], ...], encoding: Literal["text", "base64"]
+) -> Headers:
+    return [(name, _read_text(text, encoding)) for name, text in sent]
 
 
 def _read_field(raw: Raw, encoding: Encoding) -> bytes | None:
@@ -156,10 +221,10 @@ def _read_field(raw: Raw, encoding: Encoding) -> bytes | None:
             data.decode()
         return data
     text = _decode_text(data)
-    return _read_header(text, encoding)
+    return _read_text(text, encoding)
 
 
-def _read_header(text: str | None, encoding: Literal["text", "base64"]) -> bytes | None:
+def _read_text(text: str | None, encoding: Encoding) -> bytes | None:
     if text is None:
         return None
     if encoding == "text":

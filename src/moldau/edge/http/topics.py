@@ -60,7 +60,7 @@ def routes(broker: Broker) -> list[Route]:
 
     async def create(request: Request) -> Response:
         check_query(request)
-        wanted = await read_body(request, _topic_wanted)
+        wanted = await read_body(request, _topic_wanted.decode)
         made = await decisions.result(
             broker.topics.create(
                 wanted.name,
