@@ -118,6 +118,8 @@ class OneQueue:
         )
         self._serving: Serving | None = None
         self._told: deque[Told] = deque()
+        self._decided: list[tuple[Told, Answer]] = []
+        """Those whose records are being written."""
         self._looks: deque[Look] = deque()
         self._asks: dict[Ask, None] = {}
         self._work = asyncio.Event()
@@ -163,18 +165,10 @@ class OneQueue:
         return len(self._asks) < self._limits.parked_per_queue_max
 
     def may_have(self) -> int:
-        """About how many messages are to be had; while that is not known, many."""
+        """About how many messages are to be had, rather more than less."""
         if self._serving is None:
-            return self._limits.round_count_max
-        state = self._serving.machine.state
-        now = self._around.time.now()
-        count = max(0, self.replica.last_stable_offset - state.next)
-        due, expiry = state.next_due(), state.next_expiry()
-        if due is not None and due <= now:
-            count += state.waiting_count
-        if expiry is not None and expiry <= now:
-            count += 1
-        return count
+            return max(1, self.replica.last_stable_offset - self._start)
+        return self._serving.may_have(self._around.time.now())
 
     def ask(self, ask: Ask) -> None:
         """Answer it when there is something; one that is not parked, soon in any case."""
@@ -260,6 +254,8 @@ class OneQueue:
     def _refuse_waiting(self, error: QueueRefusedError) -> None:
         """But not the polls."""
         futures = [*(told.future for told in self._told), *(look.future for look in self._looks)]
+        futures += [told.future for told, _ in self._decided]
+        self._decided = []
         self._told.clear()
         self._looks.clear()
         for future in futures:
@@ -404,48 +400,53 @@ class OneQueue:
     async def _round(self, serving: Serving) -> bool:
         """Decide, write, answer. Returns whether there is more to do at once."""
         serving.keep_house()
-        asks = self._next_asks()
+        asks, share = self._next_asks(serving)
         if asks:
-            await self._prepare(serving, asks)
-        decided: list[tuple[Told, Answer]] = []
+            await self._prepare(serving, asks, share)
         while self._told and serving.has_room:
             told = self._told.popleft()
-            decided.append((told, serving.carry_out(told.make)))
-        is_dry = not asks or serving.poll_all(self, asks)
+            self._decided.append((told, serving.carry_out(told.make)))
+        is_dry = not asks or serving.poll_all(self, asks, share)
         waiting = [ask for ask in self._asks if ask.is_open]
         is_full = serving.is_full
         if serving.records and not self.is_over:
             try:
                 await self._around.ledgers.write(self.queue, serving.records)
             except (LedgerRefusedError, RefusedError) as error:
-                self._lose(serving, decided, QueueRefusedError(Why.UNAVAILABLE, str(error)))
+                self._lose(serving, QueueRefusedError(Why.UNAVAILABLE, str(error)))
                 raise
         if self.is_over:
-            self._lose(serving, decided, self._not_leader())
+            # Everybody was told so.
             return False
-        await self._answer(serving, decided)
+        await self._answer(serving)
         if is_dry:
             self._send_away(waiting, is_full)
         is_more = serving.is_more or bool(self._told)
         return is_more or (not is_dry and any(ask.is_open for ask in self._asks))
 
-    def _next_asks(self) -> list[Ask]:
-        """The first that wait, as many as one round is for."""
-        found: list[Ask] = []
-        room = self._limits.round_count_max
-        for ask in self._asks:
-            if ask.is_open:
-                if found and room < ask.count_max:
-                    break
-                room -= ask.count_max
-                found.append(ask)
-                if len(found) >= self._limits.commands_per_write_max // 2:
-                    break
-        return found
+    def _next_asks(self, serving: Serving) -> tuple[list[Ask], int]:
+        """The first that wait, as many as one round is for, and how much each of them may get.
 
-    async def _prepare(self, serving: Serving, asks: list[Ask]) -> None:
+        If there is less than all want, it is shared: nobody shall wait while another one has a
+        hundred messages before it.
+        """
+        waiting = [ask for ask in self._asks if ask.is_open]
+        if not waiting:
+            return waiting, 0
+        there = serving.may_have(serving.now)
+        share = self._limits.poll_count_max
+        if there < sum(ask.count_max for ask in waiting):
+            share = max(1, -(-there // len(waiting)))
+        room = self._limits.round_count_max
+        for place, ask in enumerate(waiting[: self._limits.commands_per_write_max // 2]):
+            room -= min(ask.count_max, share)
+            if room <= 0:
+                return waiting[: place + 1], share
+        return waiting[: self._limits.commands_per_write_max // 2], share
+
+    async def _prepare(self, serving: Serving, asks: list[Ask], share: int) -> None:
         try:
-            await serving.prepare(asks)
+            await serving.prepare(sum(min(ask.count_max, share) for ask in asks))
         except RefusedError as error:
             failure = QueueRefusedError(Why.UNAVAILABLE, str(error))
         except CorruptionError as error:
@@ -458,10 +459,9 @@ class OneQueue:
                 self._asks.pop(ask, None)
                 ask.refuse(failure)
 
-    def _lose(
-        self, serving: Serving, decided: list[tuple[Told, Answer]], error: QueueRefusedError
-    ) -> None:
+    def _lose(self, serving: Serving, error: QueueRefusedError) -> None:
         """What was decided may be so or not: nobody is told that it is."""
+        decided, self._decided = self._decided, []
         for told, _ in decided:
             _refuse(told.future, error)
         for given in serving.given:
@@ -470,8 +470,9 @@ class OneQueue:
 
     # ---- answers
 
-    async def _answer(self, serving: Serving, decided: list[tuple[Told, Answer]]) -> None:
+    async def _answer(self, serving: Serving) -> None:
         """All of it is committed."""
+        decided, self._decided = self._decided, []
         for told, answer in decided:
             if told.future is not None and not told.future.done():
                 told.future.set_result(answer)
@@ -481,16 +482,15 @@ class OneQueue:
             self._mover.owe(dead)
         for given in serving.given:
             ask = given.ask
-            self._asks.pop(ask, None)
             try:
                 deliveries = await self._deliveries(serving, given)
             except (RefusedError, CorruptionError) as error:
+                self._asks.pop(ask, None)
                 self._give_back(ask, given.leases)
                 ask.refuse(QueueRefusedError(Why.UNAVAILABLE, str(error)))
                 continue
-            if self.is_over:
-                ask.refuse(self._not_leader())
-            elif not ask.answer(deliveries):
+            self._asks.pop(ask, None)
+            if not ask.answer(deliveries):
                 self._give_back(ask, given.leases)
         self.reader.shrink()
 

@@ -6,6 +6,7 @@ not be written.
 
 import logging
 from collections.abc import Callable, Iterable
+from itertools import islice, takewhile
 from typing import NamedTuple
 
 from moldau.groups.queue.answers import Answer, Decision, Done, Judged, Lease, Refusal, Refused
@@ -123,17 +124,33 @@ class Serving:
 
     # ---- polls
 
-    async def prepare(self, asks: Iterable[Ask]) -> None:
-        """Have at hand what these polls may get. Raises RefusedError, CorruptionError."""
+    def may_have(self, now: TimestampMs) -> int:
+        """About how many messages are to be had, rather more than less."""
+        state = self.machine.state
+        count = max(0, self._replica.last_stable_offset - state.next)
+        due, expiry = state.next_due(), state.next_expiry()
+        if due is not None and due <= now:
+            count += self._due_count(now)
+        if expiry is not None and expiry <= now:
+            count += state.leased_count
+        return count
+
+    def _due_count(self, now: TimestampMs) -> int:
+        found = takewhile(
+            lambda waiting: waiting[1].not_before <= now, self.machine.state.waiting_by_time()
+        )
+        return sum(1 for _ in islice(found, self._limits.poll_count_max))
+
+    async def prepare(self, count: int) -> None:
+        """Have so many messages at hand, if there are. Raises RefusedError, CorruptionError."""
         state = self.machine.state
         self._reader.align(state.next)
-        wanted = sum(ask.count_max for ask in asks)
-        due = self._due(wanted)
+        due = self._due(count)
         missing = [offset for offset in due if self._reader.get(offset) is None]
         if missing:
             await self.load(missing)
-        if len(due) < wanted:
-            await self._reader.read_on(wanted - len(due))
+        if len(due) < count:
+            await self._reader.read_on(count - len(due))
 
     async def load(self, offsets: Iterable[Offset]) -> dict[Offset, Entry | None]:
         """Messages that come again, by offset; None for what is gone.
@@ -153,19 +170,13 @@ class Serving:
             due.append(offset)
         return due
 
-    def poll_all(self, queue: object, asks: list[Ask]) -> bool:
-        """Serve them in order, in the name of `queue`. Returns whether nothing is left to be had.
+    def poll_all(self, queue: object, asks: list[Ask], share: int) -> bool:
+        """Serve them in order, in the name of `queue`, with at most `share` messages each.
 
-        If there is less than they want, it is shared: nobody shall wait while another one has a
-        hundred before it.
+        Returns whether nothing is left to be had.
         """
-        # What was decided before may have moved it on, or made more due.
+        # What was decided before may have moved it on.
         self._reader.align(self.machine.state.next)
-        wanted = sum(ask.count_max for ask in asks)
-        there = len(self._due(wanted)) + self._reader.ahead_count
-        share = wanted
-        if there < wanted:
-            share = max(1, -(-there // len(asks)))
         for ask in asks:
             if not self._has_any():
                 return True

@@ -1,0 +1,214 @@
+"""Dead letters: what they say, what is tried again, and what must not hold up a queue."""
+
+import asyncio
+import logging
+
+import pytest
+from queue_world import QueueWorld, eventually, values_of
+
+from moldau.log.interface import LogConfig
+from moldau.log.memory import MemoryLog
+from moldau.model.ids import Offset
+from moldau.model.queue_headers import (
+    DEAD_AT_HEADER,
+    DEAD_ATTEMPTS_HEADER,
+    DEAD_GROUP_HEADER,
+    DEAD_OFFSET_HEADER,
+    DEAD_PARTITION_HEADER,
+    DEAD_REASON_HEADER,
+    DEAD_TOPIC_HEADER,
+    DEAD_TRUNCATED_HEADER,
+)
+from moldau.records.record import Record
+from moldau.service.commit import trim_replica
+from moldau.service.queues.settling import Nacked
+
+
+async def kill(world: QueueWorld, count: int = 10, reason: str = "bad") -> None:
+    """Take so many messages and send them back."""
+    taken = await world.take(count)
+    tokens = [delivery.token for delivery in taken]
+    await world.host.settle(world.group, "w", tokens, Nacked(delay_ms=0, reason=reason))
+
+
+def dead(world: QueueWorld) -> list[Record]:
+    return world.stored("g.dead") if "g.dead" in world.topics else []
+
+
+async def is_settled(world: QueueWorld, floor: int) -> None:
+    """Until everything below is."""
+    seen = -1
+    async with asyncio.timeout(20):
+        while seen != floor:
+            await asyncio.sleep(0.001)
+            topic = world.topics["t"]
+            seen = (await world.host.stats(world.group, topic, topic.partitions[0].index)).floor
+
+
+async def test_a_poison_message_ends_in_the_dead_letter_topic_with_what_it_was() -> None:
+    world = await QueueWorld.make(attempts_max=3)
+    await world.send(b"poison", key=b"k", headers=[("h", b"1"), ("moldau-dead-group", b"old")])
+    for _ in range(3):
+        await kill(world)
+    assert await world.take() == []
+    await is_settled(world, 1)
+    (letter,) = dead(world)
+    assert (letter.key, letter.value) == (b"k", b"poison")
+    assert letter.headers == [
+        ("h", b"1"),
+        (DEAD_REASON_HEADER, b"bad"),
+        (DEAD_ATTEMPTS_HEADER, b"3"),
+        (DEAD_GROUP_HEADER, b"g"),
+        (DEAD_TOPIC_HEADER, b"t"),
+        (DEAD_PARTITION_HEADER, b"0"),
+        (DEAD_OFFSET_HEADER, b"0"),
+        (DEAD_AT_HEADER, str(world.clock.wall).encode()),
+    ]
+
+
+async def test_a_lease_that_ends_for_the_last_time_makes_a_dead_letter_with_nobody_asking() -> None:
+    world = await QueueWorld.make(attempts_max=1, visibility_ms=100)
+    await world.send(b"a")
+    await world.take()
+    world.pass_time(100)
+    await eventually(lambda: values_of_dead(world) == [b"a"])
+
+
+def values_of_dead(world: QueueWorld) -> list[bytes | None]:
+    return [record.value for record in dead(world)]
+
+
+async def test_a_key_goes_where_producers_send_it_and_the_others_are_spread() -> None:
+    world = await QueueWorld.make(attempts_max=1)
+    await world.create("g.dead", 4)
+    for _ in range(4):
+        await world.send(b"x", key=b"k")
+    await world.send(*[b"y"] * 8)
+    await kill(world, 12)
+    await is_settled(world, 12)
+    by_partition = [
+        [record.value for batch in log.batches(Offset(0)) for record in _records(batch)]
+        for (name, _), log in sorted(world.logs.items())
+        if name == "g.dead"
+    ]
+    assert sorted(values.count(b"x") for values in by_partition) == [0, 0, 0, 4]
+    assert [values.count(b"y") for values in by_partition] == [2, 2, 2, 2]
+
+
+def _records(batch: bytes) -> list[Record]:
+    from moldau.records.record import read_records
+
+    return read_records(batch)
+
+
+async def test_what_cannot_be_written_is_tried_again_and_written_once() -> None:
+    world = await QueueWorld.make(attempts_max=1)
+    await world.send(b"a", b"b")
+    world.append_failures = 3
+    await kill(world)
+    await is_settled(world, 2)
+    assert (values_of_dead(world), world.append_failures) == ([b"a", b"b"], 0)
+
+
+async def test_a_burial_that_fails_is_tried_again_and_nothing_written_twice() -> None:
+    world = await QueueWorld.make(attempts_max=1)
+    await world.create("g.dead", 1)
+    await world.send(b"a")
+    world.append_failures = 1
+    await kill(world)
+    world.ledger.fails_before = 2
+    await is_settled(world, 1)
+    assert values_of_dead(world) == [b"a"]
+
+
+async def test_a_new_leader_moves_what_is_owed() -> None:
+    world = await QueueWorld.make(attempts_max=1)
+    await world.send(b"a")
+    world.append_failures = 1_000_000
+    await kill(world)
+    await world.change_leader()
+    world.append_failures = 0
+    await is_settled(world, 1)
+    assert values_of_dead(world) == [b"a"]
+
+
+async def test_what_is_too_large_is_written_without_its_value(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = await QueueWorld.make(attempts_max=1)
+    await world.send(b"small", bytes(2_000), key=b"k")
+    world.message_bytes_max = 1_500
+    await kill(world)
+    await is_settled(world, 2)
+    letters = {record.value: dict(record.headers) for record in dead(world)}
+    assert set(letters) == {b"small", None}
+    assert letters[None][DEAD_TRUNCATED_HEADER] == b"value"
+    assert DEAD_TRUNCATED_HEADER not in letters[b"small"]
+    assert "offset 1 of t-0" in caplog.text
+
+
+async def test_what_the_topic_never_takes_is_named_and_holds_nothing_up(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = await QueueWorld.make(attempts_max=1)
+    await world.send(bytes(2_000), key=bytes(2_000))
+    world.message_bytes_max = 100
+    await kill(world)
+    await is_settled(world, 1)
+    assert dead(world) == []
+    assert "lost" in caplog.text
+    assert "offset 0 of t-0" in caplog.text
+
+
+async def test_one_that_is_gone_before_it_could_be_moved_is_named_and_buried(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING)
+    world = await QueueWorld.make(attempts_max=1)
+    await world.send(b"a")
+    await world.send(b"b")
+    await world.create("g.dead", 1)
+    world.append_failures = 5
+    await kill(world)
+    await trim_replica(world.replicas["t", 0], Offset(1))
+    await is_settled(world, 2)
+    assert b"b" in values_of_dead(world)
+
+
+async def test_the_topic_of_new_settings_is_used_at_once() -> None:
+    from msgspec.structs import replace
+
+    world = await QueueWorld.make(attempts_max=1)
+    await world.send(b"a")
+    settings = replace(world.group.settings, dead_letter_topic="elsewhere")
+    world.groups["g"] = replace(world.group, settings=settings)
+    await kill(world)
+    await is_settled(world, 1)
+    assert [record.value for record in world.stored("elsewhere")] == [b"a"]
+
+
+async def test_messages_that_compaction_took_are_passed() -> None:
+    world = await QueueWorld.make(visibility_ms=100)
+    await world.send(b"a")
+    await world.send(b"b")
+    await world.send(b"c")
+    taken = await world.take()
+    assert values_of(taken) == [b"a", b"b", b"c"]
+    await world.change_leader()
+    log = world.logs["t", 0]
+    # As a compacted log is: the batch with offset 1 is no more.
+    world.logs["t", 0] = _without(log, Offset(1))
+    await world.change_leader()
+    assert values_of(await world.take()) == [b"a", b"c"]
+    assert await world.take() == []
+
+
+def _without(log: MemoryLog, offset: Offset) -> MemoryLog:
+    real = log.read
+
+    def read(position: Offset, bytes_max: int, end: Offset):  # type: ignore[no-untyped-def]
+        return real(Offset(offset + 1) if position == offset else position, bytes_max, end)
+
+    log.read = read  # type: ignore[method-assign]
+    assert LogConfig
+    return log
