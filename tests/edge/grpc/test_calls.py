@@ -1,0 +1,194 @@
+"""What holds for every call: refusals, defects, bounds, cancelling, the stop, and health."""
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from grpc_world import Door, opened
+from moldau.edge.grpc.server import GrpcLimits
+from moldau.model.errors import ErrorCode, RefusedError, StorageError
+from moldau.proto.trailers import HINT_TRAILER, REASON_TRAILER, decode_text
+from moldau.proto.v1 import queue_pb2 as pb
+from moldau.service.queues.types import Polled, QueueRefusedError, Why
+
+SECONDS = 60
+ACK = pb.AckRequest(group="g", consumer_id="c", tokens=[b"t"])
+POLL = pb.PollRequest(group="g", consumer_id="c", wait_ms=60_000)
+
+
+@pytest.fixture
+def door() -> Iterator[Door]:
+    with opened() as opened_door:
+        yield opened_door
+
+
+def refused(call: Any) -> grpc.RpcError:
+    with pytest.raises(grpc.RpcError) as caught:
+        call()
+    return caught.value
+
+
+def trailers(error: Any) -> dict[str, str]:
+    return dict(error.trailing_metadata())
+
+
+def wait_for(condition: Any) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert condition()
+
+
+@pytest.mark.parametrize("why", list(Why))
+def test_every_reason_of_the_queues_has_a_status_and_its_name(door: Door, why: Why) -> None:
+    door.queues.answers["ack"] = QueueRefusedError(why)
+    error = refused(lambda: door.stub.Ack(ACK, timeout=SECONDS))
+    assert trailers(error)[REASON_TRAILER] == why.name
+    assert error.details() == why.value
+    known = {
+        Why.INVALID_ARGUMENT: grpc.StatusCode.INVALID_ARGUMENT,
+        Why.UNKNOWN_CONSUMER: grpc.StatusCode.NOT_FOUND,
+        Why.NOT_LEADER: grpc.StatusCode.FAILED_PRECONDITION,
+        Why.UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
+        Why.BUSY: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    }
+    assert error.code() == known.get(why, error.code())
+    assert error.code() not in (grpc.StatusCode.OK, grpc.StatusCode.UNKNOWN)
+
+
+def test_a_hint_of_any_letters_arrives(door: Door) -> None:
+    hint = "100 % größer · 試す\n\x00"
+    door.queues.answers["ack"] = QueueRefusedError(Why.BUSY, "zu viel · ü", hint=hint)
+    error = refused(lambda: door.stub.Ack(ACK, timeout=SECONDS))
+    assert decode_text(trailers(error)[HINT_TRAILER]) == hint
+    assert error.details() == "zu viel · ü"
+
+
+def test_a_text_of_any_length_fits_an_answer(door: Door) -> None:
+    door.queues.answers["ack"] = RefusedError(ErrorCode.NOT_COORDINATOR, "ü" * 100_000)
+    error = refused(lambda: door.stub.Ack(ACK, timeout=SECONDS))
+    assert error.code() is grpc.StatusCode.UNAVAILABLE
+    assert error.details().endswith("ü…")
+
+
+@pytest.mark.parametrize("failure", [ValueError("secret"), StorageError("secret")])
+def test_a_defect_is_logged_once_and_not_shown(
+    door: Door, failure: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    door.queues.answers["ack"] = failure
+    with caplog.at_level(logging.ERROR):
+        error = refused(lambda: door.stub.Ack(ACK, timeout=SECONDS))
+    assert error.code() is grpc.StatusCode.INTERNAL
+    assert "secret" not in f"{error.details()}{trailers(error)}"
+    assert trailers(error)[REASON_TRAILER] == "INTERNAL"
+    assert len(caplog.records) == 1
+    assert caplog.records[0].exc_info[1] is failure
+
+
+def test_bytes_that_are_no_message_are_refused(door: Door) -> None:
+    call = door.channel.unary_unary("/moldau.v1.Queue/Ack")
+    error = refused(lambda: call(b"\xff\xff\xff", timeout=SECONDS))
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert error.details() == "the bytes are no AckRequest"
+    stream = door.channel.stream_stream("/moldau.v1.Queue/Heartbeat")
+    error = refused(lambda: list(stream(iter([b"\xff\xff\xff"]), timeout=SECONDS)))
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("method", ["/moldau.v1.Queue/Nothing", "/moldau.v2.Queue/Ack", "/x"])
+def test_an_unknown_call_is_unimplemented(door: Door, method: str) -> None:
+    error = refused(lambda: door.channel.unary_unary(method)(b"", timeout=SECONDS))
+    assert error.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_a_request_above_the_bound_is_refused_and_the_next_one_answered() -> None:
+    with opened(GrpcLimits(request_bytes_max=10_000)) as door:
+        door.queues.answers["ack"] = []
+        large = pb.AckRequest(group="g", consumer_id="c", tokens=[b"x" * 20_000])
+        error = refused(lambda: door.stub.Ack(large, timeout=SECONDS))
+        assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert door.stub.Ack(ACK, timeout=SECONDS) == pb.SettleResponse()
+
+
+def test_calls_above_the_bound_are_refused() -> None:
+    with opened(GrpcLimits(calls_max=2)) as door:
+        door.queues.hold = threading.Event()
+        door.queues.answers["poll"] = Polled()
+        waiting = [door.stub.Poll.future(POLL, timeout=SECONDS) for _ in range(2)]
+        wait_for(lambda: len(door.queues.asked) == 2)
+        error = refused(lambda: door.stub.Poll(POLL, timeout=SECONDS))
+        assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        door.queues.hold.set()
+        assert [call.result() for call in waiting] == [pb.PollResponse()] * 2
+
+
+def test_who_gives_up_ends_what_waits_for_it(door: Door) -> None:
+    door.queues.hold = threading.Event()
+    call = door.stub.Poll.future(POLL, timeout=SECONDS)
+    wait_for(lambda: door.queues.asked)
+    call.cancel()
+    wait_for(lambda: door.queues.cancelled == 1)
+
+
+def test_a_deadline_shortens_the_wait_so_that_messages_still_arrive(door: Door) -> None:
+    door.queues.answers["poll"] = Polled()
+    door.stub.Poll(POLL, timeout=20)
+    door.stub.Poll(POLL)
+    (_, (short,), _), (_, (whole,), _) = door.queues.asked
+    assert 0 < short.wait_ms < 20_000
+    assert whole.wait_ms == 60_000
+
+
+def test_a_stop_refuses_who_waits_and_lets_others_finish(door: Door) -> None:
+    door.queues.hold = threading.Event()
+    door.queues.answers["ack"] = []
+    poll = door.stub.Poll.future(POLL, timeout=SECONDS)
+    beats = door.stub.Heartbeat(iter_slowly(door.queues.hold), timeout=SECONDS)
+    ack = door.stub.Ack.future(ACK, timeout=SECONDS)
+    wait_for(lambda: {name for name, _, _ in door.queues.asked} == {"poll", "ack"})
+    stopping = threading.Thread(target=lambda: door.run(door.listener.stop(30)))
+    stopping.start()
+    error = refused(poll.result)
+    assert error.code() is grpc.StatusCode.UNAVAILABLE
+    assert trailers(error)[REASON_TRAILER] == "UNAVAILABLE"
+    error = refused(lambda: next(beats))
+    assert error.code() is grpc.StatusCode.UNAVAILABLE
+    door.queues.hold.set()
+    assert ack.result() == pb.SettleResponse()
+    stopping.join(30)
+    assert not stopping.is_alive()
+
+
+def iter_slowly(until: threading.Event) -> Iterator[pb.HeartbeatRequest]:
+    until.wait(SECONDS)
+    return
+    yield
+
+
+def test_health_is_told_while_it_serves_and_while_it_stops(door: Door) -> None:
+    health = health_pb2_grpc.HealthStub(door.channel)
+    for name in ("", "moldau.v1.Queue"):
+        told = health.Check(health_pb2.HealthCheckRequest(service=name), timeout=SECONDS)
+        assert told.status == health_pb2.HealthCheckResponse.SERVING
+    watched = health.Watch(health_pb2.HealthCheckRequest(service="moldau.v1.Queue"))
+    assert next(watched).status == health_pb2.HealthCheckResponse.SERVING
+    stopping = threading.Thread(target=lambda: door.run(door.listener.stop(5)))
+    stopping.start()
+    assert next(watched).status == health_pb2.HealthCheckResponse.NOT_SERVING
+    watched.cancel()
+    stopping.join(30)
+    error = refused(
+        lambda: health.Check(health_pb2.HealthCheckRequest(service="x"), timeout=SECONDS)
+    )
+    assert error.code() is grpc.StatusCode.UNAVAILABLE
+
+
+def test_a_port_that_is_taken_is_an_error_of_the_system(door: Door) -> None:
+    with pytest.raises(OSError, match="bind"):
+        door.listener.bind(door.address)

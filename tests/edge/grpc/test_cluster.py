@@ -1,0 +1,195 @@
+"""CreateTopic, Topology and ManageBrokers; and that any broker of a cluster serves what it can."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import grpc
+import pytest
+
+from grpc_world import Door, opened
+from moldau.model.topology import Endpoint, JoinRequest
+from moldau.proto.trailers import HINT_TRAILER, REASON_TRAILER, decode_text
+from moldau.proto.v1 import queue_pb2 as pb
+from moldau.proto.v1.queue_pb2_grpc import QueueStub
+from moldau.testing.broker import Broker
+from moldau.testing.cluster import Cluster
+
+SECONDS = 60
+JOIN: dict[str, Any] = {
+    "incarnation": "directory",
+    "process": "process",
+    "kafka_address": "h:1",
+    "raft_address": "[::1]:2",
+    "http_address": "127.0.0.1:3",
+}
+
+
+@pytest.fixture(scope="module")
+def stub(moldau_session_broker: Broker) -> Iterator[QueueStub]:
+    with grpc.insecure_channel(moldau_session_broker.grpc_address) as channel:
+        yield QueueStub(channel)
+
+
+@pytest.fixture(scope="module")
+def door() -> Iterator[Door]:
+    with opened() as found:
+        yield found
+
+
+def refused(call: Any) -> tuple[grpc.StatusCode, str]:
+    with pytest.raises(grpc.RpcError) as caught:
+        call()
+    return caught.value.code(), dict(caught.value.trailing_metadata()).get(REASON_TRAILER, "")
+
+
+def test_a_topic_is_made_once(stub: QueueStub, new_name: Callable[[str], str]) -> None:
+    name = new_name("grpc-topic")
+    request = pb.CreateTopicRequest(topic=name, partitions=2, configs={"retention.ms": "1000"})
+    made = stub.CreateTopic(request, timeout=SECONDS)
+    assert made == pb.CreateTopicResponse(topic=name, partitions=2, replication_factor=1)
+    again = refused(lambda: stub.CreateTopic(request, timeout=SECONDS))
+    assert again == (grpc.StatusCode.ALREADY_EXISTS, "TOPIC_EXISTS")
+    # It can be written to at once.
+    message = pb.OutgoingMessage(value=b"v")
+    assert stub.Send(pb.SendRequest(topic=name, message=message), timeout=SECONDS).offset == 0
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"topic": ""},
+        {"topic": "a/b"},
+        {"topic": ".."},
+        {"topic": "x" * 250},
+        {"partitions": -1},
+        {"partitions": 10_001},
+        {"replication_factor": -1},
+        {"replication_factor": 9},
+        {"configs": {"no.such": "1"}},
+        {"configs": {"retention.ms": "soon"}},
+    ],
+)
+def test_a_topic_that_cannot_be_is_refused(stub: QueueStub, wrong: dict[str, Any]) -> None:
+    request = pb.CreateTopicRequest(**({"topic": "grpc-never"} | wrong))
+    found = refused(lambda: stub.CreateTopic(request, timeout=SECONDS))
+    assert found == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_ARGUMENT")
+
+
+def test_the_topology_shows_brokers_and_the_topics_that_are_asked_for(
+    stub: QueueStub, moldau_session_broker: Broker, new_name: Callable[[str], str]
+) -> None:
+    first, second = new_name("grpc-seen"), new_name("grpc-seen")
+    for name in (first, second):
+        stub.CreateTopic(pb.CreateTopicRequest(topic=name, partitions=2), timeout=SECONDS)
+    told = stub.Topology(pb.TopologyRequest(topics=[second, second]), timeout=SECONDS)
+    (broker,) = told.brokers
+    assert broker == pb.BrokerInfo(
+        id=1,
+        kafka_address=moldau_session_broker.bootstrap,
+        grpc_address=moldau_session_broker.grpc_address,
+        http_address=moldau_session_broker.http_address,
+        is_alive=True,
+    )
+    (topic,) = told.topics
+    assert (topic.name, len(topic.topic_id)) == (second, 16)
+    assert [partition.leader for partition in topic.partitions] == [1, 1]
+    everything = stub.Topology(pb.TopologyRequest(), timeout=SECONDS)
+    assert {first, second} <= {topic.name for topic in everything.topics}
+    assert everything.version > 0
+    assert everything.controller == 1
+    unknown = pb.TopologyRequest(topics=["grpc-nowhere"])
+    found = refused(lambda: stub.Topology(unknown, timeout=SECONDS))
+    assert found == (grpc.StatusCode.NOT_FOUND, "UNKNOWN_TOPIC")
+
+
+def test_a_broker_is_let_in_as_it_says(door: Door) -> None:
+    add = pb.AddBroker(**JOIN, grpc_address="h:4", rack="r", id=3)
+    answer = door.stub.ManageBrokers(pb.ManageBrokersRequest(add=add), timeout=SECONDS)
+    assert answer.id == 7
+    assert door.cluster.joined == [
+        JoinRequest(
+            incarnation="directory",
+            process="process",
+            kafka=Endpoint("h", 1),
+            raft=Endpoint("::1", 2),
+            http=Endpoint("127.0.0.1", 3),
+            grpc=Endpoint("h", 4),
+            rack="r",
+            broker_id=3,
+        )
+    ]
+
+
+def test_a_broker_is_let_go(door: Door) -> None:
+    request = pb.ManageBrokersRequest(remove=pb.RemoveBroker(id=3))
+    assert door.stub.ManageBrokers(request, timeout=SECONDS).id == 3
+    assert door.cluster.drained == [3]
+
+
+def test_a_broker_that_is_not_there_cannot_leave(stub: QueueStub) -> None:
+    request = pb.ManageBrokersRequest(remove=pb.RemoveBroker(id=99))
+    status, _ = refused(lambda: stub.ManageBrokers(request, timeout=SECONDS))
+    assert status in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"incarnation": ""},
+        {"process": ""},
+        {"kafka_address": ""},
+        {"kafka_address": "h"},
+        {"kafka_address": ":1"},
+        {"kafka_address": "h:0"},
+        {"kafka_address": "h:65536"},
+        {"kafka_address": "h:" + "9" * 5_000},
+        {"kafka_address": "a:b:1"},
+        {"raft_address": "h:x"},
+        {"http_address": "h:-1"},
+        {"grpc_address": "h:²"},
+        {"rack": "r" * 2_000},
+        {"id": -1},
+    ],
+)
+def test_a_broker_that_says_nonsense_is_not_let_in(door: Door, wrong: dict[str, Any]) -> None:
+    before = len(door.cluster.joined)
+    request = pb.ManageBrokersRequest(add=pb.AddBroker(**(JOIN | wrong)))
+    found = refused(lambda: door.stub.ManageBrokers(request, timeout=SECONDS))
+    assert found == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_ARGUMENT")
+    assert len(door.cluster.joined) == before
+
+
+def test_nothing_to_do_is_refused(door: Door) -> None:
+    found = refused(lambda: door.stub.ManageBrokers(pb.ManageBrokersRequest(), timeout=SECONDS))
+    assert found == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_ARGUMENT")
+
+
+@pytest.mark.system
+def test_any_broker_takes_messages_and_the_leader_is_named_to_who_reads_elsewhere(
+    moldau_cluster: Cluster,
+) -> None:
+    brokers = {broker.number: broker for broker in moldau_cluster.brokers}
+    leader = 0
+    for number, broker in brokers.items():
+        with grpc.insecure_channel(broker.grpc_address) as channel:
+            stub = QueueStub(channel)
+            if number == 1:
+                stub.CreateTopic(pb.CreateTopicRequest(topic="t"), timeout=SECONDS)
+                told = stub.Topology(pb.TopologyRequest(topics=["t"]), timeout=SECONDS)
+                leader = told.topics[0].partitions[0].leader
+                addresses = {broker.id: broker.grpc_address for broker in told.brokers}
+                assert addresses == {n: b.grpc_address for n, b in brokers.items()}
+            message = pb.OutgoingMessage(value=b"%d" % number)
+            answer = stub.Send(pb.SendRequest(topic="t", message=message), timeout=SECONDS)
+            assert answer.offset == number - 1
+            reading = stub.ReadFrom(pb.ReadFromRequest(topic="t"), timeout=SECONDS)
+            if number == leader:
+                values = [m.value for answer in reading for m in answer.messages]
+                assert values == [b"%d" % n for n in range(1, number + 1)]
+                continue
+            with pytest.raises(grpc.RpcError) as caught:
+                list(reading)
+            trailers = dict(caught.value.trailing_metadata())
+            assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+            assert trailers[REASON_TRAILER] == "NOT_LEADER"
+            assert brokers[leader].grpc_address in decode_text(trailers[HINT_TRAILER])
