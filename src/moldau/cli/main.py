@@ -26,6 +26,9 @@ _COMMANDS = {
     "consume": Lazy("moldau.cli.consume:consume", "Print messages, alone or in a group."),
     "tail": Lazy("moldau.cli.tail:tail", "Print the last messages and follow the end."),
     "queue": Lazy("moldau.cli.queue:queue", "Use topics as work queues: send, work, redrive."),
+    "proxy": Lazy(
+        "moldau.cli.proxy:proxy", "Serve the queue API for clients that know no brokers."
+    ),
     "group": Lazy("moldau.cli.group:group", "List and describe consumer groups and their lag."),
     "transaction": Lazy(
         "moldau.cli.transaction:transaction", "List, describe and abort transactions."

@@ -106,6 +106,13 @@ class Poller:
             raise fatal
         return Polled(messages, bool(self._full) and not messages)
 
+    def outage(self) -> dict[str, Failure]:
+        """Why nobody answers, by address; empty if somebody does."""
+        targets = self._targets() or list(self._caller.resolver.failures)
+        known = {**self._caller.resolver.failures, **self.failures}
+        silent = {each: known[each] for each in targets if each in known}
+        return silent if len(silent) == len(targets) else {}
+
     async def close(self) -> None:
         """Give back what nobody fetched, and ask for nothing more."""
         self._closed = True

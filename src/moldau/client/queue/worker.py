@@ -242,10 +242,8 @@ class AsyncWorker:
             return self._session
 
     def _check_outage(self, session: Session) -> None:
-        poller, targets = session.poller, session.targets()
-        silent = {each: poller.failures[each] for each in targets if each in poller.failures}
-        seconds = time.monotonic() - poller.answered_at
-        if targets and len(silent) == len(targets) and seconds > self._caller.seconds_max:
+        seconds = time.monotonic() - session.poller.answered_at
+        if seconds > self._caller.seconds_max and (silent := session.poller.outage()):
             raise exhausted(silent, f"poll for {self.group}", round(seconds, 1))
 
     async def _settle(

@@ -1,0 +1,147 @@
+"""Owns the polls of the proxy's consumers: one Poller each, kept between polls, and not for ever.
+
+What a consumer is assigned is learnt from the answers that pass by. A consumer that came by another
+proxy is polled for at every broker.
+"""
+
+import asyncio
+import time
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Final
+
+from moldau.client.queue.calls import Caller
+from moldau.client.queue.polling import Poller
+from moldau.client.queue.settling import Nack, Settler
+from moldau.proto.v1 import queue_pb2 as pb
+
+CONSUMERS_MAX: Final = 10_000
+IDLE_SECONDS_MAX: Final = 60.0
+_SWEEP_SECONDS: Final = 10.0
+_GIVE_BACK_SECONDS_MAX: Final = 5.0
+
+Parts = tuple[tuple[str, int], ...]
+"""Partitions that a poll is confined to, by topic and number. Empty: all that are assigned."""
+
+
+@dataclass(slots=True)
+class Consumer:
+    """One consumer. A poll that is confined to partitions has a Poller of its own, so that nothing
+    else comes with it."""
+
+    group: str
+    name: str
+    assigned: Parts | None = None
+    """None: not known here."""
+    used_at: float = 0.0
+    pollers: dict[Parts, Poller] = field(default_factory=dict)
+
+
+class Consumers:
+    """Those that came by lately."""
+
+    def __init__(self, caller: Caller, settler: Settler) -> None:
+        self._caller = caller
+        self._settler = settler
+        self._consumers: OrderedDict[tuple[str, str], Consumer] = OrderedDict()
+        self._sweeping = asyncio.create_task(self._sweep(), name="proxy-consumers")
+
+    def __len__(self) -> int:
+        return len(self._consumers)
+
+    def assigned(self, group: str, name: str, assignment: pb.Assignment) -> None:
+        """An answer said what a consumer is to poll."""
+        consumer = self._consumer(group, name)
+        consumer.assigned = tuple((each.topic, each.partition) for each in assignment.partitions)
+
+    def poller(self, request: pb.PollRequest) -> Poller:
+        """Who polls for the consumer of the request."""
+        consumer = self._consumer(request.group, request.consumer_id)
+        parts = tuple(
+            sorted(
+                (each.topic, number) for each in request.partitions for number in each.partitions
+            )
+        )
+        poller = consumer.pollers.get(parts)
+        if poller is None:
+            poller = consumer.pollers[parts] = self._make(consumer, parts)
+        return poller
+
+    async def forget(self, group: str, name: str) -> None:
+        """The consumer has left, or is evicted."""
+        consumer = self._consumers.pop((group, name), None)
+        if consumer is not None:
+            await _close(consumer)
+
+    async def close(self) -> None:
+        """End all waits, and give back what nobody fetched."""
+        self._sweeping.cancel()
+        consumers, self._consumers = list(self._consumers.values()), OrderedDict()
+        await asyncio.gather(self._ended(), *(_close(consumer) for consumer in consumers))
+
+    async def _ended(self) -> None:
+        await asyncio.wait([self._sweeping])
+
+    def _consumer(self, group: str, name: str) -> Consumer:
+        key = (group, name)
+        consumer = self._consumers.get(key)
+        if consumer is None:
+            consumer = self._consumers[key] = Consumer(group, name)
+        self._consumers.move_to_end(key)
+        consumer.used_at = time.monotonic()
+        return consumer
+
+    def _make(self, consumer: Consumer, parts: Parts) -> Poller:
+        def targets() -> list[str]:
+            view = self._caller.view
+            wanted = parts or consumer.assigned
+            if wanted is None:
+                return self._caller.resolver.candidates
+            found = view.leader_addresses(wanted)
+            if wanted and len({*view.topics} & {topic for topic, _ in wanted}) == 0:
+                # Younger than our view.
+                self._caller.resolver.suspect()
+            return found
+
+        def only(address: str) -> list[pb.TopicPartitions]:
+            view = self._caller.view
+            own: dict[str, list[int]] = {}
+            for topic, number in parts:
+                if view.leader_address(topic, number) == address:
+                    own.setdefault(topic, []).append(number)
+            return [
+                pb.TopicPartitions(topic=topic, partitions=numbers)
+                for topic, numbers in own.items()
+            ]
+
+        async def give_back(tokens: list[bytes]) -> None:
+            await self._settler.settle(
+                consumer.group,
+                consumer.name,
+                tokens,
+                Nack(0, "it was polled through a proxy, but not fetched"),
+                seconds_max=_GIVE_BACK_SECONDS_MAX,
+            )
+
+        return Poller(
+            self._caller,
+            consumer.group,
+            consumer.name,
+            targets=targets,
+            give_back=give_back,
+            only=only,
+        )
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(_SWEEP_SECONDS)
+            oldest = time.monotonic() - IDLE_SECONDS_MAX
+            for key, consumer in list(self._consumers.items()):
+                if consumer.used_at > oldest and len(self._consumers) <= CONSUMERS_MAX:
+                    break
+                if all(poller.is_idle for poller in consumer.pollers.values()):
+                    del self._consumers[key]
+
+
+async def _close(consumer: Consumer) -> None:
+    await asyncio.gather(*(poller.close() for poller in consumer.pollers.values()))
