@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from moldau.groups.queue.state import QueueRecord
 from moldau.groups.queue.tokens import Token
@@ -28,8 +28,7 @@ class Refusal(Enum):
     BAD_ARGUMENT = "a number or a name is out of bounds"
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(NamedTuple):
     """A message that a worker was given."""
 
     token: Token

@@ -5,7 +5,7 @@ decided only when the record of the one before is committed and applied.
 """
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from moldau.groups.queue.tokens import Token
 from moldau.model.ids import NO_TIMESTAMP, Epoch, Offset, TimestampMs
@@ -29,8 +29,7 @@ class TakeOver:
     end: Offset
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(NamedTuple):
     """A message of the log. `deliver_at` in the past, or NO_TIMESTAMP: at once."""
 
     offset: Offset

@@ -35,6 +35,10 @@ _INLINE_BYTES_MAX: Final = 256 * 1024
 """A batch that is larger, or compressed, is taken apart in a thread."""
 
 
+# What a NamedTuple's own constructor does, without its call.
+_new = tuple.__new__
+
+
 class Entry(NamedTuple):
     """A message that was read."""
 
@@ -54,8 +58,9 @@ class Taken(NamedTuple):
 
 
 def size_of(record: Record) -> int:
-    size = _RECORD_BYTES + len(record.key or b"") + len(record.value or b"")
-    for name, value in record.headers:
+    _, _, key, content, headers = record
+    size = _RECORD_BYTES + (len(key) if key else 0) + (len(content) if content else 0)
+    for name, value in headers:
         size += len(name) + len(value or b"")
     return size
 
@@ -270,9 +275,11 @@ def decode_entries(
                 )
                 continue
             for record in records:
-                if record.offset >= position:
-                    time = deliver_at(record.headers) if record.headers else NO_TIMESTAMP
-                    entries.append(Entry(Message(record.offset, time), record, size_of(record)))
+                offset, _, _, _, headers = record
+                if offset >= position:
+                    time = deliver_at(headers) if headers else NO_TIMESTAMP
+                    message = _new(Message, (offset, time))
+                    entries.append(_new(Entry, (message, record, size_of(record))))
     except BatchFormatError as error:
         raise CorruptionError(f"a stored batch at or after {position}: {error}") from None
     return entries

@@ -6,6 +6,7 @@ their verdicts.
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from moldau.metadata.queue_groups import QueueSettings
 from moldau.model.errors import MoldauError
@@ -132,8 +133,7 @@ class PollAsked:
     partitions: Owned | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(NamedTuple):
     """One message. `attempt` 0 and `lease_until` 0 in ordered groups."""
 
     topic: str
