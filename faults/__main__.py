@@ -86,6 +86,8 @@ def main() -> int:
     if options.render:
         report.write_docs()
         return 0
+    if options.dir is not None:
+        Path(options.dir).mkdir(parents=True, exist_ok=True)
     directory = Path(tempfile.mkdtemp(prefix="moldau-faults-", dir=options.dir))
     network = cannot_use_namespaces()
     disks = cannot_mount(directory)
