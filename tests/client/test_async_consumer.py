@@ -139,7 +139,7 @@ async def test_a_cancelled_poll_loses_no_message_and_commits_none(
 ) -> None:
     seed = random.randrange(2**32)
     rng = random.Random(seed)
-    total = 400
+    total = 200
 
     async def produce() -> None:
         async with AsyncProducer(moldau_session_broker.bootstrap, linger_ms=0) as producer:
@@ -155,7 +155,7 @@ async def test_a_cancelled_poll_loses_no_message_and_commits_none(
         async with open_consumer(enable_auto_commit=False, max_poll_records=7) as consumer:
             await consumer.subscribe(topic)
             # Cancelled at all times: before, in the middle of a fetch, and when it has messages.
-            for _ in range(150):
+            for _ in range(80):
                 polling = asyncio.ensure_future(consumer.poll(20))
                 await asyncio.sleep(rng.choice((0, 0, 0.001, rng.random() * 0.02)))
                 if polling.cancel():

@@ -20,7 +20,7 @@ from confluent_kafka.admin import (
 )
 
 from moldau.client.connect import connect_admin, translate
-from moldau.client.errors import NotFoundError
+from moldau.client.errors import NotFoundError, TimedOutError
 from moldau.client.settings import REQUEST_SECONDS_MAX
 
 # ListOffsets answers with one entry per partition; a future waits a little longer than its request.
@@ -359,6 +359,11 @@ class Admin:
             return future.result(_RESULT_SECONDS_MAX)
         except KafkaException as error:
             raise translate(error, brokers=self.brokers, doing=doing, hint=hint) from error
+        except TimeoutError as error:
+            raise TimedOutError(
+                f"cannot {doing}: no answer from {self.brokers} in time",
+                hint="look for trouble: moldau doctor",
+            ) from error
         except ValueError as error:
             raise translate(KafkaException(str(error)), doing=doing, hint=hint) from error
 

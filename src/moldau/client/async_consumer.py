@@ -56,10 +56,12 @@ class AsyncConsumer:
         *,
         on_assign: OnPartitions | None = None,
         on_revoke: OnPartitions | None = None,
+        on_lost: OnPartitions | None = None,
     ) -> None:
         """Read these topics, instead of those before. A name that begins with ^ is a pattern.
 
-        The callbacks run in the event loop, and may be coroutine functions that use this consumer.
+        The callbacks are those of Consumer.subscribe. They run in the event loop, and may be
+        coroutine functions that use this consumer.
         """
         names = topics if isinstance(topics, str) else list(topics)
         loop = asyncio.get_running_loop()
@@ -70,9 +72,11 @@ class AsyncConsumer:
                 return None
             return lambda partitions: worker.call_back(loop, partial(callback, partitions))
 
-        assigned, revoked = in_loop(on_assign), in_loop(on_revoke)
+        assigned, revoked, lost = in_loop(on_assign), in_loop(on_revoke), in_loop(on_lost)
         await self._run(
-            lambda reader: reader.subscribe(names, on_assign=assigned, on_revoke=revoked)
+            lambda reader: reader.subscribe(
+                names, on_assign=assigned, on_revoke=revoked, on_lost=lost
+            )
         )
 
     async def assign(self, partitions: Iterable[Partition]) -> None:
@@ -198,6 +202,7 @@ class AsyncConsumer:
         self._check_open()
         if self._reader is None:
             raise ClientError("the consumer is not connected", hint="await its start()")
+        self._reader.check_usable()
         return self._reader
 
     def _check_open(self) -> None:
@@ -232,6 +237,9 @@ class _Iteration(AsyncIterator[Message]):
 
 class _Reader(Consumer):
     """A Consumer that fetches and hands out in two steps. In the thread, or in its turn."""
+
+    def check_usable(self) -> None:
+        self._check_open()
 
     @property
     def has_messages(self) -> bool:

@@ -6,6 +6,8 @@ only then may it be committed. So a crash repeats messages, and never skips one.
 
 import logging
 import time
+import warnings
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
@@ -15,9 +17,17 @@ from confluent_kafka import Consumer as Client
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Message as RawMessage
 
+from moldau.client import forks
 from moldau.client.bootstrap import Brokers, config_from
 from moldau.client.connect import probe, translate
 from moldau.client.consumer_config import ConsumerConfig, OffsetResetPolicy
+from moldau.client.consumer_errors import (
+    PASSING,
+    TAKEN_HINT,
+    commit_hint,
+    read_hint,
+    translated,
+)
 from moldau.client.errors import ClientError, InvalidArgumentError
 from moldau.client.message import Message, wrap
 from moldau.client.settings import REQUEST_SECONDS_MAX
@@ -25,6 +35,7 @@ from moldau.client.settings import REQUEST_SECONDS_MAX
 log = logging.getLogger(__name__)
 
 Partition = tuple[str, int]
+OnPartitions = Callable[[list[Partition]], object]
 
 POLL_SECONDS = 1.0
 JOIN_SECONDS_MAX = 30.0
@@ -32,17 +43,6 @@ _SLICE_SECONDS = 0.2
 """How long to be away in librdkafka at a time, so that Ctrl-C gets a word in."""
 _GATHER_SECONDS = 0.002
 """How long to wait for more behind the first message, up to a full batch."""
-
-_PASSING = frozenset(
-    {
-        KafkaError._TRANSPORT,
-        KafkaError._ALL_BROKERS_DOWN,
-        KafkaError._RESOLVE,
-        KafkaError._TIMED_OUT,
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-    }
-)
-"""librdkafka goes on trying by itself: the user is told in the log, once."""
 
 
 class Consumer:
@@ -60,15 +60,25 @@ class Consumer:
         self._assigned: list[TopicPartition] | None = None
         self._unstored = False
         self._joined = False
+        self._subscribed = False
         self._streaming = False
         self._error: ClientError | None = None
         self._told: set[str] = set()
         self._closed = False
+        self._copied = False
         probe(self._brokers)
         try:
             self._client = Client(config.settings())
         except KafkaException as error:
             raise self._cannot("make a consumer", error) from error
+        self._on_assign: OnPartitions | None = None
+        self._on_revoke: OnPartitions | None = None
+        self._on_lost: OnPartitions | None = None
+        # While on_assign runs: the partitions that come, with the offset if one was sought.
+        self._coming: dict[Partition, int | None] = {}
+        # Neither this nor what the client calls back may keep the consumer alive.
+        self._abandon = weakref.finalize(self, _abandoned, self._client, weakref.ref(self))
+        forks.watch(self)
 
     def start(self) -> Self:
         """For those who like to say it; a consumer is ready once it is made."""
@@ -79,44 +89,83 @@ class Consumer:
         self,
         topics: str | Iterable[str],
         *,
-        on_assign: Callable[[list[Partition]], object] | None = None,
-        on_revoke: Callable[[list[Partition]], object] | None = None,
+        on_assign: OnPartitions | None = None,
+        on_revoke: OnPartitions | None = None,
+        on_lost: OnPartitions | None = None,
     ) -> None:
-        """Read these topics, instead of those before. A name that begins with ^ is a pattern."""
+        """Read these topics, instead of those before. A name that begins with ^ is a pattern.
+
+        on_assign may seek in what comes, on_revoke commit what goes. What the group has given to
+        others already, since it heard nothing of this consumer, is told to on_lost if there is
+        one, else to on_revoke: it can be committed no more.
+        """
         self._check_open()
         names = [topics] if isinstance(topics, str) else list(topics)
         if not names or not all(isinstance(name, str) and name for name in names):
             raise InvalidArgumentError(f"cannot subscribe to {names}", hint='write ["orders"]')
-
-        def assigned(_: Client, partitions: list[TopicPartition]) -> None:
-            self._joined = True
-            if on_assign is not None:
-                on_assign(_keys(partitions))
-            self._assigned = None
-
-        def revoked(_: Client, partitions: list[TopicPartition]) -> None:
-            # First the user, who may want to commit what was handed out of them.
-            if on_revoke is not None:
-                on_revoke(_keys(partitions))
-            for key in _keys(partitions):
-                self._sought.pop(key, None)
-            self._assigned = None
-
         self._joined = False
+        self._on_assign, self._on_revoke = on_assign, on_revoke
+        self._on_lost = on_lost if on_lost is not None else on_revoke
         if self.config.group_id is None:
             self._assign_all(names)
             return
-        with _translated(self, f"subscribe to {', '.join(names)}"):
-            self._client.subscribe(names, on_assign=assigned, on_revoke=revoked, on_lost=revoked)
+        alive = weakref.ref(self)
+
+        def assigned(_: Client, partitions: list[TopicPartition]) -> None:
+            if (me := alive()) is not None:
+                me._take_over(partitions)
+
+        def revoked(_: Client, partitions: list[TopicPartition]) -> None:
+            if (me := alive()) is not None:
+                me._give_up(partitions, me._on_revoke)
+
+        def lost(_: Client, partitions: list[TopicPartition]) -> None:
+            if (me := alive()) is not None:
+                me._give_up(partitions, me._on_lost)
+
+        with translated(self._brokers, f"subscribe to {', '.join(names)}"):
+            self._client.subscribe(names, on_assign=assigned, on_revoke=revoked, on_lost=lost)
+        self._subscribed = True
+
+    def _take_over(self, partitions: list[TopicPartition]) -> None:
+        self._joined = True
+        self._assigned = None
+        if self._on_assign is None:
+            return
+        self._coming = dict.fromkeys(_keys(partitions))
+        try:
+            self._on_assign(_keys(partitions))
+        finally:
+            coming, self._coming = self._coming, {}
+        starts = {key: offset for key, offset in coming.items() if offset is not None}
+        if not starts:
+            return
+        # librdkafka assigns after this by itself, unless it was done here.
+        for at in partitions:
+            at.offset = starts.get((at.topic, at.partition), at.offset)
+        if self.config.is_cooperative:
+            self._client.incremental_assign(partitions)
+        else:
+            self._client.assign(partitions)
+        self._sought |= starts
+
+    def _give_up(self, partitions: list[TopicPartition], tell: OnPartitions | None) -> None:
+        # First the user, who may want to commit what was handed out of them.
+        if tell is not None:
+            tell(_keys(partitions))
+        for key in _keys(partitions):
+            self._sought.pop(key, None)
+        self._assigned = None
 
     def assign(self, partitions: Iterable[Partition]) -> None:
         """Read exactly these partitions, as no member of a group."""
         self._check_open()
         self._joined = True
+        self._subscribed = False
         self._buffer.clear()
         self._sought.clear()
         self._assigned = None
-        with _translated(self, "assign partitions"):
+        with translated(self._brokers, "assign partitions"):
             self._client.assign([TopicPartition(*partition) for partition in partitions])
 
     def assignment(self) -> list[Partition]:
@@ -143,6 +192,7 @@ class Consumer:
     def __iter__(self) -> Iterator[Message]:
         """Messages without end, one by one. What comes before the current one counts as done."""
         while not self._closed:
+            self._check_open()
             if not self._buffer:
                 self._store()
                 self._buffer.extend(self._fetch(POLL_SECONDS))
@@ -170,23 +220,34 @@ class Consumer:
             offsets = [TopicPartition(*key, _checked(offset) + 1) for key, offset in what.items()]
         if not offsets:
             return
-        with _translated(self, f"commit for group {self.config.group_id}"):
+        self._check_owned(offsets)
+        doing = f"commit for group {self.config.group_id}"
+        try:
             done = self._client.commit(offsets=offsets, asynchronous=False)
-        for partition in done or ():
-            if partition.error is not None:
-                raise self._cannot(
-                    f"commit {partition.topic}[{partition.partition}]", partition.error
-                )
+        except KafkaException as error:
+            hint = commit_hint(error.args[0])
+            raise translate(error, brokers=self._brokers, doing=doing, hint=hint) from error
+        for at in done or ():
+            if at.error is not None:
+                doing = f"commit {at.topic}[{at.partition}] for group {self.config.group_id}"
+                hint = commit_hint(at.error)
+                raise translate(at.error, brokers=self._brokers, doing=doing, hint=hint)
 
     def committed(self) -> dict[Partition, int]:
         """The last offset that is done by the group, for each partition read here that has one."""
         self._check_open()
-        with _translated(self, "ask for committed offsets"):
+        with translated(self._brokers, "ask for committed offsets"):
             found = self._client.committed(self._client.assignment(), timeout=REQUEST_SECONDS_MAX)
         return {(at.topic, at.partition): at.offset - 1 for at in found if at.offset >= 0}
 
     def seek(self, topic: str, partition: int, offset: int | str) -> None:
-        """Go on from this offset, or from "earliest" or "latest"."""
+        """Go on from this offset, or from "earliest" or "latest".
+
+        In a partition that is read here: after the first poll, or in on_assign.
+        """
+        if (topic, partition) in self._coming:
+            self._coming[topic, partition] = self._offset((topic, partition), offset)
+            return
         key = self._check_assigned([(topic, partition)])[0]
         target = self._offset(key, offset)
         # What was handed out is done elsewhere, but not there: it will be read again, or never.
@@ -200,13 +261,13 @@ class Consumer:
         # What is buffered of them would still be handed out by iteration: read it again later.
         for key, offset in self._drop_buffered(set(keys)).items():
             self._seek(TopicPartition(*key, offset))
-        with _translated(self, "pause partitions"):
+        with translated(self._brokers, "pause partitions"):
             self._client.pause([TopicPartition(*key) for key in keys])
 
     def resume(self, partitions: Iterable[Partition]) -> None:
         """Hand out messages of these again."""
         keys = self._check_assigned(partitions)
-        with _translated(self, "resume partitions"):
+        with translated(self._brokers, "resume partitions"):
             self._client.resume([TopicPartition(*key) for key in keys])
 
     def lag(self) -> dict[Partition, int]:
@@ -215,7 +276,7 @@ class Consumer:
         assigned = self._client.assignment()
         next_offsets = {(at.topic, at.partition): at.offset for at in self.handed_out()}
         lags: dict[Partition, int] = {}
-        with _translated(self, "ask for the lag"):
+        with translated(self._brokers, "ask for the lag"):
             unread = [at for at in assigned if (at.topic, at.partition) not in next_offsets]
             if unread and self.config.group_id is not None:
                 for at in self._client.committed(unread, timeout=REQUEST_SECONDS_MAX):
@@ -231,7 +292,7 @@ class Consumer:
     def handed_out(self) -> list[TopicPartition]:
         """For each partition that something was read of: the offset behind what was handed out."""
         self._check_open()
-        with _translated(self, "ask for the position"):
+        with translated(self._brokers, "ask for the position"):
             if self._assigned is None:
                 self._assigned = self._client.assignment()
             positions = self._client.position(self._assigned)
@@ -248,7 +309,7 @@ class Consumer:
 
     def close(self) -> None:
         """Leave the group. With enable_auto_commit, what was handed out is committed."""
-        if not self._closed:
+        if not (self._closed or self._copied):
             self._store()
             self._close()
 
@@ -263,18 +324,25 @@ class Consumer:
     ) -> None:
         if error is None:
             self.close()
-        elif not self._closed:
+        elif not (self._closed or self._copied):
             # Whoever failed was not done with what it had: the group gets that again.
             self._close()
 
     def _close(self) -> None:
         try:
-            with _translated(self, "leave the group"):
+            with translated(self._brokers, "leave the group"):
                 self._client.close()
         finally:
             # An error in on_revoke comes out here, and what it belongs to is over all the same.
             self._closed = True
             self._buffer.clear()
+            self._abandon.detach()
+
+    def left_behind(self) -> None:
+        """In a forked process: the parent goes on reading."""
+        self._copied = True
+        self._abandon.detach()
+        forks.keep_for_ever(self._client)
 
     def _fetch(self, timeout: float | None) -> list[Message]:
         if self._error is not None:
@@ -320,12 +388,12 @@ class Consumer:
             cause = raw.error()
             if cause is None:
                 continue
-            if (cause.code() in _PASSING or cause.retriable()) and not cause.fatal():
+            if (cause.code() in PASSING or cause.retriable()) and not cause.fatal():
                 if cause.str() not in self._told:
                     self._told.add(cause.str())
                     log.warning("%s; still trying", self._cannot("read", cause))
                 continue
-            hint = _read_hint(cause)
+            hint = read_hint(cause)
             self._error = translate(cause, brokers=self._brokers, doing="read", hint=hint)
         if now and self._error is not None:
             error, self._error = self._error, None
@@ -349,7 +417,7 @@ class Consumer:
         """Without a group: every partition of the topics, from where auto_offset_reset says."""
         partitions: list[Partition] = []
         for topic in topics:
-            with _translated(self, f"subscribe to {topic}"):
+            with translated(self._brokers, f"subscribe to {topic}"):
                 found = self._client.list_topics(topic, timeout=REQUEST_SECONDS_MAX).topics[topic]
             if found.error is not None:
                 hint = f"create it: moldau topic create {topic}"
@@ -364,14 +432,14 @@ class Consumer:
             raise InvalidArgumentError(
                 f"{offset!r} is no offset", hint="a number, earliest, latest"
             )
-        with _translated(self, f"seek in {key[0]}[{key[1]}]"):
+        with translated(self._brokers, f"seek in {key[0]}[{key[1]}]"):
             low, high = self._client.get_watermark_offsets(
                 TopicPartition(*key), timeout=REQUEST_SECONDS_MAX
             )
         return low if offset == "earliest" else high
 
     def _seek(self, target: TopicPartition) -> None:
-        with _translated(self, f"seek in {target.topic}[{target.partition}]"):
+        with translated(self._brokers, f"seek in {target.topic}[{target.partition}]"):
             self._client.seek(target)
         self._sought[target.topic, target.partition] = target.offset
 
@@ -396,11 +464,26 @@ class Consumer:
             if (topic, partition) not in assigned:
                 raise InvalidArgumentError(
                     f"{topic}[{partition}] is not read by this consumer",
-                    hint="poll until the group has let it in; assignment() says what it has",
+                    hint="poll until the group has let it in; or seek in on_assign",
                 )
         return keys
 
+    def _check_owned(self, offsets: list[TopicPartition]) -> None:
+        """Of what was taken away, another member commits: this one would set it back."""
+        if not self._subscribed:
+            return
+        owned = set(_keys(self._client.assignment()))
+        for at in offsets:
+            if (at.topic, at.partition) not in owned:
+                raise ClientError(
+                    f"cannot commit {at.topic}[{at.partition}] for group {self.config.group_id}: "
+                    "it is not read by this consumer",
+                    hint=TAKEN_HINT,
+                )
+
     def _check_open(self) -> None:
+        if self._copied:
+            raise forks.copied_error("consumer")
         if self._closed:
             raise ClientError("the consumer is closed", hint="make a new one")
 
@@ -408,24 +491,20 @@ class Consumer:
         return translate(error, brokers=self._brokers, doing=doing)
 
 
-class _translated:  # noqa: N801
-    """librdkafka's errors become ours, which say what was tried."""
-
-    def __init__(self, consumer: Consumer, doing: str) -> None:
-        self._consumer = consumer
-        self._doing = doing
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if isinstance(error, KafkaException):
-            raise self._consumer._cannot(self._doing, error) from error
+def _abandoned(client: Client, consumer: "weakref.ref[Consumer]") -> None:
+    """A consumer was dropped, or the program ends, without close: leave, and commit nothing."""
+    warnings.warn(
+        "a consumer was not closed: its last messages come again; use `with` or close()",
+        ResourceWarning,
+        stacklevel=2,
+    )
+    if (alive := consumer()) is not None:
+        # At the end of the program, what its callbacks need may be gone.
+        alive._on_assign = alive._on_revoke = alive._on_lost = None
+    try:
+        client.close()
+    except (KafkaException, RuntimeError) as error:
+        log.debug("an unclosed consumer did not leave its group: %s", error)
 
 
 def _keys(partitions: Iterable[TopicPartition]) -> list[Partition]:
@@ -436,11 +515,3 @@ def _checked(offset: int) -> int:
     if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
         raise InvalidArgumentError(f"{offset!r} is no offset", hint="0 or more")
     return offset
-
-
-def _read_hint(cause: KafkaError) -> str:
-    if cause.code() == KafkaError._AUTO_OFFSET_RESET:
-        return "nothing is committed there: seek, or set auto_offset_reset to earliest or latest"
-    if cause.code() == KafkaError._MAX_POLL_EXCEEDED:
-        return "poll more often, lower max_poll_records or raise max_poll_interval_ms"
-    return ""

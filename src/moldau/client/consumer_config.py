@@ -74,6 +74,12 @@ class ConsumerConfig:
         """The addresses as one string."""
         return bootstrap_list(self.bootstrap_servers)
 
+    @property
+    def is_cooperative(self) -> bool:
+        """Whether a rebalance takes and gives single partitions, not all of them anew."""
+        strategy = self.extra.get("partition.assignment.strategy", "")
+        return self.group_protocol == "consumer" or "cooperative" in strategy
+
     def settings(self) -> Settings:
         """For librdkafka."""
         settings = consumer_settings(self.brokers, group=self.group_id)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from moldau.client import forks
 from moldau.client.connect import translate
 from moldau.client.errors import ClientError, TimedOutError
 from moldau.client.transaction import fenced_hint
@@ -147,6 +148,7 @@ class Outbox:
         self.produce: Callable[..., None] = client.produce
         self._fatal: KafkaError | None = None
         self._on_fatal = on_fatal
+        self._copied = False
         self.brokers = brokers
         self.sends = 0
         self.delivery: type[Delivery] = type(kind.__name__, (kind,), {"_outbox": self})
@@ -167,6 +169,8 @@ class Outbox:
         """Poll until the delivery is settled. Raises TimedOutError."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while not delivery.done():
+            if self._copied:
+                raise forks.copied_error("producer")
             if self._fatal is not None:
                 raise self.broken(self._fatal)
             left = _SLICE_SECONDS if deadline is None else deadline - time.monotonic()
@@ -254,6 +258,11 @@ class Outbox:
         """Give up what is not acknowledged: those deliveries fail."""
         self.client.purge()
         self.flush(_DISCARD_SECONDS_MAX)
+
+    def left_behind(self) -> None:
+        """In a forked process: nothing is settled here any more."""
+        self._copied = True
+        forks.keep_for_ever(self.client)
 
     def close(self) -> None:
         """End the thread."""

@@ -17,6 +17,7 @@ from typing import Any, Self
 from confluent_kafka import KafkaException
 from confluent_kafka import Producer as Client
 
+from moldau.client import forks
 from moldau.client.bootstrap import Brokers, config_from
 from moldau.client.connect import connect_producer, probe, translate
 from moldau.client.deliveries import PARTITION_UNASSIGNED, POLL_EVERY_SENDS, Delivery, Outbox
@@ -66,9 +67,11 @@ class Producer:
         self._transactions_ready = False
         self._transaction: Transaction | None = None
         self._closed = False
+        self._copied = False
         probe(self._brokers)
         # Not a method: it would keep the producer alive.
         self._abandon = weakref.finalize(self, _abandoned, self._outboxes, self._brokers)
+        forks.watch(self)
 
     def start(self) -> Self:
         """For those who like to say it; a producer is ready once it is made."""
@@ -144,6 +147,8 @@ class Producer:
 
     def close(self, timeout: float | None = None) -> None:
         """Flush and end. What is not acknowledged in time is given up, and the error says so."""
+        if self._copied:
+            return
         with self._lock:
             if self._closed:
                 return
@@ -315,7 +320,17 @@ class Producer:
             hint = "send inside of `with producer.transaction():`"
         return translate(error, brokers=self._brokers, doing=f"send to {topic}", hint=hint)
 
+    def left_behind(self) -> None:
+        """In a forked process: what is not sent is for the parent to send."""
+        self._copied = True
+        self._usual = None
+        self._abandon.detach()
+        for outbox in self._outboxes.values():
+            outbox.left_behind()
+
     def _check_open(self) -> None:
+        if self._copied:
+            raise forks.copied_error("producer")
         if self._closed:
             raise ClientError("the producer is closed", hint="make a new one")
 

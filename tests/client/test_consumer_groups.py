@@ -1,0 +1,219 @@
+"""Members of a group share partitions: these come and go, and what goes is committed by others."""
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from moldau import Admin, ClientError, Consumer, InvalidArgumentError, Message, Producer
+from moldau.testing.broker import Broker
+
+NewName = Callable[[str], str]
+Partition = tuple[str, int]
+PARTITIONS = 4
+SECONDS_MAX = 60.0
+
+both_protocols = pytest.mark.parametrize("protocol", ["classic", "consumer"])
+
+
+class Member:
+    """A consumer, what it was told, and what it has read."""
+
+    def __init__(self, broker: Broker, topic: str, *, group: str, protocol: str) -> None:
+        # Members hear of a rebalance with their heartbeats; in the other protocol brokers say when.
+        extra = {"heartbeat.interval.ms": "200"} if protocol == "classic" else {}
+        self.consumer = Consumer(
+            broker.bootstrap,
+            group_id=group,
+            group_protocol=protocol,
+            enable_auto_commit=False,
+            extra=extra,
+        )
+        self.told: list[tuple[str, list[Partition]]] = []
+        self.texts: list[str] = []
+        self.consumer.subscribe(topic, on_assign=self._come, on_revoke=self._go)
+
+    def _come(self, partitions: list[Partition]) -> None:
+        self.told.append(("came", sorted(partitions)))
+
+    def _go(self, partitions: list[Partition]) -> None:
+        self.consumer.commit()
+        self.told.append(("went", sorted(partitions)))
+
+    def poll(self) -> None:
+        self.texts += [message.text for message in self.consumer.poll(0.1)]
+
+    @property
+    def count(self) -> int:
+        return len(self.consumer.assignment())
+
+
+@pytest.fixture
+def topic(moldau_session_broker: Broker, new_name: NewName) -> str:
+    """A topic with so many partitions."""
+    name = new_name("shared")
+    Admin(moldau_session_broker.bootstrap).create_topic(name, partitions=PARTITIONS)
+    return name
+
+
+def fill(broker: Broker, topic: str, texts: list[str]) -> None:
+    with Producer(broker.bootstrap) as producer:
+        for number, text in enumerate(texts):
+            producer.send(topic, text, partition=number % PARTITIONS)
+
+
+def poll_until(members: list[Member], enough: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SECONDS_MAX
+    while not enough():
+        assert time.monotonic() < deadline, [(m.told, m.count, len(m.texts)) for m in members]
+        for member in members:
+            member.poll()
+
+
+def check_that_only_owners_commit(consumer: Consumer) -> None:
+    ((topic, _), *_) = mine = consumer.assignment()
+    for partition in range(PARTITIONS):
+        if (topic, partition) in mine:
+            consumer.commit({(topic, partition): 9})
+            continue
+        lost = Message.of(topic, b"x", partition=partition, offset=9)
+        for what in (lost, {(topic, partition): 9}):
+            with pytest.raises(ClientError, match="is not read by this consumer") as caught:
+                consumer.commit(what)
+            assert "another member" in caught.value.hint
+
+
+@both_protocols
+def test_partitions_move_to_who_joins_and_back_and_each_message_is_read_once(
+    protocol: str, moldau_session_broker: Broker, topic: str, new_name: NewName
+) -> None:
+    group = new_name("g")
+    before, between, after = ([f"{when} {n}" for n in range(40)] for when in ("a", "b", "c"))
+    fill(moldau_session_broker, topic, before)
+    first = Member(moldau_session_broker, topic, group=group, protocol=protocol)
+    poll_until([first], lambda: len(first.texts) == 40)
+    assert first.count == PARTITIONS
+
+    second = Member(moldau_session_broker, topic, group=group, protocol=protocol)
+    both = [first, second]
+    poll_until(both, lambda: first.count == second.count == PARTITIONS // 2)
+    assert not set(first.consumer.assignment()) & set(second.consumer.assignment())
+    check_that_only_owners_commit(first.consumer)
+    fill(moldau_session_broker, topic, between)
+    poll_until(both, lambda: len(first.texts) + len(second.texts) == 80)
+    # on_revoke had committed, so nothing came twice.
+    assert sorted(first.texts + second.texts) == sorted(before + between)
+    assert {text[0] for text in second.texts} == {"b"}
+
+    second.consumer.close()
+    assert second.told[-1][0] == "went"
+    fill(moldau_session_broker, topic, after)
+    poll_until([first], lambda: len(first.texts) + len(second.texts) == 120)
+    assert sorted(first.texts + second.texts) == sorted(before + between + after)
+    assert first.count == PARTITIONS
+    assert [what for what, _ in first.told[:2]] == ["came", "went"]
+    first.consumer.close()
+
+
+@both_protocols
+def test_a_seek_in_on_assign_says_where_to_begin(
+    protocol: str, moldau_session_broker: Broker, topic: str, new_name: NewName
+) -> None:
+    fill(moldau_session_broker, topic, [str(n) for n in range(40)])
+    consumer = Consumer(
+        moldau_session_broker.bootstrap, group_id=new_name("g"), group_protocol=protocol
+    )
+
+    def come(partitions: list[Partition]) -> None:
+        consumer.seek(topic, 0, 8)
+        consumer.seek(topic, 1, "latest")
+        assert len(partitions) == PARTITIONS
+
+    consumer.subscribe(topic, on_assign=come)
+    offsets: dict[int, list[int]] = {}
+    deadline = time.monotonic() + SECONDS_MAX
+    while sum(map(len, offsets.values())) < 22:
+        assert time.monotonic() < deadline, offsets
+        for message in consumer.poll(1):
+            offsets.setdefault(message.partition, []).append(message.offset)
+    assert offsets == {0: [8, 9], 2: list(range(10)), 3: list(range(10))}
+    assert sum(consumer.lag().values()) == 0
+    consumer.close()
+
+
+def test_a_seek_before_there_is_anything_to_seek_in_says_when(
+    moldau_session_broker: Broker, topic: str, new_name: NewName
+) -> None:
+    with Consumer(moldau_session_broker.bootstrap, group_id=new_name("g")) as consumer:
+        consumer.subscribe(topic)
+        with pytest.raises(InvalidArgumentError, match="is not read by this consumer") as caught:
+            consumer.seek(topic, 0, 1)
+        assert "poll" in caught.value.hint
+        assert "on_assign" in caught.value.hint
+
+
+@both_protocols
+@pytest.mark.parametrize("records_max", [1, 7])
+def test_no_poll_hands_out_more_than_max_poll_records(
+    protocol: str,
+    records_max: int,
+    moldau_session_broker: Broker,
+    topic: str,
+    new_name: NewName,
+) -> None:
+    fill(moldau_session_broker, topic, [str(n) for n in range(40)])
+    sizes = []
+    with Consumer(
+        moldau_session_broker.bootstrap,
+        group_id=new_name("g"),
+        group_protocol=protocol,
+        max_poll_records=records_max,
+    ) as consumer:
+        consumer.subscribe(topic)
+        while sum(sizes) < 40:
+            batch = consumer.poll(20)
+            assert batch
+            sizes.append(len(batch))
+        assert consumer.lag() == {(topic, number): 0 for number in range(PARTITIONS)}
+    assert max(sizes) <= records_max
+
+
+def test_a_member_of_the_next_generation_commits_by_itself_and_goes_on(
+    moldau_session_broker: Broker, topic: str, new_name: NewName
+) -> None:
+    settings = {"group_id": new_name("g"), "group_protocol": "consumer"}
+    fill(moldau_session_broker, topic, [str(n) for n in range(40)])
+    with Consumer(moldau_session_broker.bootstrap, **settings) as consumer:
+        consumer.subscribe(topic)
+        for number, _ in enumerate(consumer, 1):
+            if number == 15:
+                break
+    admin = Admin(moldau_session_broker.bootstrap)
+    detail = admin.group(str(settings["group_id"]))
+    assert detail.kind == "consumer"
+    assert sum(lag.committed_offset for lag in detail.lags if lag.committed_offset > 0) == 15
+    with Consumer(moldau_session_broker.bootstrap, **settings) as consumer:
+        consumer.subscribe(topic)
+        found = 0
+        while found < 25:
+            batch = consumer.poll(20)
+            assert batch
+            found += len(batch)
+        assert found == 25
+
+
+def test_a_dropped_consumer_leaves_its_group_with_a_warning(
+    moldau_session_broker: Broker, topic: str, new_name: NewName
+) -> None:
+    group = new_name("g")
+    fill(moldau_session_broker, topic, ["x"])
+    consumer = Consumer(moldau_session_broker.bootstrap, group_id=group)
+    consumer.subscribe(topic)
+    assert consumer.poll(20)
+    with pytest.warns(ResourceWarning, match="a consumer was not closed"):
+        del consumer
+    # At once, not after its session: the next member gets what was not committed.
+    assert Admin(moldau_session_broker.bootstrap).group(group).members == []
+    with Consumer(moldau_session_broker.bootstrap, group_id=group) as consumer:
+        consumer.subscribe(topic)
+        assert consumer.poll(20)[0].text == "x"
