@@ -8,7 +8,7 @@ import pytest
 
 from moldau.cli.errors import CommandError
 from moldau.cli.queue_command import Ended
-from moldau.cli.queue_loop import STOPPED, Stopping, WorkLoop
+from moldau.cli.queue_loop import STOPPED, Drained, Stopping, WorkLoop
 
 
 class Refused(NamedTuple):
@@ -65,6 +65,13 @@ def jobs(count: int) -> list[Message]:
     return [Message(offset=number) for number in range(count)]
 
 
+def drained(worker: FakeWorker) -> Drained:
+    async def ready() -> int:
+        return len(worker.messages)
+
+    return Drained(ready)
+
+
 async def succeed(message):
     return Ended("")
 
@@ -74,7 +81,7 @@ async def test_what_succeeds_is_acked_and_what_fails_is_given_back_with_its_reas
         return Ended("no luck" if message.offset == 1 else "")
 
     worker = FakeWorker(jobs(3))
-    tally = await WorkLoop(worker, handle, Stopping(), once=True).run()
+    tally = await WorkLoop(worker, handle, Stopping(), drained=drained(worker)).run()
     assert (tally.done, tally.failed, tally.lost) == (2, 1, 0)
     assert worker.acked == [0, 2]
     assert worker.nacked == [(1, None, "no luck")]
@@ -86,7 +93,9 @@ async def test_the_pause_before_the_next_attempt_can_be_chosen():
         return Ended("no")
 
     worker = FakeWorker(jobs(1))
-    await WorkLoop(worker, fail, Stopping(), once=True, retry_seconds=7.0, quiet=True).run()
+    await WorkLoop(
+        worker, fail, Stopping(), drained=drained(worker), retry_seconds=7.0, quiet=True
+    ).run()
     assert worker.nacked == [(0, 7.0, "no")]
 
 
@@ -103,7 +112,9 @@ async def test_no_more_are_taken_than_can_be_begun(concurrency):
         return Ended("")
 
     worker = FakeWorker(jobs(10))
-    await WorkLoop(worker, handle, Stopping(), concurrency=concurrency, once=True).run()
+    await WorkLoop(
+        worker, handle, Stopping(), concurrency=concurrency, drained=drained(worker)
+    ).run()
     assert most == concurrency
     assert max(worker.asked) <= concurrency
     assert sorted(worker.acked) == list(range(10))
@@ -184,7 +195,7 @@ async def test_the_lease_of_what_takes_longer_is_extended_until_it_is_done():
             await asyncio.sleep(0.005)
         return Ended("")
 
-    await WorkLoop(worker, handle, Stopping(), once=True).run()
+    await WorkLoop(worker, handle, Stopping(), drained=drained(worker)).run()
     extended = len(worker.extended)
     await asyncio.sleep(0.1)
     assert len(worker.extended) == extended
@@ -193,7 +204,7 @@ async def test_the_lease_of_what_takes_longer_is_extended_until_it_is_done():
 
 async def test_a_message_that_cannot_be_settled_is_counted_and_said(capfd):
     worker = FakeWorker(jobs(1), refuse=True)
-    tally = await WorkLoop(worker, succeed, Stopping(), once=True).run()
+    tally = await WorkLoop(worker, succeed, Stopping(), drained=drained(worker)).run()
     assert (tally.done, tally.lost) == (0, 1)
     assert "jobs-0@0 was not settled: too late" in capfd.readouterr().err
 
@@ -219,10 +230,34 @@ async def test_with_once_it_ends_when_nothing_is_left_and_all_is_done():
 
     worker = FakeWorker(jobs(3))
     running = asyncio.ensure_future(
-        WorkLoop(worker, handle, Stopping(), concurrency=2, once=True).run()
+        WorkLoop(worker, handle, Stopping(), concurrency=2, drained=drained(worker)).run()
     )
     while worker.acked != [1, 2]:
         await asyncio.sleep(0.001)
     assert not running.done()
     slow.set()
     assert (await running).done == 3
+
+
+async def test_a_poll_that_came_back_too_early_does_not_end_it():
+    worker = FakeWorker([])
+    left = [3, 1, 0]
+
+    async def ready() -> int:
+        if left[0] == 1:
+            worker.messages = jobs(1)
+        return left.pop(0)
+
+    assert (await WorkLoop(worker, succeed, Stopping(), drained=Drained(ready)).run()).done == 1
+    assert left == []
+
+
+async def test_what_others_hold_is_not_waited_for_without_end(monkeypatch):
+    monkeypatch.setattr("moldau.cli.queue_loop._DRAIN_SECONDS_MAX", 0.05)
+
+    async def ready() -> int:
+        return 7
+
+    worker = FakeWorker([])
+    assert (await WorkLoop(worker, succeed, Stopping(), drained=Drained(ready)).run()).done == 0
+    assert len(worker.asked) > 1

@@ -116,6 +116,11 @@ class LastLine:
         self._open = self._open[: 4 * REASON_CHARACTERS_MAX]
 
     @property
+    def is_open(self) -> bool:
+        """It has no end yet."""
+        return bool(self._open)
+
+    @property
     def text(self) -> str:
         last = self._open if self._open.strip() else self._whole
         shown = "".join(
@@ -161,6 +166,8 @@ async def run_command(
     finally:
         # What it started may still have the pipe, so its end is not waited for.
         _pass_on(loop, reader, last)
+        if last.is_open:
+            _write(b"\n")
         loop.remove_reader(reader)
         os.close(reader)
     if timed_out:
@@ -180,9 +187,13 @@ def _pass_on(loop: asyncio.AbstractEventLoop, reader: int, last: LastLine) -> No
                 loop.remove_reader(reader)
                 return
             last.take(data)
-            with contextlib.suppress(OSError):
-                sys.stderr.buffer.write(data)
-                sys.stderr.buffer.flush()
+            _write(data)
+
+
+def _write(data: bytes) -> None:
+    with contextlib.suppress(OSError):
+        sys.stderr.buffer.write(data)
+        sys.stderr.buffer.flush()
 
 
 async def _await_end(process: asyncio.subprocess.Process, seconds_max: float | None) -> bool:

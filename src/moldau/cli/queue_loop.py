@@ -16,11 +16,16 @@ from moldau.cli.output import say
 from moldau.cli.queue_command import Ended
 
 POLL_SECONDS: Final = 1.0
+ONCE_POLL_SECONDS: Final = 0.3
+"""Where nothing is waited for: less than the usual pause before the next attempt."""
 STOPPED: Final = "the worker was stopped"
 
 _POLL_END_SECONDS_MAX: Final = 3.0
 """How long a poll may go on once we are to stop."""
 _EXTENDS_PER_LEASE: Final = 3
+
+_DRAIN_SECONDS_MAX: Final = 10.0
+"""How long nothing may come although something seems to be there."""
 
 Handler = Callable[[Any], Awaitable[Ended]]
 """Works on a message. Raises OSError if that cannot even be begun, for this or any other."""
@@ -60,6 +65,27 @@ class Stopping:
         (self.at_once if self.asked.is_set() else self.asked).set()
 
 
+class Drained:
+    """Whether nothing is left to be had, for --once.
+
+    A poll that brings nothing does not tell: its time may have been too short. So the group is
+    asked as well; but not for ever, as others may hold what there is.
+    """
+
+    def __init__(self, ready: Callable[[], Awaitable[int]]) -> None:
+        self._ready = ready
+        self._silent_since: float | None = None
+
+    async def after(self, polled: int) -> bool:
+        """Told how many a poll brought."""
+        if polled:
+            self._silent_since = None
+            return False
+        now = asyncio.get_running_loop().time()
+        self._silent_since = self._silent_since or now
+        return now - self._silent_since > _DRAIN_SECONDS_MAX or await self._ready() == 0
+
+
 class WorkLoop:
     """One worker and its handler, until a bound is reached or a signal comes."""
 
@@ -71,7 +97,7 @@ class WorkLoop:
         *,
         concurrency: int = 1,
         messages_max: int | None = None,
-        once: bool = False,
+        drained: Drained | None = None,
         retry_seconds: float | None = None,
         quiet: bool = False,
     ) -> None:
@@ -80,7 +106,7 @@ class WorkLoop:
         self._stopping = stopping
         self._concurrency = concurrency
         self._messages_max = messages_max
-        self._once = once
+        self._drained = drained
         self._retry_seconds = retry_seconds
         self._quiet = quiet
         self._running: set[asyncio.Task[None]] = set()
@@ -114,13 +140,14 @@ class WorkLoop:
                 return
             for message in messages:
                 self._begin(message)
-            if not messages and self._once:
+            if self._drained is not None and await self._drained.after(len(messages)):
                 if not self._running:
                     return
                 await self._await_room()
 
     async def _poll(self, room: int) -> list[Any]:
-        polling = asyncio.ensure_future(self._worker.poll(room, POLL_SECONDS))
+        seconds = POLL_SECONDS if self._drained is None else ONCE_POLL_SECONDS
+        polling = asyncio.ensure_future(self._worker.poll(room, seconds))
         asked = asyncio.ensure_future(self._stopping.asked.wait())
         try:
             await asyncio.wait({polling, asked}, return_when=asyncio.FIRST_COMPLETED)

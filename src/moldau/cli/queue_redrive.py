@@ -209,11 +209,14 @@ def delete(group: str, if_exists: bool, yes: bool, addresses: str) -> None:
 
     try:
         found = run(asking())
-    except NotFoundError:
-        if not if_exists:
-            raise
-        say(f"queue group {group} does not exist")
-        return
+    except NotFoundError as error:
+        if if_exists:
+            say(f"queue group {group} does not exist")
+            return
+        raise NotFoundError(
+            f"queue group {group} does not exist; nothing was deleted",
+            hint="be content: --if-exists",
+        ) from error
     left = found.ready + found.leased + found.delayed
     busy = f" and {counted(found.consumers, 'consumer')} at work" if found.consumers else ""
     confirm(f"Delete {group}, with {counted(left, 'message')} before it{busy}?", yes=yes)

@@ -18,6 +18,7 @@ from moldau.cli.produce import LINE_BYTES_MAX, split_lines
 from moldau.cli.queue_options import Moment, connected, grpc_option, queue_topic_argument, run
 
 if TYPE_CHECKING:
+    from moldau.client.errors import ClientError, SendFailedError
     from moldau.client.queue.client import AsyncQueueClient
     from moldau.client.queue.outgoing import Outgoing
 
@@ -154,6 +155,12 @@ class Given:
         return batch
 
 
+def _cause(error: "SendFailedError") -> "ClientError":
+    """Why messages failed, if it is the same for all: that has its own exit code."""
+    reasons = {str(each) for each in error.failures.values()}
+    return next(iter(error.failures.values())) if len(reasons) == 1 else error
+
+
 class Sender:
     """Sends batches one after the other, and shows how far it is."""
 
@@ -170,15 +177,22 @@ class Sender:
 
         try:
             await self._client.send_many(self._topic, batch)
+        except SendFailedError as error:
+            self.sent += len(batch) - len(error.failures)
+            raise self._told(_cause(error)) from error
         except ClientError as error:
-            if isinstance(error, SendFailedError):
-                self.sent += len(batch) - len(error.failures)
-            if self.sent:
-                through = f"{counted(self.sent, 'message')} got through"
-                error.hint = f"{through} · {error.hint}" if error.hint else through
-            raise
+            raise self._told(error) from error
         self.sent += len(batch)
         self._show()
+
+    def _told(self, error: "ClientError") -> "ClientError":
+        from moldau.client.errors import NotFoundError
+
+        hints = [f"{counted(self.sent, 'message')} got through"] if self.sent else []
+        if isinstance(error, NotFoundError) and not error.hint:
+            hints.append(f"create it: moldau topic create {self._topic}")
+        error.hint = " · ".join([*hints, error.hint] if error.hint else hints)
+        return error
 
     def _show(self) -> None:
         now = time.monotonic()

@@ -28,6 +28,7 @@ from moldau.cli.queue_options import (
 from moldau.cli.signals import reader_gone
 
 if TYPE_CHECKING:
+    from moldau.client.queue.client import AsyncQueueClient
     from moldau.client.queue.groups import GroupStats, PeekedMessage
 
 _VALUE_CHARACTERS_MAX: Final = 60
@@ -129,7 +130,7 @@ def stats(group: str, watch: float | None, output: str, addresses: str) -> None:
     async def watching() -> None:
         async with connected(addresses) as client:
             while True:
-                found = await client.stats(group)
+                found = await stats_of(client, group)
                 show_stats(found, output, is_watched=watch is not None)
                 if watch is None:
                     return
@@ -143,6 +144,19 @@ def stats(group: str, watch: float | None, output: str, addresses: str) -> None:
         # The usual end of a watch, as of tail.
         if watch is None:
             raise
+
+
+async def stats_of(client: "AsyncQueueClient", group: str) -> "GroupStats":
+    """Raises NotFoundError with what makes a group."""
+    from moldau.client.errors import NotFoundError
+
+    try:
+        return await client.stats(group)
+    except NotFoundError as error:
+        raise NotFoundError(
+            f"there is no queue group {group}",
+            hint="a worker makes one: moldau queue work TOPIC --group NAME",
+        ) from error
 
 
 def show_stats(found: "GroupStats", output: str, *, is_watched: bool) -> None:

@@ -17,7 +17,14 @@ from moldau.cli.options import Duration
 from moldau.cli.output import counted, say
 from moldau.cli.printing import Printing, format_options
 from moldau.cli.queue_command import VARIABLES, Ended, run_command
-from moldau.cli.queue_loop import POLL_SECONDS, Stopping, Tally, WorkLoop
+from moldau.cli.queue_loop import (
+    ONCE_POLL_SECONDS,
+    POLL_SECONDS,
+    Drained,
+    Stopping,
+    Tally,
+    WorkLoop,
+)
 from moldau.cli.queue_options import (
     Shown,
     connected,
@@ -110,10 +117,16 @@ def work(
                     dead_letter=dead_letter,
                     start=start,
                 )
+
+                async def ready() -> int:
+                    found = (await client.stats(group)).partitions
+                    return sum(each.ready for each in found if each.topic == topic)
+
+                drained = Drained(ready) if once else None
                 async with worker:
                     if not resolved:
                         printer = Printer(worker, printed.formatter, stopping)
-                        return await printer.run(messages_max=max_messages, once=once), stopping
+                        return await printer.run(max_messages, drained), stopping
                     environment = own_environment(os.environ)
 
                     async def handle(message: Any) -> Ended:
@@ -127,7 +140,7 @@ def work(
                         stopping,
                         concurrency=concurrency,
                         messages_max=max_messages,
-                        once=once,
+                        drained=drained,
                         retry_seconds=retry_delay,
                         quiet=quiet,
                     )
@@ -185,24 +198,25 @@ class Printer:
         self._format = formatter
         self._stopping = stopping
 
-    async def run(self, *, messages_max: int | None, once: bool) -> Tally:
+    async def run(self, messages_max: int | None, drained: Drained | None) -> Tally:
         tally = Tally()
         while not self._stopping.asked.is_set():
             room = _PRINT_MESSAGES_MAX if messages_max is None else messages_max - tally.done
             if room <= 0:
                 break
-            messages = await self._poll(min(room, _PRINT_MESSAGES_MAX))
+            seconds = POLL_SECONDS if drained is None else ONCE_POLL_SECONDS
+            messages = await self._poll(min(room, _PRINT_MESSAGES_MAX), seconds)
             if messages:
                 await self._print(messages, tally)
-            elif once:
-                break
             elif reader_gone():
                 raise BrokenPipeError
+            if drained is not None and await drained.after(len(messages)):
+                break
         return tally
 
-    async def _poll(self, room: int) -> list[Any]:
+    async def _poll(self, room: int, seconds: float) -> list[Any]:
         """What is there, or nothing once we are to stop: leaving the group gives back the rest."""
-        polling = asyncio.ensure_future(self._worker.poll(room, POLL_SECONDS))
+        polling = asyncio.ensure_future(self._worker.poll(room, seconds))
         asked = asyncio.ensure_future(self._stopping.asked.wait())
         await asyncio.wait({polling, asked}, return_when=asyncio.FIRST_COMPLETED)
         asked.cancel()
