@@ -56,6 +56,15 @@ def test_topics_are_completed_from_the_broker(mock_brokers, cli):
     assert complete(["moldau", "consume", "-b", mock_brokers, "nothing"]) == []
 
 
+def test_topics_of_queue_commands_are_completed_over_grpc(moldau_session_broker, cli, new_name):
+    name, grpc = new_name("tabbed-queue"), moldau_session_broker.grpc_address
+    assert cli("topic", "create", name, "-b", moldau_session_broker.bootstrap).code == 0
+    assert complete(["moldau", "queue", "work", name[:-1]], env={"MOLDAU_GRPC": grpc}) == [name]
+    assert complete(["moldau", "queue", "send", "--grpc", grpc, name[:-1]]) == [name]
+    assert complete(["moldau", "queue", "s"]) == ["send", "stats"]
+
+
 def test_completion_is_silent_when_no_broker_answers(nobody):
+    assert complete(["moldau", "queue", "send", "x"], env={"MOLDAU_GRPC": nobody}) == []
     assert complete(["moldau", "consume", "x"], env={"MOLDAU_BROKERS": nobody}) == []
     assert complete(["moldau", "group", "describe", "x"], env={"MOLDAU_BROKERS": nobody}) == []

@@ -14,7 +14,7 @@ import moldau
 from moldau.cli.errors import ExitCode
 from moldau.cli.main import cli as root
 
-HEAVY = ("rich", "confluent_kafka", "asyncio", "moldau.server", "yaml", "msgspec")
+HEAVY = ("rich", "confluent_kafka", "asyncio", "grpc", "moldau.server", "yaml", "msgspec")
 
 
 def walk(command, path=("moldau",)):
@@ -29,7 +29,9 @@ TREE = list(walk(root))
 IDS = [" ".join(path) for path, _ in TREE]
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["topic", "--help"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--version"], ["topic", "--help"], ["queue", "--help"]]
+)
 def test_help_imports_nothing_heavy(arguments):
     code = (
         "import sys; from moldau.cli.main import run; run(sys.argv[1:]);"
@@ -109,7 +111,7 @@ def test_wrong_usage_is_one_line_even_where_there_are_choices(cli):
 
 
 def test_no_summary_in_a_list_of_commands_is_cut(cli):
-    for group in ("broker", "topic", "group", "config", "bench"):
+    for group in ("broker", "topic", "queue", "group", "config", "bench"):
         assert "..." not in cli(group, "-h").out.split("Commands:")[1]
 
 

@@ -99,3 +99,63 @@ def test_delete_asks_and_obeys(terminal, cli, moldau_session_broker, answer, cod
     assert shown.end() == (code, "")
     names = cli("topic", "list", "-o", "name", "-b", brokers).out.splitlines()
     assert (name in names) is left
+
+
+def test_queue_send_invites_to_type_and_ctrl_d_ends(terminal, cli, moldau_session_broker, new_name):
+    topic, broker = new_name("typed"), moldau_session_broker
+    cli("topic", "create", topic, "-b", broker.bootstrap)
+    shown = terminal("queue", "send", topic, "--grpc", broker.grpc_address)
+    shown.read_until("Ctrl-D ends")
+    shown.type("hello\n\x04")
+    shown.read_until(f"sent 1 message to {topic}")
+    assert shown.end() == (0, "")
+
+
+def test_queue_send_shows_how_far_it_is(terminal, cli, moldau_session_broker, new_name):
+    topic, broker = new_name("shown"), moldau_session_broker
+    cli("topic", "create", topic, "-b", broker.bootstrap)
+    command = ("queue", "send", topic, "--grpc", broker.grpc_address)
+    shown = terminal(*command, stdin=subprocess.PIPE)
+    deadline = time.monotonic() + 60
+    while "messages, " not in shown.seen and time.monotonic() < deadline:
+        shown.process.stdin.write("line\n")
+        shown.process.stdin.flush()
+        if select.select([shown._controller], [], [], 0.05)[0]:
+            shown.seen += os.read(shown._controller, 65536).decode(errors="replace")
+    assert "messages, " in shown.seen
+    assert shown.end() == (0, "")
+    assert f"to {topic}" in shown.seen
+
+
+@pytest.mark.parametrize(("answer", "code"), [("n\n", 130), ("y\n", 0)])
+def test_deleting_a_queue_group_asks_first(
+    terminal, cli, moldau_session_broker, new_name, answer, code
+):
+    topic, group, broker = new_name("asked"), new_name("asked"), moldau_session_broker
+    grpc = ("--grpc", broker.grpc_address)
+    cli("topic", "create", topic, "-b", broker.bootstrap)
+    cli("queue", "send", topic, "a", *grpc)
+    cli("queue", "work", topic, "-g", group, "-n", "1", *grpc)
+    shown = terminal("queue", "delete", group, *grpc)
+    shown.read_until(f"Delete {group}, with 0 messages before it? [y/N]:")
+    shown.type(answer)
+    assert shown.end()[0] == code
+    assert cli("queue", "stats", group, *grpc).code == (4 if code == 0 else 0)
+
+
+def test_tail_is_coloured_on_a_terminal(spawn, cli, moldau_session_broker, new_name):
+    topic, brokers = new_name("coloured"), ("-b", moldau_session_broker.bootstrap)
+    cli("produce", topic, "-k", ":", "-m", "key:some value", *brokers)
+
+    def tail(**env):
+        controller, end = pty.openpty()
+        command = ("tail", topic, "--no-follow", "--print-key", "--grep", "val", *brokers)
+        process = spawn(*command, stdout=end, env={"TERM": "xterm", **env})
+        process.communicate(timeout=60)
+        os.close(end)
+        shown = os.read(controller, 4096).decode()
+        os.close(controller)
+        return shown
+
+    assert tail() == "\033[36mkey\033[0m\tsome \033[31mval\033[0mue\r\n"
+    assert tail(NO_COLOR="1") == "key\tsome value\r\n"
