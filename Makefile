@@ -67,6 +67,7 @@ format: $(VENV)/test ## let ruff put the code in shape
 docs: $(VENV)/test ## write the generated reference pages anew
 	@$(BIN)/python -m moldau.edge.kafka.compatibility
 	@$(BIN)/python -m moldau.server.config.render > docs/reference/configuration.md
+	@$(BIN)/python proto/reference.py
 
 # The stubs have tools of their own, old ones on purpose; see proto/generate.py.
 build/stubs/tools: proto/generate.py

@@ -13,7 +13,7 @@ refuses others with FAILED_PRECONDITION and NOT_LEADER; Topology tells who leads
 the Python QueueClient do the routing.
 
 A refused call says more than its status and message in its trailers: `moldau-reason`, a Reason by
-name, and where something helps, `moldau-hint`.
+name, and where something helps, `moldau-hint`, percent-encoded.
 """
 
 import builtins
@@ -40,9 +40,13 @@ class _ReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTyp
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     REASON_UNSPECIFIED: _Reason.ValueType  # 0
     INVALID_ARGUMENT: _Reason.ValueType  # 1
+    """Something in the request is missing, malformed or out of bounds."""
     UNKNOWN_TOPIC: _Reason.ValueType  # 2
+    """There is no such topic, or no such partition of it."""
     TOPIC_EXISTS: _Reason.ValueType  # 3
+    """There is a topic of that name."""
     UNKNOWN_GROUP: _Reason.ValueType  # 4
+    """There is no such QUEUE group."""
     OTHER_MODE: _Reason.ValueType  # 5
     """The group is of the other kind, or one of Kafka's consumers."""
     UNKNOWN_CONSUMER: _Reason.ValueType  # 6
@@ -52,7 +56,9 @@ class _ReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTyp
     UNAVAILABLE: _Reason.ValueType  # 8
     """Not now: a leader is being elected, or the disk is full. Try again."""
     TOO_LARGE: _Reason.ValueType  # 9
+    """The message is larger than its topic takes."""
     TIMED_OUT: _Reason.ValueType  # 10
+    """It took too long, and may be carried out yet."""
     SETTLED: _Reason.ValueType  # 11
     """Of a token: it is settled already. A repeated Ack may take it for success."""
     EXPIRED: _Reason.ValueType  # 12
@@ -70,16 +76,22 @@ class _ReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTyp
     BUSY: _Reason.ValueType  # 18
     """Too many calls wait already."""
     OUT_OF_RANGE: _Reason.ValueType  # 19
+    """The offset is not in the partition."""
     INTERNAL: _Reason.ValueType  # 20
+    """A defect of the broker; its log says which."""
 
 class Reason(_Reason, metaclass=_ReasonEnumTypeWrapper):
     """Why something was refused; stable names for programs, beside the text for people."""
 
 REASON_UNSPECIFIED: Reason.ValueType  # 0
 INVALID_ARGUMENT: Reason.ValueType  # 1
+"""Something in the request is missing, malformed or out of bounds."""
 UNKNOWN_TOPIC: Reason.ValueType  # 2
+"""There is no such topic, or no such partition of it."""
 TOPIC_EXISTS: Reason.ValueType  # 3
+"""There is a topic of that name."""
 UNKNOWN_GROUP: Reason.ValueType  # 4
+"""There is no such QUEUE group."""
 OTHER_MODE: Reason.ValueType  # 5
 """The group is of the other kind, or one of Kafka's consumers."""
 UNKNOWN_CONSUMER: Reason.ValueType  # 6
@@ -89,7 +101,9 @@ NOT_LEADER: Reason.ValueType  # 7
 UNAVAILABLE: Reason.ValueType  # 8
 """Not now: a leader is being elected, or the disk is full. Try again."""
 TOO_LARGE: Reason.ValueType  # 9
+"""The message is larger than its topic takes."""
 TIMED_OUT: Reason.ValueType  # 10
+"""It took too long, and may be carried out yet."""
 SETTLED: Reason.ValueType  # 11
 """Of a token: it is settled already. A repeated Ack may take it for success."""
 EXPIRED: Reason.ValueType  # 12
@@ -107,7 +121,9 @@ NOT_ASSIGNED: Reason.ValueType  # 17
 BUSY: Reason.ValueType  # 18
 """Too many calls wait already."""
 OUT_OF_RANGE: Reason.ValueType  # 19
+"""The offset is not in the partition."""
 INTERNAL: Reason.ValueType  # 20
+"""A defect of the broker; its log says which."""
 global___Reason = Reason
 
 class _Mode:

@@ -1,0 +1,230 @@
+"""Owns docs/reference/grpc.md: the API as its .proto file tells it, with its own comments.
+
+    python proto/reference.py            writes the page, or the file that is named
+
+tests/proto/test_reference.py compares what is committed with it.
+"""
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from google.protobuf import descriptor_pb2
+from google.protobuf.descriptor_pb2 import (
+    DescriptorProto,
+    EnumDescriptorProto,
+    FieldDescriptorProto,
+    FileDescriptorProto,
+    MethodDescriptorProto,
+)
+
+from moldau.edge.grpc.refusals import Refusal
+from moldau.edge.grpc.server import DEFAULT_LIMITS, MIB
+from moldau.proto.v1 import queue_pb2
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = "moldau/v1/queue.proto"
+DOCUMENT = ROOT / "docs" / "reference" / "grpc.md"
+
+_MESSAGES, _ENUMS, _SERVICES, _SYNTAX = 4, 5, 6, 12
+_FIELDS, _NESTED, _NESTED_ENUMS, _VALUES, _METHODS = 2, 3, 4, 2, 2
+"""Numbers of the fields of descriptors, of which the places of comments are made."""
+
+Places = dict[tuple[int, ...], str]
+
+_HEAD = """\
+# gRPC
+
+<!-- Generated from proto/moldau/v1/queue.proto by `python proto/reference.py`.
+     Do not edit: change the comments there and run it again. -->
+
+"""
+_USE = """\
+Every broker serves it on `grpc.addr` (`127.0.0.1:8000` unless set; the n-th broker of
+`moldau cluster start` has 8000 + n − 1). Server reflection is on: tools need only the address.
+
+```console
+$ grpcurl -plaintext localhost:8000 list
+$ grpcurl -plaintext -d '{"topic": "jobs"}' localhost:8000 moldau.v1.Queue/CreateTopic
+$ grpcurl -plaintext -d '{"topic": "jobs", "message": {"value": "aGVsbG8="}}' \\
+      localhost:8000 moldau.v1.Queue/Send
+```
+
+`grpc.health.v1.Health` says SERVING for `moldau.v1.Queue`, and NOT_SERVING from the moment the
+broker stops. Calls that wait are refused then, with UNAVAILABLE.
+
+There is no TLS and no authentication yet: keep the address on loopback or in a network that you
+trust.
+
+A request has at most %(request)d MiB. An answer of Poll or ReadFrom stays below the 4 MiB that
+clients take unless told otherwise; a single message may exceed it. Each broker takes
+%(connections)s connections, and %(calls)s calls at once. Clients may ping every %(ping)d seconds.
+An idle connection is closed after %(idle)d minutes; clients open it again by themselves.
+
+"""
+_REFUSED = """\
+
+## What a refused call says
+
+The status is for everybody, `moldau-reason` in the trailers for programs that know this API, the
+message and `moldau-hint` for people. A hint is percent-encoded UTF-8, since trailers are ASCII.
+Where a send was refused and may be stored all the same, `moldau-uncertain` is `true`.
+
+"""
+_REASONS_PLACE = "what-a-refused-call-says"
+
+
+def main(arguments: list[str]) -> None:
+    path = Path(arguments[0]) if arguments else DOCUMENT
+    path.write_text(render(), encoding="utf-8")
+    print(path)
+
+
+def render() -> str:
+    """The whole page."""
+    file = _compile()
+    places = _comments(file)
+    (service,) = file.service
+    limits = DEFAULT_LIMITS
+    parts = [
+        _HEAD,
+        _paragraphs(places[(_SYNTAX,)]),
+        "\n",
+        _USE
+        % {
+            "request": limits.request_bytes_max // MIB,
+            "connections": f"{limits.connections_max:,}",
+            "calls": f"{limits.calls_max:,}",
+            "ping": limits.ping_ms_min // 1000,
+            "idle": limits.idle_ms_max // 60_000,
+        },
+        f"## Calls of `{file.package}.{service.name}`\n\n",
+        "| call | takes | answers |\n|---|---|---|\n",
+    ]
+    parts += [_call_row(method) for method in service.method]
+    for number, method in enumerate(service.method):
+        parts.append(f"\n### {method.name}\n\n")
+        parts.append(_paragraphs(places[(_SERVICES, 0, _METHODS, number)]))
+    parts += [_REFUSED, *_reasons(file, places)]
+    parts.append("\n## Messages\n")
+    for number, message in enumerate(file.message_type):
+        parts += _message(message, message.name, (_MESSAGES, number), places)
+    parts.append("\n## Enumerations\n")
+    for number, enum in enumerate(file.enum_type):
+        if enum.name != "Reason":
+            parts += _enum(enum, enum.name, (_ENUMS, number), places)
+    return "".join(parts)
+
+
+def _compile() -> FileDescriptorProto:
+    with tempfile.TemporaryDirectory() as directory:
+        out = Path(directory) / "queue.desc"
+        command = [sys.executable, "-m", "grpc_tools.protoc", "-Iproto", "--include_source_info"]
+        subprocess.run(
+            [*command, f"--descriptor_set_out={out}", SOURCE], cwd=ROOT, check=True, timeout=60
+        )
+        (file,) = descriptor_pb2.FileDescriptorSet.FromString(out.read_bytes()).file
+    return file
+
+
+def _comments(file: FileDescriptorProto) -> Places:
+    return {
+        tuple(location.path): location.leading_comments
+        for location in file.source_code_info.location
+        if location.leading_comments
+    }
+
+
+def _paragraphs(comment: str) -> str:
+    lines = [line.strip() for line in comment.strip("\n").splitlines()]
+    return "\n".join(lines) + "\n"
+
+
+def _sentence(comment: str) -> str:
+    """For a cell of a table."""
+    return " ".join(comment.split()).replace("|", "\\|")
+
+
+def _call_row(method: MethodDescriptorProto) -> str:
+    asks = _link(method.input_type, many=method.client_streaming)
+    tells = _link(method.output_type, many=method.server_streaming)
+    return f"| [{method.name}](#{method.name.lower()}) | {asks} | {tells} |\n"
+
+
+def _link(full_name: str, *, many: bool = False) -> str:
+    name = full_name.removeprefix(".moldau.v1.")
+    place = _REASONS_PLACE if name == "Reason" else name.lower().replace(".", "")
+    return f"{'stream of ' if many else ''}[{name}](#{place})"
+
+
+def _reasons(file: FileDescriptorProto, places: Places) -> Iterator[str]:
+    number, enum = next((n, enum) for n, enum in enumerate(file.enum_type) if enum.name == "Reason")
+    yield "| reason | status | meaning |\n|---|---|---|\n"
+    for at, value in enumerate(enum.value):
+        if value.number:
+            status = Refusal(queue_pb2.Reason.Value(value.name), "").status.name
+            meaning = _sentence(places.get((_ENUMS, number, _VALUES, at), ""))
+            yield f"| `{value.name}` | {status} | {meaning} |\n"
+
+
+def _message(
+    message: DescriptorProto, name: str, place: tuple[int, ...], places: Places
+) -> Iterable[str]:
+    if message.options.map_entry:
+        return
+    yield f"\n### {name}\n\n"
+    if comment := places.get(place):
+        yield _paragraphs(comment) + "\n"
+    if not message.field:
+        yield "It has no fields.\n"
+    else:
+        yield "| field | type | meaning |\n|---|---|---|\n"
+    maps = {nested.name: nested for nested in message.nested_type if nested.options.map_entry}
+    for number, field in enumerate(message.field):
+        meaning = _sentence(places.get((*place, _FIELDS, number), ""))
+        yield f"| `{field.name}` | {_type(message, field, maps)} | {meaning} |\n"
+    for number, nested in enumerate(message.nested_type):
+        yield from _message(nested, f"{name}.{nested.name}", (*place, _NESTED, number), places)
+    for number, enum in enumerate(message.enum_type):
+        yield from _enum(enum, f"{name}.{enum.name}", (*place, _NESTED_ENUMS, number), places)
+
+
+def _type(
+    message: DescriptorProto, field: FieldDescriptorProto, maps: dict[str, DescriptorProto]
+) -> str:
+    kind = field.type_name.rpartition(".")[2]
+    if kind in maps:
+        key, value = maps[kind].field
+        return f"map of {_plain(key)} to {_plain(value)}"
+    text = _plain(field)
+    if field.label == FieldDescriptorProto.LABEL_REPEATED:
+        return f"repeated {text}"
+    if field.proto3_optional:
+        return f"optional {text}"
+    if field.HasField("oneof_index"):
+        return f"{text}, one of `{message.oneof_decl[field.oneof_index].name}`"
+    return text
+
+
+def _plain(field: FieldDescriptorProto) -> str:
+    if field.type_name:
+        return _link(field.type_name)
+    return FieldDescriptorProto.Type.Name(field.type).removeprefix("TYPE_").lower()
+
+
+def _enum(
+    enum: EnumDescriptorProto, name: str, place: tuple[int, ...], places: Places
+) -> Iterable[str]:
+    yield f"\n### {name}\n\n"
+    if comment := places.get(place):
+        yield _paragraphs(comment) + "\n"
+    yield "| value | number | meaning |\n|---|---|---|\n"
+    for number, value in enumerate(enum.value):
+        meaning = _sentence(places.get((*place, _VALUES, number), ""))
+        yield f"| `{value.name}` | {value.number} | {meaning} |\n"
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
