@@ -14,6 +14,7 @@ from moldau.edge.kafka.deadlines import Deadlines
 from moldau.metadata.image import Broker as RegisteredBroker
 from moldau.metadata.image import Image, Partition, Topic
 from moldau.metadata.leaders import NO_LEADER, Leader
+from moldau.model.histogram import Histogram
 from moldau.model.ids import BrokerId, Epoch, PartitionIndex, TopicId
 from moldau.model.slices import Chunk, FileSlice
 from moldau.net.connection import Connection, Reply
@@ -134,7 +135,7 @@ class Asked:
         self.connection = FakeConnection()
         self.deadlines = Deadlines()
         opened = cast("Connection", self.connection)
-        self.call = Call(facade, opened, api.key, version, 7, "test", self.deadlines)
+        self.call = Call(facade, opened, api.key, version, 7, "test", self.deadlines, Histogram())
         sent = b"".join(_bytes_of(chunk) for chunk in request.encode(version))
         self.result = api.handle(self.call, api.request.decode(memoryview(sent), version))
 

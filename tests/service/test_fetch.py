@@ -18,6 +18,7 @@ from moldau.records.record import Record, build_batch
 from moldau.replica.replica import Replica
 from moldau.service.fetch import FetchRequest, FetchResult, FetchService, ParkedFetch
 from moldau.service.partitions import Partitions
+from moldau.service.traffic import Traffic
 from moldau.testing.replicas import lead_replica, make_driver, make_flusher
 
 
@@ -31,6 +32,7 @@ class World:
         loop = asyncio.get_running_loop()
         self.service = FetchService(loop, cast(Partitions, self), reply_bytes_max)
         self.answers: list[list[FetchResult]] = []
+        self.traffic = Traffic()
 
     @classmethod
     async def make(
@@ -48,7 +50,7 @@ class World:
 
     def get(self, topic: str, partition: int) -> SimpleNamespace | None:
         replica = self.replicas.get((topic, partition))
-        return None if replica is None else SimpleNamespace(replica=replica)
+        return None if replica is None else SimpleNamespace(replica=replica, traffic=self.traffic)
 
     def find(self, topic: str, partition: int) -> SimpleNamespace:
         raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -372,3 +374,18 @@ async def test_a_parked_reader_of_committed_records_sleeps_until_a_transaction_e
     ((result,),) = world.answers
     assert (result.last_stable_offset, result.high_watermark) == (3, 3)
     assert result.size > 0
+
+
+async def test_what_is_sent_is_counted_once_however_often_it_was_looked_at() -> None:
+    world = await World.make()
+    size = await world.append(0)
+    world.fetch((0, 0), (1, 0), bytes_min=4 * size)
+    await world.append(1)
+    await world.append(0)
+    assert world.traffic.read_bytes == 0
+    await world.append(1)
+    assert world.sizes == [[2 * size, 2 * size]]
+    moved = (world.traffic.read_bytes, world.traffic.read_records)
+    assert moved == (4 * size, 4)
+    world.fetch((0, 1))
+    assert world.traffic.read_records == 5

@@ -67,6 +67,11 @@ class Listener:
     def connection_count(self) -> int:
         return len(self._connections)
 
+    @property
+    def inflight_bytes(self) -> int:
+        """Of requests being received or answered, over all connections."""
+        return self._budget.used
+
     def bind(self, host: str, port: int) -> tuple[str, int]:
         """Listen; returns the address bound (port 0 picks a free one). Raises OSError."""
         self._socket = sock = bound_socket(host, port)

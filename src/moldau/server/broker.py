@@ -520,6 +520,7 @@ class BrokerServer:
     def _vitals(self, listener: Listener) -> Vitals:
         return Vitals(
             requests_by_api=self._dispatcher.requests_by_api,
+            seconds_by_api=self._dispatcher.seconds_by_api,
             listener=listener,
             flusher=self._flusher,
             cleaner=lambda: None if self._cleaner is None else self._cleaner.metrics,

@@ -44,6 +44,8 @@ class FetchResult(NamedTuple):
     last_stable_offset: int = -1
     aborted: Sequence[AbortedTransaction] | None = None
     """What of the data was aborted; None if the client did not ask."""
+    record_count: int = 0
+    """From the offset on that was asked for, by offsets."""
 
 
 class FetchService:
@@ -126,7 +128,16 @@ class FetchService:
         aborted = None
         if request.reads_committed:
             aborted = replica.producers.aborted.between(request.offset, read.next_offset)
-        return FetchResult(ErrorCode.NONE, watermark, start, read.data, read.size, stable, aborted)
+        return FetchResult(
+            ErrorCode.NONE,
+            watermark,
+            start,
+            read.data,
+            read.size,
+            stable,
+            aborted,
+            read.next_offset - request.offset,
+        )
 
     def fetch(
         self,
@@ -143,6 +154,8 @@ class FetchService:
         bytes_min = min(bytes_min, self._reply_bytes_max // 2)
         results, total, failed = self.read(requests, bytes_max)
         if total >= bytes_min or failed or wait_ms_max <= 0:
+            if total:
+                self.count(requests, results)
             on_ready(results)
             return None
         parked = ParkedFetch(self, requests, bytes_min, bytes_max, on_ready)
@@ -153,6 +166,15 @@ class FetchService:
             if hosted is not None:
                 parked.watch(hosted.replica, request, result.size)
         return parked
+
+    def count(self, requests: Sequence[FetchRequest], results: Sequence[FetchResult]) -> None:
+        """What goes out now: a read alone may be for nothing but a look."""
+        for request, result in zip(requests, results, strict=True):
+            if result.size:
+                hosted = self._partitions.get(request.topic or "", request.partition)
+                if hosted is not None:
+                    hosted.traffic.read_bytes += result.size
+                    hosted.traffic.read_records += result.record_count
 
     def forget(self, parked: "ParkedFetch") -> None:
         self._parked.pop(parked, None)
@@ -222,6 +244,7 @@ class ParkedFetch:
         results, total, failed = self._service.read(self._requests, self._bytes_max)
         if total >= self._bytes_min or failed:
             self.cancel()
+            self._service.count(self._requests, results)
             self._on_ready(results)
 
     def on_gone(self, replica: Replica) -> None:
@@ -231,6 +254,7 @@ class ParkedFetch:
         """Time is up: send what there is."""
         self.cancel()
         results, _, _ = self._service.read(self._requests, self._bytes_max)
+        self._service.count(self._requests, results)
         self._on_ready(results)
 
     def cancel(self) -> None:

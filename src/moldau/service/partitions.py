@@ -27,6 +27,7 @@ from moldau.replica.driver import Driver
 from moldau.replica.flusher import Flusher
 from moldau.replica.peer_codec import GroupKey
 from moldau.replica.replica import Replica
+from moldau.service.traffic import TopicTraffic, Traffic
 
 log = logging.getLogger(__name__)
 
@@ -73,11 +74,20 @@ class Hosted:
         "is_plain",
         "replica",
         "stamps_append_time",
+        "traffic",
     )
 
-    def __init__(self, replica: Replica, config: TopicConfig, internal: bool) -> None:
+    def __init__(
+        self,
+        replica: Replica,
+        config: TopicConfig,
+        internal: bool,
+        traffic: Traffic | None = None,
+    ) -> None:
         self.replica = replica
         self.internal = internal
+        self.traffic = traffic or Traffic()
+        """Of the topic, over all its partitions here."""
         self.configure(config)
 
     def configure(self, config: TopicConfig) -> None:
@@ -131,6 +141,7 @@ class Partitions:
         self._clock = clock
         self._defaults = defaults
         self._hosted: dict[tuple[str, int], Hosted] = {}
+        self.traffic = TopicTraffic()
         self._offline: dict[tuple[str, int], MoldauError] = {}
         self._topics: dict[TopicId, Topic] = {}
         self._layers: tuple[Layer, ...] = ()
@@ -310,7 +321,8 @@ class Partitions:
             self._set_offline(key, error)
             return
         self._offline.pop(key, None)
-        self._hosted[key] = Hosted(replica, config, topic.internal)
+        traffic = self.traffic.of(topic.name)
+        self._hosted[key] = Hosted(replica, config, topic.internal, traffic)
         if is_fresh and not partition.moving and partition.replicas[0] == self._broker:
             for delay in _CAMPAIGN_SECONDS:
                 asyncio.get_running_loop().call_later(delay, self._stand, replica)

@@ -55,13 +55,18 @@ class ProduceService:
             hosted = self._partitions.find(topic, partition)
         headers = check_batches(data, bytes_max=hosted.config.message_bytes_max)
         try:
-            return hosted.replica, self._propose(
+            proposal = self._propose(
                 hosted, data, headers, acks, is_transactional=is_transactional, guard=guard
             )
         except RefusedError as error:
             if headers[0].producer_id >= 0 and error.code in PASSING:
                 hosted.replica.refusals.note(headers[0], error.code, self._clock.monotonic())
             raise
+        traffic = hosted.traffic
+        traffic.written_bytes += len(data)
+        for header in headers:
+            traffic.written_records += header.record_count
+        return hosted.replica, proposal
 
     def _propose(
         self,

@@ -7,6 +7,7 @@ so that a broker whom nobody asks spends nothing on it.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from moldau.model.histogram import Histogram
 from moldau.net.listener import Listener
 from moldau.replica.flusher import Flusher
 from moldau.service.cleaner import CleanerMetrics
@@ -18,6 +19,8 @@ class Vitals:
 
     requests_by_api: Callable[[], Mapping[str, int]]
     """Kafka requests since the start, by the name of the API."""
+    seconds_by_api: Callable[[], Mapping[str, Histogram]]
+    """How long they took, by the name of the API."""
     listener: Listener
     """Of Kafka clients."""
     flusher: Flusher

@@ -1,17 +1,21 @@
 """What a real broker tells Prometheus, and that names from clients do not make it endless."""
 
 import asyncio
+import re
 from http.client import HTTPConnection
+from pathlib import Path
 from types import SimpleNamespace
 
 import confluent_kafka
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from http_client import ask
 from moldau.edge.http import metrics
 from moldau.groups.results import ListedGroup
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import TopicPartition
+from moldau.service.traffic import Traffic
 
 
 class Scrape:
@@ -88,6 +92,77 @@ def test_records_requests_and_the_lag_of_groups_are_counted(moldau_session_broke
     assert after.get("moldau_leaderships_total") >= before.get("moldau_leaderships_total") >= 1
 
 
+def test_what_clients_write_and_read_is_counted_by_topic(moldau_session_broker, moldau_topic):
+    address = moldau_session_broker.http_address
+    before = scrape(address)
+    send(moldau_session_broker.bootstrap, moldau_topic, 20)
+    path = f"/api/v1/topics/{moldau_topic}/records"
+    assert ask(address, "POST", path, {"records": [{"value": "x" * 1000}] * 5}).status == 200
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": moldau_session_broker.bootstrap, "group.id": "unused"}
+    )
+    consumer.assign([confluent_kafka.TopicPartition(moldau_topic, 0, 0)])
+    assert len(consumer.consume(25, 60)) == 25
+    consumer.close()
+    assert len(ask(address, "GET", path + "?offset=20").body["records"]) == 5
+    after = scrape(address)
+    written = after.get("moldau_topic_written_bytes_total", topic=moldau_topic)
+    read = after.get("moldau_topic_read_bytes_total", topic=moldau_topic)
+    assert 5000 < written < read
+    assert after.get("moldau_topic_written_records_total", topic=moldau_topic) == 25
+    assert after.get("moldau_topic_read_records_total", topic=moldau_topic) == 30
+    for name, least in (("written_records", 25), ("read_records", 30), ("written_bytes", written)):
+        more = after.get(f"moldau_{name}_total") - before.get(f"moldau_{name}_total")
+        assert more >= least
+    # A topic that is gone takes its series along, and nothing of the total.
+    assert ask(address, "DELETE", f"/api/v1/topics/{moldau_topic}").status == 200
+    then = scrape(address)
+    assert then.get("moldau_topic_written_bytes_total", topic=moldau_topic) is None
+    assert then.get("moldau_written_bytes_total") >= after.get("moldau_written_bytes_total")
+
+
+def test_durations_of_requests_are_told_by_api(moldau_session_broker, moldau_topic):
+    address = moldau_session_broker.http_address
+    send(moldau_session_broker.bootstrap, moldau_topic, 3)
+    ask(address, "GET", "/nope")
+    told = scrape(address)
+    assert told.kinds["moldau_kafka_request_seconds_bucket"] == "histogram"
+    for api in ("Produce", "Metadata", "ApiVersions"):
+        count = told.get("moldau_kafka_request_seconds_count", api=api)
+        assert 0 < count <= told.get("moldau_kafka_requests_total", api=api)
+        assert told.get("moldau_kafka_request_seconds_sum", api=api) > 0
+        assert told.get("moldau_kafka_request_seconds_bucket", api=api, le="+Inf") == count
+        buckets = [
+            value
+            for (name, labels), value in told.values.items()
+            if name == "moldau_kafka_request_seconds_bucket" and ("api", api) in labels
+        ]
+        assert buckets == sorted(buckets)
+    assert told.get("moldau_kafka_inflight_bytes") >= 0
+    assert told.get("moldau_http_requests_total", method="GET", status="404") >= 1
+    assert told.get("moldau_http_request_seconds_count") >= 1
+    assert told.get("moldau_http_connections") >= 1
+    assert told.get("moldau_http_held_bytes") == 0
+
+
+def test_names_say_their_unit_and_counters_that_they_only_rise(moldau_session_broker):
+    told = scrape(moldau_session_broker.http_address)
+    for name, kind in told.kinds.items():
+        assert (kind == "counter") == name.endswith("_total"), name
+        assert not name.endswith(("_ms", "_kb", "_mb", "_count_total")), name
+
+
+def test_the_reference_names_every_metric(moldau_session_broker, moldau_topic):
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "http.md").read_text()
+    told = scrape(moldau_session_broker.http_address)
+    families = {
+        re.sub("_(bucket|sum|count)$", "", name) if kind == "histogram" else name
+        for name, kind in told.kinds.items()
+    }
+    missing = {name for name in families if name.startswith("moldau_") and f"`{name}" not in page}
+    assert not missing
+
+
 def test_a_broker_tells_of_itself_and_its_cluster(moldau_session_broker, moldau_topic):
     told = scrape(moldau_session_broker.http_address)
     for name, value in {
@@ -113,15 +188,24 @@ def test_a_broker_tells_of_itself_and_its_cluster(moldau_session_broker, moldau_
     assert told.kinds["moldau_partitions_led"] == "gauge"
 
 
-def hosted(topic: str, partition: int, *, watermark: int) -> SimpleNamespace:
+def hosted(topic: str, partition: int, *, watermark: int, **followers: int) -> SimpleNamespace:
+    """A partition with followers that hold so much, and two of which have to be in sync."""
     log = SimpleNamespace(size_bytes=100, start_offset=1)
+    progress = {
+        int(name.removeprefix("of_")): SimpleNamespace(match=match)
+        for name, match in followers.items()
+    }
     return SimpleNamespace(
+        traffic=Traffic(),
+        config=SimpleNamespace(insync_replicas_min=2 if followers else 1),
         replica=SimpleNamespace(
             partition=TopicPartition(topic, partition),
             is_leader=True,
             high_watermark=watermark,
             log=log,
-        )
+            group=SimpleNamespace(core=SimpleNamespace(end=watermark, progress=progress)),
+            in_sync=lambda _: [1, *(peer for peer, one in progress.items() if one.match > 5)],
+        ),
     )
 
 
@@ -140,6 +224,21 @@ def told_by(families) -> Scrape:
         return [family async for family in families]
 
     return Scrape(metrics.render(asyncio.run(gather())))
+
+
+def test_followers_that_are_behind_are_told_one_by_one():
+    there = FakePartitions(
+        [
+            hosted("t", 0, watermark=10, of_2=10, of_3=4),
+            hosted("t", 1, watermark=7, of_2=5, of_3=5),
+        ]
+    )
+    told = told_by(metrics._hosted(SimpleNamespace(partitions=there)))
+    assert told.get("moldau_replication_lag_records", follower="2") == 2
+    assert told.get("moldau_replication_lag_records", follower="3") == 8
+    assert told.get("moldau_replication_lagging_partitions", follower="2") == 1
+    assert told.get("moldau_replication_lagging_partitions", follower="3") == 2
+    assert told.get("moldau_partitions_under_min_insync") == 1
 
 
 @pytest.mark.parametrize(("partitions", "one_by_one"), [(3, True), (4, False)])

@@ -6,7 +6,7 @@ answer nor the memory of who collects it endless; what is left out is counted.
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -22,8 +22,10 @@ from moldau.edge.http.process import process_families
 from moldau.edge.http.server import Connections
 from moldau.groups.results import ListedGroup
 from moldau.model.errors import ErrorCode
+from moldau.replica.replica import LAG_MS_MAX
 from moldau.service.broker import Broker
 from moldau.service.partitions import Hosted
+from moldau.service.traffic import Traffic
 from moldau.service.vitals import Vitals
 
 TOPICS_MAX: Final = 1000
@@ -132,12 +134,30 @@ async def _hosted(broker: Broker) -> AsyncIterator[Family]:
         f"Topics hosted here beyond the {TOPICS_MAX} that are told one by one.",
         max(0, len(by_topic) - TOPICS_MAX),
     )
+    for family in await _topics(broker, by_topic):
+        yield family
+    if len(led) <= PARTITIONS_MAX:
+        for family in _partitions(led):
+            yield family
+    for family in await _replication(led):
+        yield family
+
+
+async def _topics(broker: Broker, by_topic: Mapping[str, list[Hosted]]) -> list[Family]:
     size = gauge("moldau_topic_log_bytes", "Size of the topic's logs on this broker.")
     count = gauge("moldau_topic_partitions_led", "Partitions of the topic led here.")
     marks = gauge("moldau_topic_high_watermark_sum", "Sum over the partitions led here.")
     starts = gauge("moldau_topic_log_start_offset_sum", "Sum over the partitions led here.")
+    moved = [
+        counter("moldau_topic_written_bytes_total", "Record batches that clients wrote here."),
+        counter("moldau_topic_written_records_total", "Records that clients wrote here."),
+        counter("moldau_topic_read_bytes_total", "Record batches that clients read here."),
+        counter("moldau_topic_read_records_total", "Records that clients read here, by offsets."),
+    ]
     done = 0
     for name in islice(sorted(by_topic), TOPICS_MAX):
+        for family, value in zip(moved, _moved(by_topic[name][0].traffic), strict=True):
+            family.add(value, {"topic": name})
         replicas = [hosted.replica for hosted in by_topic[name]]
         leading = [replica for replica in replicas if replica.is_leader]
         labels = {"topic": name}
@@ -149,11 +169,44 @@ async def _hosted(broker: Broker) -> AsyncIterator[Family]:
         if done >= _ITEMS_PER_TURN:
             done = 0
             await asyncio.sleep(0)
-    for family in (size, count, marks, starts):
-        yield family
-    if len(led) <= PARTITIONS_MAX:
-        for family in _partitions(led):
-            yield family
+    return [size, count, marks, starts, *moved]
+
+
+async def _replication(led: list[Hosted]) -> list[Family]:
+    """How far the followers of partitions led here are behind, by follower."""
+    behind: Counter[int] = Counter()
+    lagging: Counter[int] = Counter()
+    short = 0
+    for number, hosted in enumerate(led):
+        core = hosted.replica.group.core
+        for peer, progress in core.progress.items():
+            missing = max(0, core.end - progress.match)
+            behind[peer] += missing
+            lagging[peer] += missing > 0
+        wanted = hosted.config.insync_replicas_min
+        short += wanted > 1 and len(hosted.replica.in_sync(LAG_MS_MAX)) < wanted
+        if number % _ITEMS_PER_TURN == _ITEMS_PER_TURN - 1:
+            await asyncio.sleep(0)
+    lag = gauge(
+        "moldau_replication_lag_records",
+        "Records that a follower has not flushed yet, over the partitions led here.",
+    )
+    partitions = gauge(
+        "moldau_replication_lagging_partitions",
+        "Partitions led here of which a follower has not flushed everything.",
+    )
+    for follower in sorted(behind):
+        lag.add(behind[follower], {"follower": str(follower)})
+        partitions.add(lagging[follower], {"follower": str(follower)})
+    return [
+        lag,
+        partitions,
+        gauge(
+            "moldau_partitions_under_min_insync",
+            "Partitions led here that refuse acks=all: fewer are in sync than min.insync.replicas.",
+            short,
+        ),
+    ]
 
 
 def _partitions(led: list[Hosted]) -> Iterator[Family]:
@@ -170,12 +223,47 @@ def _partitions(led: list[Hosted]) -> Iterator[Family]:
     yield start
 
 
+def _moved(traffic: Traffic) -> tuple[int, int, int, int]:
+    return (
+        traffic.written_bytes,
+        traffic.written_records,
+        traffic.read_bytes,
+        traffic.read_records,
+    )
+
+
 def _traffic(broker: Broker, vitals: Vitals) -> Iterator[Family]:
+    broker.partitions.traffic.forget_all_but(broker.image.topics)
+    for (name, help_text), value in zip(
+        (
+            ("written_bytes", "Record batches that clients wrote here, over all topics."),
+            ("written_records", "Records that clients wrote here, over all topics."),
+            ("read_bytes", "Record batches that clients read here, over all topics."),
+            ("read_records", "Records that clients read here, over all topics, by offsets."),
+        ),
+        _moved(broker.partitions.traffic.total()),
+        strict=True,
+    ):
+        yield counter(f"moldau_{name}_total", help_text, value)
     requests = counter("moldau_kafka_requests_total", "Requests of Kafka clients, by API.")
     for api, count in vitals.requests_by_api().items():
         requests.add(count, {"api": api})
     yield requests
+    seconds = histogram(
+        "moldau_kafka_request_seconds",
+        "From a request of a Kafka client to its reply, by API; with the wait that it asked for.",
+    )
+    for api, durations in vitals.seconds_by_api().items():
+        # Most APIs are never asked, and each takes twenty lines.
+        if durations.sum:
+            seconds.add_durations(durations, {"api": api})
+    yield seconds
     listener = vitals.listener
+    yield gauge(
+        "moldau_kafka_inflight_bytes",
+        "Requests of Kafka clients being received or answered.",
+        listener.inflight_bytes,
+    )
     yield gauge("moldau_kafka_connections", "Open Kafka connections.", listener.connection_count)
     yield counter(
         "moldau_kafka_connections_accepted_total", "Kafka connections.", listener.accepted_total

@@ -8,11 +8,14 @@ A handler is a function `handle(call, request)`:
   dispatcher; the reply keeps its place in the connection's order.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
 from moldau.edge.kafka.deadlines import Deadlines
+from moldau.model.histogram import SECONDS, Histogram
 from moldau.net.connection import Connection, Reply
 from moldau.service.broker import Broker
 from moldau.wire.framing import frame_response
@@ -25,12 +28,14 @@ class Call:
 
     __slots__ = (
         "api_key",
+        "began",
         "broker",
         "client_id",
         "connection",
         "correlation_id",
         "deadlines",
         "reply_later",
+        "seconds",
         "version",
     )
 
@@ -43,7 +48,9 @@ class Call:
         correlation_id: int,
         client_id: str | None,
         deadlines: Deadlines,
+        seconds: Histogram,
     ) -> None:
+        self.began = perf_counter()
         self.broker = broker
         self.connection = connection
         self.api_key = api_key
@@ -51,6 +58,8 @@ class Call:
         self.correlation_id = correlation_id
         self.client_id = client_id
         self.deadlines = deadlines
+        self.seconds = seconds
+        """Of all calls of this API."""
         self.reply_later: Reply | None = None
 
     @property
@@ -64,6 +73,14 @@ class Call:
 
     def no_reply(self) -> None:
         self.connection.no_reply()
+        self.note()
+
+    def note(self) -> None:
+        """It is answered: for those who answer past this object."""
+        # What Histogram.add does, without its call.
+        seconds = perf_counter() - self.began
+        self.seconds.counts[bisect_left(SECONDS, seconds)] += 1
+        self.seconds.sum += seconds
 
     def reply(self, response: Response) -> None:
         chunks = frame_response(
@@ -73,6 +90,7 @@ class Call:
             self.connection.reply(chunks)
         else:
             self.reply_later.complete(chunks)
+        self.note()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

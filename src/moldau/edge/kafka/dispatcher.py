@@ -10,6 +10,7 @@ from moldau.edge.kafka.api import Api, Call
 from moldau.edge.kafka.deadlines import Deadlines
 from moldau.edge.kafka.versions import unsupported_version_response
 from moldau.model.errors import PeerProtocolError
+from moldau.model.histogram import Histogram
 from moldau.net.connection import Connection
 from moldau.service.broker import Broker
 from moldau.wire.framing import frame_response, read_request_header
@@ -24,7 +25,11 @@ class Dispatcher:
 
     def __init__(self, broker: Broker, apis: Mapping[int, Api]) -> None:
         self._broker = broker
-        self._apis = {key: (api.handle, api.request, *api.versions) for key, api in apis.items()}
+        self._seconds = {key: Histogram() for key in apis}
+        self._apis = {
+            key: (api.handle, api.request, *api.versions, self._seconds[key])
+            for key, api in apis.items()
+        }
         self._deadlines = Deadlines()
         self._tasks: set[asyncio.Task[None]] = set()
         self._counts = dict.fromkeys(apis, 0)
@@ -33,6 +38,13 @@ class Dispatcher:
         """Since the start; those of unknown APIs and versions are not counted."""
         return {
             ApiKey(key).name.title().replace("_", ""): count for key, count in self._counts.items()
+        }
+
+    def seconds_by_api(self) -> dict[str, Histogram]:
+        """From the request to its reply; of those that were answered, or needed none."""
+        return {
+            ApiKey(key).name.title().replace("_", ""): seconds
+            for key, seconds in self._seconds.items()
         }
 
     def on_frame(self, connection: Connection, frame: memoryview) -> None:
@@ -51,7 +63,14 @@ class Dispatcher:
             # What Message.decode does, without the calls in between.
             request = decode(frame, position)
         call = Call(
-            self._broker, connection, key, version, correlation_id, client_id, self._deadlines
+            self._broker,
+            connection,
+            key,
+            version,
+            correlation_id,
+            client_id,
+            self._deadlines,
+            api[4],
         )
         result = api[0](call, request)
         if result is None:
@@ -59,6 +78,7 @@ class Dispatcher:
         if isinstance(result, Response):
             body = result.encode(version)
             connection.reply(frame_response(key, version, correlation_id, body))
+            call.note()
         else:
             call.defer()
             self._spawn(call, result)

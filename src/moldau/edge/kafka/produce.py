@@ -108,6 +108,7 @@ def _handle_single(
     )
     if acks != ACKS_ALL or replica.is_acknowledged(proposal.end_offset):
         call.connection.reply((reply,))
+        call.note()
         return None
     later = call.defer()
     deadlines = call.deadlines
@@ -116,6 +117,7 @@ def _handle_single(
         deadlines.remove(later)
         if code is ErrorCode.NONE:
             later.complete((reply,))
+            call.note()
         else:
             answer = _refused(partition.index, RefusedError(code))
             call.reply(_response_of(call, topic, answer))
