@@ -99,8 +99,7 @@ class ConsumerHeartbeat(Struct, frozen=True, kw_only=True):
     makes_member_id: bool = False
     """True from v1 on: the client makes its id."""
     session_timeout_ms: int | None = None
-    """How long it may be silent; None: as it said before, or as the broker says. Not stored: after
-    a change of coordinator the broker's holds until it is said again."""
+    """How long it may be silent; None: as it said before, or as the broker says."""
 
 
 class OffsetToCommit(Struct, frozen=True, kw_only=True):

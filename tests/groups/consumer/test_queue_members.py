@@ -56,7 +56,8 @@ def test_a_member_may_be_silent_for_as_long_as_it_asked_for(world):
     assert world.consumers()[2].keys() == {"long", "usual"}
     world.advance(50)
     assert world.consumers()[2].keys() == {"long"}
-    # It holds for every heartbeat after that.
+    # It holds for every heartbeat after that, also under another coordinator.
+    world = world.restarted()
     world.beat("long", world.coordinator.consumer("g", "long").epoch)
     world.advance(99)
     assert world.consumers()[2].keys() == {"long"}

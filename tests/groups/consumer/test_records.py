@@ -39,6 +39,7 @@ members = st.builds(
     pattern=maybe,
     rebalance_timeout_ms=int32,
     assignor=maybe,
+    session_timeout_ms=st.none() | int32,
 )
 currents = st.builds(
     Current,
@@ -71,7 +72,7 @@ def test_a_record_cut_before_its_tags_is_corruption(record, data):
     with pytest.raises(CorruptionError):
         decode(key[: data.draw(st.integers(0, len(key) - 1))], value)
     if value:
-        # The last byte says that there are no tags; only an epoch has some.
+        # The last byte says that there are no tags; only epochs and members may have some.
         with pytest.raises(CorruptionError):
             decode(key, value[: data.draw(st.integers(0, len(value) - 2))])
 

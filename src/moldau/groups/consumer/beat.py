@@ -137,10 +137,8 @@ class Beat(ConsumerWrite):
         self._member_id = member_id
         member = self._described(before)
         _check_company(member_id, member, state.members)
-        if event.session_timeout_ms is not None:
-            self.consumers.set_session(self.group, member_id, event.session_timeout_ms)
         # Now, not when it is stored: the end of its session may be next in turn.
-        self.consumers.heard_of(now, self.group, member_id)
+        self.consumers.heard_of(now, self.group, member_id, member)
         members = dict(state.members) if records else state.members
         if self._gone is not None:
             members.pop(self._gone, None)
@@ -183,7 +181,7 @@ class Beat(ConsumerWrite):
             event.owned is not None and event.owned != stepped.assigned
         )
         is_told = is_full or is_behind or stepped.assigned != current.assigned
-        interval_ms = self.consumers.interval_ms(self.group, member_id)
+        interval_ms = self.consumers.interval_ms(member)
         if stepped.state is MemberState.UNRELEASED:
             # What it waits for may be free any moment, and nobody can call it.
             interval_ms = max(interval_ms // 10, min(interval_ms, 100))
@@ -274,6 +272,9 @@ class Beat(ConsumerWrite):
             if event.rebalance_timeout_ms > 0
             else known.rebalance_timeout_ms,
             assignor=event.assignor or known.assignor,
+            session_timeout_ms=known.session_timeout_ms
+            if event.session_timeout_ms is None
+            else event.session_timeout_ms,
         )
 
     def _epoch(

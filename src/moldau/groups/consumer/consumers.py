@@ -44,8 +44,6 @@ class Consumers:
         self.subscriptions = subscriptions
         self.assignors = assignors
         self.new_member_id = new_member_id
-        self._session_ms: dict[TimerKey, int] = {}
-        """Of members that asked for another session timeout than the broker's."""
 
     def heartbeat(self, now: float, event: ConsumerHeartbeat) -> None:
         try:
@@ -155,19 +153,22 @@ class Consumers:
                 self.heard_of(now, group, member_id)
                 self.watch(now, group, member_id)
 
-    def set_session(self, group: Group, member_id: str, timeout_ms: int) -> None:
-        self._session_ms[session_key(group, member_id)] = timeout_ms
-
-    def interval_ms(self, group: Group, member_id: str) -> int:
+    def interval_ms(self, member: ConsumerMember) -> int:
         """How often a member is to be heard of: three times within its session at least."""
         usual = self.runtime.config.consumer_heartbeat_interval_ms
-        session_ms = self._session_ms.get(session_key(group, member_id))
+        session_ms = member.session_timeout_ms
         return usual if session_ms is None else max(1, min(usual, session_ms // 3))
 
-    def heard_of(self, now: float, group: Group, member_id: str) -> None:
-        key = session_key(group, member_id)
-        timeout_ms = self._session_ms.get(key, self.runtime.config.consumer_session_timeout_ms)
-        self.runtime.timers.set(key, now + timeout_ms / 1000)
+    def heard_of(
+        self, now: float, group: Group, member_id: str, member: ConsumerMember | None = None
+    ) -> None:
+        """`member`: what it is about to be, if that is not stored yet."""
+        if member is None and group.consumer is not None:
+            member = group.consumer.members.get(member_id)
+        timeout_ms = self.runtime.config.consumer_session_timeout_ms
+        if member is not None and member.session_timeout_ms is not None:
+            timeout_ms = member.session_timeout_ms
+        self.runtime.timers.set(session_key(group, member_id), now + timeout_ms / 1000)
 
     def watch(self, now: float, group: Group, member_id: str) -> None:
         """A member that must let go of partitions has its rebalance timeout for that."""
@@ -183,13 +184,10 @@ class Consumers:
     def forget(self, group: Group, member_id: str) -> None:
         self.runtime.timers.cancel(session_key(group, member_id))
         self.runtime.timers.cancel(revoke_key(group, member_id))
-        self._session_ms.pop(session_key(group, member_id), None)
 
     def expired(self, now: float, group: Group, key: TimerKey) -> None:
         if group.consumer is not None and key.member_id in group.consumer.members:
             self.runtime.submit(now, group, Expel(self, group, key))
-        else:
-            self._session_ms.pop(key, None)
 
 
 def _described(state: ConsumerState, member_id: str) -> DescribedConsumer:

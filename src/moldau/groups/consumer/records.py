@@ -7,8 +7,9 @@
     key 8  a member's current assignment: where it stands on its way to the target
 
 Key 4 (partitions of subscribed topics, older Kafkas) and 16 (what patterns matched) are not
-written: both follow from the topics that exist. One field is ours, in a tag far from Kafka's, whose
-readers skip it: since when a group has no members.
+written: both follow from the topics that exist. Two fields are ours, in tags far from Kafka's,
+whose readers skip them: since when a group has no members, and how long a member may be silent if
+it asked for another session than the broker's.
 """
 
 import struct
@@ -16,6 +17,7 @@ from enum import IntEnum
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from moldau.groups.assignors.interface import NOTHING, Assignment
 from moldau.groups.format import Reader, compact_array, compact_string, string_bytes, varint_bytes
@@ -30,6 +32,9 @@ CURRENT_KEY: Final = 8
 KEYS: Final = frozenset({EPOCH_KEY, MEMBER_KEY, TARGET_EPOCH_KEY, TARGET_KEY, CURRENT_KEY})
 _HASH_TAG: Final = 0
 _EMPTY_SINCE_TAG: Final = 10_000
+_SESSION_TAG: Final = 10_001
+_TAGGED: Final = frozenset({EPOCH_KEY, MEMBER_KEY})
+"""Kinds whose encoders write their tags."""
 _VERSION: Final = b"\0\0"
 _NO_TAGS: Final = b"\0"
 
@@ -68,6 +73,8 @@ class ConsumerMember(Struct, frozen=True, kw_only=True):
     pattern: str | None = None
     rebalance_timeout_ms: int = -1
     assignor: str | None = None
+    session_timeout_ms: int | None = None
+    """None: as the broker says."""
 
 
 class Current(Struct, frozen=True, kw_only=True):
@@ -138,7 +145,7 @@ def encode(record: ConsumerRecord) -> tuple[bytes, bytes | None]:
         name += string_bytes(record.member_id)
     if value is None:
         return name, None
-    return name, _VERSION + value + (b"" if key == EPOCH_KEY else _NO_TAGS)
+    return name, _VERSION + value + (b"" if key in _TAGGED else _NO_TAGS)
 
 
 def decode(kind: int, key: Reader, value: bytes | None) -> ConsumerRecord:
@@ -176,8 +183,12 @@ def _encode_epoch(value: GroupEpoch) -> bytes:
     tags = [(_HASH_TAG, struct.pack(">q", value.topics_hash))]
     if value.empty_since != NO_TIMESTAMP:
         tags.append((_EMPTY_SINCE_TAG, struct.pack(">q", value.empty_since)))
+    return struct.pack(">i", value.epoch) + _tags(tags)
+
+
+def _tags(tags: list[tuple[int, bytes]]) -> bytes:
     encoded = [varint_bytes(tag) + varint_bytes(len(data)) + data for tag, data in tags]
-    return struct.pack(">i", value.epoch) + varint_bytes(len(tags)) + b"".join(encoded)
+    return varint_bytes(len(tags)) + b"".join(encoded)
 
 
 def _epoch(reader: Reader) -> GroupEpoch:
@@ -193,6 +204,9 @@ def _epoch(reader: Reader) -> GroupEpoch:
 
 
 def _encode_member(value: ConsumerMember) -> bytes:
+    tags = []
+    if value.session_timeout_ms is not None:
+        tags.append((_SESSION_TAG, struct.pack(">i", value.session_timeout_ms)))
     return b"".join(
         (
             compact_string(value.instance_id),
@@ -203,12 +217,13 @@ def _encode_member(value: ConsumerMember) -> bytes:
             compact_string(value.pattern),
             struct.pack(">i", value.rebalance_timeout_ms),
             compact_string(value.assignor),
+            _tags(tags),
         )
     )
 
 
 def _member(reader: Reader) -> ConsumerMember:
-    return ConsumerMember(
+    member = ConsumerMember(
         instance_id=reader.nullable_string(),
         rack=reader.nullable_string(),
         client_id=reader.string(),
@@ -218,6 +233,10 @@ def _member(reader: Reader) -> ConsumerMember:
         rebalance_timeout_ms=reader.int32(),
         assignor=reader.nullable_string(),
     )
+    session = reader.tagged_fields().get(_SESSION_TAG)
+    if session is None:
+        return member
+    return replace(member, session_timeout_ms=Reader(session).int32())
 
 
 def _encode_assignment(value: Assignment) -> bytes:

@@ -37,6 +37,8 @@ _TRIES_MAX: Final = 10
 _PAUSE_SECONDS: Final = 0.02
 _MOVED: Final = frozenset({ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.STALE_MEMBER_EPOCH})
 """The member's epoch has risen between the look and the turn of the request."""
+_INTERVAL_MS_MAX: Final = 2_000
+"""New assignments and leaders are heard of by heartbeats, and a heartbeat of a stream is cheap."""
 _JOIN_EPOCH: Final = 0
 _LEAVE_EPOCH: Final = -1
 
@@ -103,7 +105,7 @@ class GroupAnswers:
             if found is None:
                 raise _unknown(asked.group, asked.member)
         return BeatTold(
-            interval_ms=result.heartbeat_interval_ms,
+            interval_ms=min(result.heartbeat_interval_ms, _INTERVAL_MS_MAX),
             told=None if found is None else _told(found),
         )
 
