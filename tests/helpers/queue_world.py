@@ -18,6 +18,7 @@ from moldau.log.memory import MemoryLog
 from moldau.metadata.image import Partition, Topic
 from moldau.metadata.leaders import Leader
 from moldau.metadata.queue_groups import QueueGroup, QueueSettings
+from moldau.metadata.topic_configs import TopicConfig
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.flush import FlushPolicy
 from moldau.model.ids import BrokerId, Offset, PartitionIndex, ProducerEpoch, ProducerId, TopicId
@@ -28,6 +29,7 @@ from moldau.records.record import Headers, Record, build_batch, read_records
 from moldau.replica.replica import Replica
 from moldau.service.appending import AppendService
 from moldau.service.disk import DiskGuard
+from moldau.service.partitions import Hosted
 from moldau.service.produce import ProduceService
 from moldau.service.queues.leases import LeaseHost
 from moldau.service.queues.ledgers import LedgerRefusedError
@@ -104,7 +106,6 @@ class QueueWorld:
         self.message_bytes_max = 1 << 20
         self.append_failures = 0
         self.offline: list[str] = []
-        self.defects: list[BaseException] = []
         self._ids = itertools.count(1)
         self._partition_count = partitions
         settings.setdefault("dead_letter_topic", "g.dead")
@@ -145,9 +146,14 @@ class QueueWorld:
             ledgers=self.ledger,
             topics=self,
             appends=cast(Any, SimpleNamespace(append=append)),
-            on_defect=self.defects.append,
+            on_defect=self._give_up,
             limits=self.limits,
         )
+
+    def _give_up(self, error: BaseException) -> None:
+        """As a broker does; else a test would wait for what never comes."""
+        for task in asyncio.all_tasks():
+            task.cancel(f"defect: {error!r}")
 
     # ---- what a broker has
 
@@ -200,12 +206,8 @@ class QueueWorld:
         replica = self.replicas.get((topic, partition))
         if replica is None:
             return None
-        return SimpleNamespace(
-            replica=replica,
-            config=SimpleNamespace(message_bytes_max=self.message_bytes_max, insync_replicas_min=1),
-            is_plain=True,
-            stamps_append_time=False,
-        )
+        config = TopicConfig.resolve({"max.message.bytes": str(self.message_bytes_max)})
+        return Hosted(replica, config, internal=False)
 
     def find(self, topic: str, partition: int) -> Any:
         hosted = self.get(topic, partition)

@@ -6,7 +6,7 @@ from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import Offset, TimestampMs
 from moldau.records.compression import Codec
 from moldau.records.record import Record, build_batch
-from moldau.service import reading
+from moldau.service import stored
 from moldau.service.reading import PAGE_BYTES_MAX, _decode
 
 
@@ -58,7 +58,7 @@ def test_a_batch_that_cannot_be_read_says_where_to_go_on():
 
 
 def test_a_batch_of_too_many_records_is_not_opened(monkeypatch):
-    monkeypatch.setattr(reading, "BATCH_RECORDS_MAX", 2)
+    monkeypatch.setattr(stored, "BATCH_RECORDS_MAX", 2)
     assert page(batch(0, b"a", b"b")) == ([0, 1], 2)
     with pytest.raises(RefusedError) as refused:
         page(batch(0, b"a", b"b", b"c"))

@@ -5,7 +5,6 @@ Batches are decompressed and taken apart in a thread: clients of the broker do n
 """
 
 import asyncio
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -14,18 +13,15 @@ from typing import Final
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import Offset
 from moldau.model.slices import FileSlice
-from moldau.records.batch import HEADER_BYTES, BatchFormatError, read_header
-from moldau.records.record import Record, read_records
+from moldau.records.batch import BatchFormatError
+from moldau.records.record import Record
 from moldau.replica.aborted import AbortedTransaction
 from moldau.service.fetch import FetchRequest, FetchResult, FetchService
 from moldau.service.offsets import LATEST, NOT_FOUND, OffsetService
+from moldau.service.stored import bytes_in, bytes_of, open_batch, stored_batches
 
 READ_BYTES_MAX: Final = 1024 * 1024
 """Of stored bytes at once; one batch may exceed it."""
-BATCH_BYTES_MAX: Final = 32 * 1024 * 1024
-"""What a batch may have when it is decompressed."""
-BATCH_RECORDS_MAX: Final = 200_000
-"""As objects, the smallest records take thirty times the bytes that they have in a batch."""
 PAGE_BYTES_MAX: Final = 4 * 1024 * 1024
 """Of keys, values and headers in one page; its first record may exceed it."""
 
@@ -124,22 +120,12 @@ def _decode(
     wants: Wants | None,
 ) -> tuple[list[Record], int]:
     """In a thread: the wanted records, and the offset after the last that was looked at."""
-    stored = _bytes_of(data)
     found: list[Record] = []
     bytes_left = PAGE_BYTES_MAX
-    position = 0
-    while len(stored) - position >= HEADER_BYTES:
-        header = read_header(stored, position)
-        end = position + header.size
-        if end > len(stored):
-            break
-        is_shown = not header.is_control and not any(
-            span.producer_id == header.producer_id and span.first <= header.base_offset <= span.last
-            for span in (aborted if header.is_transactional else ())
-        )
-        if is_shown:
+    for header, batch in stored_batches(bytes_of(data), aborted):
+        if batch is not None:
             try:
-                batch = _open(stored[position:end], header.record_count)
+                records = open_batch(header, batch)
             except BatchFormatError as error:
                 if found:
                     # What comes before it is good: the next question meets it first.
@@ -150,41 +136,14 @@ def _decode(
                 )
                 refusal.hint = f"go on at offset {header.next_offset}"
                 raise refusal from None
-            for record in batch:
+            for record in records:
                 if record.offset < offset or not (wants is None or wants(record)):
                     continue
-                bytes_left -= _bytes_in(record)
+                bytes_left -= bytes_in(record)
                 if bytes_left < 0 and found:
                     return found, record.offset
                 found.append(record)
                 if len(found) == limit:
                     return found, record.offset + 1
-        position = end
         offset = max(offset, header.next_offset)
     return found, offset
-
-
-def _open(batch: bytes, count: int) -> list[Record]:
-    """Raises BatchFormatError."""
-    if count > BATCH_RECORDS_MAX:
-        raise BatchFormatError(f"it has {count} records; {BATCH_RECORDS_MAX} are taken at once")
-    return read_records(batch, bytes_max=BATCH_BYTES_MAX)
-
-
-def _bytes_in(record: Record) -> int:
-    _, _, key, value, headers = record
-    size = len(key or b"") + len(value or b"")
-    for name, content in headers:
-        size += len(name) + len(content or b"")
-    return size
-
-
-def _bytes_of(data: FileSlice | bytes) -> bytes:
-    if isinstance(data, bytes):
-        return data
-    try:
-        return os.pread(data.file.fileno(), data.size, data.position)
-    except OSError as error:
-        raise RefusedError(
-            ErrorCode.KAFKA_STORAGE_ERROR, f"The log cannot be read: {error}"
-        ) from None

@@ -1,12 +1,20 @@
-"""Owns how stored bytes become batches for those who read committed: which of them may be seen."""
+"""Owns how stored bytes become batches for those who read committed: which of them may be seen,
+and how much of one is taken apart."""
 
 import os
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.slices import FileSlice
-from moldau.records.batch import HEADER_BYTES, BatchHeader, read_header
+from moldau.records.batch import HEADER_BYTES, BatchFormatError, BatchHeader, read_header
+from moldau.records.record import Record, read_records
 from moldau.replica.aborted import AbortedTransaction
+
+BATCH_BYTES_MAX: Final = 32 * 1024 * 1024
+"""What a batch may have when it is decompressed."""
+BATCH_RECORDS_MAX: Final = 200_000
+"""As objects, the smallest records take thirty times the bytes that they have in a batch."""
 
 
 def bytes_of(data: FileSlice | bytes) -> bytes:
@@ -40,3 +48,20 @@ def stored_batches(
         )
         yield header, stored[position:end] if is_seen else None
         position = end
+
+
+def open_batch(header: BatchHeader, batch: bytes) -> list[Record]:
+    """Its records. Raises BatchFormatError, also for more than a broker can hold."""
+    count = header.record_count
+    if count > BATCH_RECORDS_MAX:
+        raise BatchFormatError(f"it has {count} records; {BATCH_RECORDS_MAX} are taken at once")
+    return read_records(batch, bytes_max=BATCH_BYTES_MAX)
+
+
+def bytes_in(record: Record) -> int:
+    """Of its key, its value and its headers."""
+    _, _, key, content, headers = record
+    size = (len(key) if key else 0) + (len(content) if content else 0)
+    for name, value in headers:
+        size += len(name) + (len(value) if value else 0)
+    return size

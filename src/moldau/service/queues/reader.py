@@ -19,11 +19,11 @@ from moldau.model.queue_headers import DELIVER_AT_HEADER
 from moldau.model.slices import FileSlice
 from moldau.records.batch import BatchFormatError, crc_matches
 from moldau.records.compression import Codec
-from moldau.records.record import Headers, Record, read_records
+from moldau.records.record import Headers, Record
 from moldau.replica.aborted import AbortedTransaction
 from moldau.replica.replica import Replica
 from moldau.service.queues.limits import LeaseLimits
-from moldau.service.stored import bytes_of, stored_batches
+from moldau.service.stored import bytes_in, bytes_of, open_batch, stored_batches
 
 log = logging.getLogger(__name__)
 
@@ -58,11 +58,7 @@ class Taken(NamedTuple):
 
 
 def size_of(record: Record) -> int:
-    _, _, key, content, headers = record
-    size = _RECORD_BYTES + (len(key) if key else 0) + (len(content) if content else 0)
-    for name, value in headers:
-        size += len(name) + len(value or b"")
-    return size
+    return _RECORD_BYTES + bytes_in(record)
 
 
 def deliver_at(headers: Headers) -> TimestampMs:
@@ -261,12 +257,12 @@ def decode_entries(
             if batch is None:
                 continue
             try:
-                records = read_records(batch)
+                records = open_batch(header, batch)
             except BatchFormatError as error:
                 if not crc_matches(batch, 0, header.size, header.crc):
                     raise
-                # It was sent like that, and nobody can read it: to wait for it would hold up all
-                # that is behind.
+                # It was sent like that, unreadable or too much to be held: to wait for it would
+                # hold up all that is behind.
                 log.warning(
                     "a queue passes the messages from offset %d to %d: %s",
                     header.base_offset,
@@ -279,7 +275,8 @@ def decode_entries(
                 if offset >= position:
                     time = deliver_at(headers) if headers else NO_TIMESTAMP
                     message = _new(Message, (offset, time))
-                    entries.append(_new(Entry, (message, record, size_of(record))))
+                    size = _RECORD_BYTES + bytes_in(record)
+                    entries.append(_new(Entry, (message, record, size)))
     except BatchFormatError as error:
         raise CorruptionError(f"a stored batch at or after {position}: {error}") from None
     return entries
