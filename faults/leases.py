@@ -3,12 +3,14 @@
 A history is that of the workers, one line an event:
 
     {"op": "x-got", "w": "q1", "tp": "faults/2", "o": 17, "a": 1}         attempt 1 came to q1
+    {"op": "x-acking", "w": "q1", "tp": "faults/2", "o": 17, "a": 1}      q1 is about to ack
     {"op": "x-acked", "w": "q1", "tp": "faults/2", "o": 17, "a": 1, "r": "done"}
     {"op": "x-nacked", ...}                                               the same
     {"op": "x-dead", "tp": "faults/2", "o": 19, "a": 4, "why": "poison"}  read from the dead letters
     {"op": "x-drained", "tp": "faults/2", "end": 40}                      nothing is open below
 
-`r` is "done", "unknown" if no answer came, or the name of a refusal. Attempts are counted by the
+`r` is "done", "unknown" if no answer came, or the name of a refusal. A worker that is killed while
+it acks leaves only the intention: then nobody knows. Attempts are counted by the
 queue and none comes twice, so no clocks are compared: after an ack of attempt n that was answered
 with "done", whoever ever gets attempt n + 1 got an acknowledged message again.
 """
@@ -62,8 +64,8 @@ class _Message:
     done: list[int] = field(default_factory=list)
     """Attempts whose ack was answered."""
     nacked: set[int] = field(default_factory=set)
-    is_open: bool = False
-    """An ack got no answer, so nobody knows."""
+    open: set[int] = field(default_factory=set)
+    """Attempts whose ack got no answer, so nobody knows."""
     was_settled: bool = False
     dead: list[tuple[int, str]] = field(default_factory=list)
 
@@ -86,7 +88,7 @@ def judge_queue(
             case "x-drained":
                 ends[event["tp"]] = max(ends.get(event["tp"], 0), event["end"])
                 continue
-            case "x-got" | "x-acked" | "x-nacked" | "x-dead":
+            case "x-got" | "x-acking" | "x-acked" | "x-nacked" | "x-dead":
                 message = messages[event["tp"], event["o"]]
             case _:
                 continue
@@ -107,6 +109,8 @@ def _note(verdict: QueueVerdict, message: _Message, event: Mapping[str, Any]) ->
         message.attempts[attempt] += 1
     elif operation == "x-dead":
         message.dead.append((attempt, event["why"]))
+    elif operation == "x-acking":
+        message.open.add(attempt)
     else:
         answer = event["r"]
         verdict.stale += answer in LATE
@@ -114,7 +118,8 @@ def _note(verdict: QueueVerdict, message: _Message, event: Mapping[str, Any]) ->
             message.done.append(attempt)
         elif operation == "x-nacked" and answer == "done":
             message.nacked.add(attempt)
-        message.is_open |= operation == "x-acked" and answer == "unknown"
+        if operation == "x-acked" and answer != "unknown":
+            message.open.discard(attempt)
         message.was_settled |= answer == "SETTLED"
 
 
@@ -137,13 +142,13 @@ def _judge(
     if done and message.dead:
         verdict.add(Breach.BOTH, place, f"attempt {done[0]} was acked")
     if not done and not message.dead:
-        if message.was_settled and not message.is_open:
+        if message.was_settled and not message.open:
             verdict.add(Breach.DENIED, place, "an ack was answered with settled")
-        elif not message.is_open:
+        elif not message.open:
             verdict.add(Breach.LOST, place, f"delivered {sum(message.attempts.values())} times")
     for attempts, why in message.dead:
         # The last attempt may have died with its worker; then it is dead for that.
         if attempts != attempts_max or (attempts in message.nacked and why != poison):
             verdict.add(Breach.NO_CAUSE, place, f"{attempts} attempts, {why!r}")
-    if poison and not message.dead and (done or message.is_open):
+    if poison and not message.dead and (done or message.open):
         verdict.add(Breach.NOT_DEAD, place, "it was acked")

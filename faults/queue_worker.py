@@ -190,6 +190,10 @@ class Worker:
         tokens = [message.token for message in messages]
         whose = {"group": self._options.group, "consumer_id": self._consumer, "tokens": tokens}
         stub = self._brokers.at(address)
+        if operation == "x-acked":
+            for message in messages:
+                self._add("x-acking", message)
+            self._history.flush()
         try:
             if operation == "x-acked":
                 call = stub.Ack(pb.AckRequest(**whose), timeout=_CALL_SECONDS)

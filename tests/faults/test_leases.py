@@ -24,6 +24,10 @@ def acked(attempt: int, answer: str = "done", offset: int = 0) -> Event:
     return {"op": "x-acked", "w": "q", "tp": "t/0", "o": offset, "a": attempt, "r": answer}
 
 
+def acking(attempt: int, offset: int = 0) -> Event:
+    return {"op": "x-acking", "w": "q", "tp": "t/0", "o": offset, "a": attempt}
+
+
 def nacked(attempt: int, offset: int = 0) -> Event:
     return {"op": "x-nacked", "w": "q", "tp": "t/0", "o": offset, "a": attempt, "r": "done"}
 
@@ -34,8 +38,10 @@ def dead(attempts: int = 3, why: str = POISON, offset: int = 0) -> Event:
 
 def test_a_message_that_came_until_it_was_acked_is_right() -> None:
     assert verdict_of(got(1), got(2), acked(1, "EXPIRED"), acked(2)) == []
-    assert verdict_of(got(1), acked(1, "unknown")) == []
-    assert verdict_of(got(1), acked(1, "unknown"), acked(1, "SETTLED")) == []
+    assert verdict_of(got(1), acking(1), acked(1, "unknown")) == []
+    # Its worker was killed.
+    assert verdict_of(got(1), acking(1)) == []
+    assert verdict_of(got(1), acking(1), got(2), acking(2), acked(2, "SETTLED")) == []
 
 
 def test_what_comes_again_after_its_ack_is_found_whatever_the_order_of_lines() -> None:
@@ -51,7 +57,7 @@ def test_two_acks_of_one_message_are_found() -> None:
 
 
 def test_a_message_that_nobody_settled_is_lost_also_if_nobody_ever_got_it() -> None:
-    assert verdict_of(got(1), acked(1, "EXPIRED")) == [Breach.LOST]
+    assert verdict_of(got(1), acking(1), acked(1, "EXPIRED")) == [Breach.LOST]
     assert verdict_of(got(1), acked(1), end=2) == [Breach.LOST]
 
 
