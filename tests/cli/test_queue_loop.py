@@ -9,6 +9,7 @@ import pytest
 from moldau.cli.errors import CommandError
 from moldau.cli.queue_command import Ended
 from moldau.cli.queue_loop import STOPPED, Drained, Stopping, WorkLoop
+from moldau.client.errors import NotFoundError, UnreachableError
 
 
 class Refused(NamedTuple):
@@ -35,9 +36,12 @@ class FakeWorker:
     extended: list = field(default_factory=list)
     refuse: bool = False
     hold: asyncio.Event | None = None
+    errors: list = field(default_factory=list)
 
     async def poll(self, max_messages, wait):
         self.asked.append(max_messages)
+        if self.errors:
+            raise self.errors.pop(0)
         if self.hold is not None:
             await self.hold.wait()
         taken, self.messages = self.messages[:max_messages], self.messages[max_messages:]
@@ -261,3 +265,20 @@ async def test_what_others_hold_is_not_waited_for_without_end(monkeypatch):
     worker = FakeWorker([])
     assert (await WorkLoop(worker, succeed, Stopping(), drained=Drained(ready)).run()).done == 0
     assert len(worker.asked) > 1
+
+
+async def test_brokers_that_are_away_are_waited_for_and_that_is_said_once(monkeypatch, capfd):
+    monkeypatch.setattr("moldau.cli.queue_loop._LOST_SECONDS", 0.001)
+    worker = FakeWorker(jobs(1), errors=[UnreachableError("nobody answers")] * 3)
+    tally = await WorkLoop(worker, succeed, Stopping(), messages_max=1).run()
+    assert tally.done == 1
+    assert capfd.readouterr().err == "nobody answers; trying again (Ctrl-C stops)\n"
+
+
+async def test_what_will_not_go_away_ends_it_and_so_does_silence_where_an_end_is_waited_for():
+    worker = FakeWorker(jobs(1), errors=[NotFoundError("no such topic")])
+    with pytest.raises(NotFoundError):
+        await WorkLoop(worker, succeed, Stopping()).run()
+    worker = FakeWorker(jobs(1), errors=[UnreachableError("nobody answers")])
+    with pytest.raises(UnreachableError):
+        await WorkLoop(worker, succeed, Stopping(), drained=drained(worker)).run()

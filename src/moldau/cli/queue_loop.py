@@ -24,6 +24,7 @@ _POLL_END_SECONDS_MAX: Final = 3.0
 """How long a poll may go on once we are to stop."""
 _EXTENDS_PER_LEASE: Final = 3
 
+_LOST_SECONDS: Final = 1.0
 _DRAIN_SECONDS_MAX: Final = 10.0
 """How long nothing may come although something seems to be there."""
 
@@ -86,6 +87,28 @@ class Drained:
         return now - self._silent_since > _DRAIN_SECONDS_MAX or await self._ready() == 0
 
 
+class PatientPoll:
+    """Polls, and goes on when it loses the brokers: says so once, until one answers again."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._is_lost = False
+
+    async def __call__(self, room: int, seconds: float) -> list[Any]:
+        from moldau.client.errors import TimedOutError, UnavailableError, UnreachableError
+
+        try:
+            found = await self._worker.poll(room, seconds)
+        except (UnreachableError, UnavailableError, TimedOutError) as error:
+            if not self._is_lost:
+                say(f"{error}; trying again (Ctrl-C stops)")
+            self._is_lost = True
+            await asyncio.sleep(_LOST_SECONDS)
+            return []
+        self._is_lost = False
+        return found
+
+
 class WorkLoop:
     """One worker and its handler, until a bound is reached or a signal comes."""
 
@@ -102,6 +125,8 @@ class WorkLoop:
         quiet: bool = False,
     ) -> None:
         self._worker = worker
+        # With --once there is somebody who waits for the end.
+        self._patient_poll = PatientPoll(worker) if drained is None else worker.poll
         self._handler = handler
         self._stopping = stopping
         self._concurrency = concurrency
@@ -147,7 +172,7 @@ class WorkLoop:
 
     async def _poll(self, room: int) -> list[Any]:
         seconds = POLL_SECONDS if self._drained is None else ONCE_POLL_SECONDS
-        polling = asyncio.ensure_future(self._worker.poll(room, seconds))
+        polling = asyncio.ensure_future(self._patient_poll(room, seconds))
         asked = asyncio.ensure_future(self._stopping.asked.wait())
         try:
             await asyncio.wait({polling, asked}, return_when=asyncio.FIRST_COMPLETED)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from moldau.cli.errors import CommandError, ExitCode
+from moldau.cli.formats import Formatter
 from moldau.cli.lazy import command
 from moldau.cli.options import Duration
 from moldau.cli.output import counted, say
@@ -21,6 +22,7 @@ from moldau.cli.queue_loop import (
     ONCE_POLL_SECONDS,
     POLL_SECONDS,
     Drained,
+    PatientPoll,
     Stopping,
     Tally,
     WorkLoop,
@@ -38,7 +40,7 @@ from moldau.cli.signals import reader_gone
 if TYPE_CHECKING:
     from moldau.client.queue.worker import AsyncWorker
 
-_PRINT_MESSAGES_MAX: Final = 100
+_PRINT_MESSAGES_MAX: Final = 500
 """At once, where nothing is run."""
 
 
@@ -106,34 +108,35 @@ def work(
     resolved = _resolved(command_line)
     printed = printing.make()
 
+    environment = own_environment(os.environ)
+
+    async def handle(message: Any) -> Ended:
+        return await run_command(
+            resolved, message, group, environment=environment, seconds_max=timeout
+        )
+
     async def working() -> tuple[Tally, Stopping]:
-        with _signals() as stopping:
-            async with connected(addresses) as client:
-                worker = await client.connect(
-                    group,
-                    topic,
-                    visibility=visibility,
-                    attempts=attempts,
-                    dead_letter=dead_letter,
-                    start=start,
-                )
+        async with connected(addresses) as client:
+            worker = await client.connect(
+                group,
+                topic,
+                visibility=visibility,
+                attempts=attempts,
+                dead_letter=dead_letter,
+                start=start,
+            )
 
-                async def ready() -> int:
-                    found = (await client.stats(group)).partitions
-                    return sum(each.ready for each in found if each.topic == topic)
+            async def ready() -> int:
+                found = (await client.stats(group)).partitions
+                return sum(each.ready for each in found if each.topic == topic)
 
-                drained = Drained(ready) if once else None
-                async with worker:
+            drained = Drained(ready) if once else None
+            # Until here Ctrl-C ends it at once: nothing was taken.
+            async with worker:
+                with _signals() as stopping:
                     if not resolved:
-                        printer = Printer(worker, printed.formatter, stopping)
-                        return await printer.run(max_messages, drained), stopping
-                    environment = own_environment(os.environ)
-
-                    async def handle(message: Any) -> Ended:
-                        return await run_command(
-                            resolved, message, group, environment=environment, seconds_max=timeout
-                        )
-
+                        printer = Printer(worker, printed.formatter, stopping, drained)
+                        return await printer.run(max_messages), stopping
                     loop = WorkLoop(
                         worker,
                         handle,
@@ -193,30 +196,38 @@ def _signals() -> Iterator[Stopping]:
 class Printer:
     """Prints messages, and acks those that are written to stdout."""
 
-    def __init__(self, worker: "AsyncWorker", formatter: Any, stopping: Stopping) -> None:
+    def __init__(
+        self,
+        worker: "AsyncWorker",
+        formatter: Formatter,
+        stopping: Stopping,
+        drained: Drained | None,
+    ) -> None:
         self._worker = worker
+        self._drained = drained
+        self._patient_poll = PatientPoll(worker) if drained is None else worker.poll
         self._format = formatter
         self._stopping = stopping
 
-    async def run(self, messages_max: int | None, drained: Drained | None) -> Tally:
+    async def run(self, messages_max: int | None) -> Tally:
         tally = Tally()
         while not self._stopping.asked.is_set():
             room = _PRINT_MESSAGES_MAX if messages_max is None else messages_max - tally.done
             if room <= 0:
                 break
-            seconds = POLL_SECONDS if drained is None else ONCE_POLL_SECONDS
+            seconds = POLL_SECONDS if self._drained is None else ONCE_POLL_SECONDS
             messages = await self._poll(min(room, _PRINT_MESSAGES_MAX), seconds)
             if messages:
                 await self._print(messages, tally)
             elif reader_gone():
                 raise BrokenPipeError
-            if drained is not None and await drained.after(len(messages)):
+            if self._drained is not None and await self._drained.after(len(messages)):
                 break
         return tally
 
     async def _poll(self, room: int, seconds: float) -> list[Any]:
         """What is there, or nothing once we are to stop: leaving the group gives back the rest."""
-        polling = asyncio.ensure_future(self._worker.poll(room, seconds))
+        polling = asyncio.ensure_future(self._patient_poll(room, seconds))
         asked = asyncio.ensure_future(self._stopping.asked.wait())
         await asyncio.wait({polling, asked}, return_when=asyncio.FIRST_COMPLETED)
         asked.cancel()
