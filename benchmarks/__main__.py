@@ -13,6 +13,7 @@ from benchmarks import report
 from benchmarks.bench import Bench
 from benchmarks.harness import BenchmarkError, workspace
 from benchmarks.suites import (
+    client,
     cluster,
     cluster_life,
     compaction,
@@ -22,6 +23,7 @@ from benchmarks.suites import (
     http,
     peers,
     produce,
+    queues,
     small,
     start,
     transactions,
@@ -36,7 +38,9 @@ SUITES: dict[str, ModuleType] = {
     "groups": groups,
     "transactions": transactions,
     "compaction": compaction,
+    "client": client,
     "http": http,
+    "queues": queues,
     "cluster": cluster,
     "cluster-life": cluster_life,
     "peers": peers,

@@ -190,6 +190,26 @@ def latency_table(bench: Bench) -> Table:
     return table
 
 
+def client_table(bench: Bench) -> Table:
+    """The Python client and what it stands on, in turns within one process."""
+    table = Table(
+        "Python client against confluent-kafka, 100 B, in turns on one handle",
+        ["call", "confluent-kafka µs", "moldau µs", "ratio", "lowest–highest"],
+    )
+    for load, name in (
+        ("send", "Producer.send"),
+        ("async-send", "AsyncProducer.send"),
+        ("poll", "Consumer.poll, a message"),
+        ("async-poll", "AsyncConsumer.poll, a message"),
+    ):
+        ratios = bench.values.get(f"client.{load}.ratio")
+        if ratios:
+            keys = ("base_us", "ours_us", "ratio")
+            row = [number(bench.value(f"client.{load}.{key}")) for key in keys]
+            table.rows.append([name, *row, f"{number(min(ratios))}–{number(max(ratios))}"])
+    return table
+
+
 def start_table(bench: Bench) -> Table:
     table = Table("Start and restart", ["", "wall s", "CPU s"])
     rows = (
@@ -244,6 +264,7 @@ def tables(bench: Bench) -> list[Table]:
         loads_table,
         cluster_table,
         latency_table,
+        client_table,
         start_table,
         life_table,
         peers_table,

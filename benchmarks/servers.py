@@ -83,7 +83,6 @@ def start_moldau(
             "MOLDAU_RAFT__ADDR": "127.0.0.1:0",
             "MOLDAU_HTTP__ADDR": "127.0.0.1:0",
             "MOLDAU_GRPC__ADDR": "127.0.0.1:0",
-            "MOLDAU_GRPC__ADDR": "127.0.0.1:0",
             "NO_COLOR": "1",
             **(settings or {}),
         },

@@ -8,15 +8,17 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.clients import amqp, http, kafka, kafka_raw, nats, rabbitmq, redis
+from benchmarks.clients import amqp, facade, http, kafka, kafka_raw, nats, queue, rabbitmq, redis
 
 Run = Callable[[], dict[str, Any]]
 LOADS: dict[str, Callable[[dict[str, Any]], Run]] = {
     **amqp.LOADS,
+    **facade.LOADS,
     **http.LOADS,
     **kafka.LOADS,
     **kafka_raw.LOADS,
     **nats.LOADS,
+    **queue.LOADS,
     **rabbitmq.LOADS,
     **redis.LOADS,
 }

@@ -62,7 +62,6 @@ def _ports() -> dict[str, str]:
         "MOLDAU_RAFT__ADDR": f"127.0.0.1:{free_port()}",
         "MOLDAU_HTTP__ADDR": f"127.0.0.1:{free_port()}",
         "MOLDAU_GRPC__ADDR": "127.0.0.1:0",
-        "MOLDAU_GRPC__ADDR": "127.0.0.1:0",
     }
 
 
