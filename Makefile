@@ -66,6 +66,7 @@ format: $(VENV)/test ## let ruff put the code in shape
 
 docs: $(VENV)/test ## write the generated reference pages anew
 	@$(BIN)/python -m moldau.edge.kafka.compatibility
+	@$(BIN)/python -m moldau.edge.http.reference
 	@$(BIN)/python -m moldau.server.config.render > docs/reference/configuration.md
 	@$(BIN)/python proto/reference.py
 

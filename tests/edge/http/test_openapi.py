@@ -1,11 +1,14 @@
 """The OpenAPI document: valid, complete, and kept by what a real broker answers."""
 
+from pathlib import Path
+
 import msgspec
 import pytest
 from jsonschema import Draft202012Validator
 from openapi_spec_validator import validate
 
 from http_client import ask
+from moldau.edge.http import reference
 from moldau.edge.http.openapi import document
 
 SPEC = msgspec.json.decode(msgspec.json.encode(document()))
@@ -19,6 +22,11 @@ def answer_schema(method: str, path: str, status: int) -> Draft202012Validator:
 
 def test_the_document_is_valid():
     validate(SPEC)
+
+
+def test_the_reference_is_what_the_document_says():
+    page = (Path(__file__).parents[3] / reference.PAGE).read_text()
+    assert page == reference.render(), "run: make docs"
 
 
 def test_every_operation_has_a_name_of_its_own():

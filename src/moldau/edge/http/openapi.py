@@ -125,7 +125,7 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
         answers={200: TopicShown, 201: TopicShown},
         query={},
         body=TopicWanted,
-        refusals=(409, 503),
+        refusals=(409,),
     ),
     ("GET", "/api/v1/topics/{topic}"): Operation(
         name="showTopic",
@@ -139,14 +139,14 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
         summary="Delete a topic with all its records",
         answers={200: TopicDeleted},
         query={},
-        refusals=(404, 409, 503),
+        refusals=(404, 409),
     ),
     ("GET", "/api/v1/topics/{topic}/records"): Operation(
         name="readRecords",
         summary="Read a partition by offset or time",
         answers={200: RecordsShown},
         query={**_RECORDS, **_LIMIT, "wait_ms": _number(0, WAIT_MS_MAX, default=0)},
-        refusals=(307, 404, 503),
+        refusals=(307, 404),
     ),
     ("POST", "/api/v1/topics/{topic}/records"): Operation(
         name="storeRecords",
@@ -154,7 +154,7 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
         answers={200: RecordsStored},
         query={},
         body=RecordsSent,
-        refusals=(404, 503),
+        refusals=(404,),
         problem=StoreProblem,
     ),
     ("GET", "/api/v1/topics/{topic}/tail"): Operation(
@@ -162,7 +162,7 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
         summary="Records of a partition as they come, by Server-Sent Events",
         answers={200: tail.MEDIA_TYPE},
         query=_RECORDS,
-        refusals=(307, 404, 503),
+        refusals=(307, 404),
     ),
     ("GET", "/api/v1/brokers"): Operation(
         name="listBrokers",
@@ -188,7 +188,7 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
         summary="One group with members, positions and lag",
         answers={200: GroupShown},
         query={**_LIMIT, "after": {"type": "string", "pattern": "/-?[0-9]{1,19}$"}},
-        refusals=(307, 404, 503),
+        refusals=(307, 404),
     ),
     ("POST", "/api/v1/cluster/join"): Operation(
         name="join",
@@ -196,7 +196,7 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
         answers={200: JoinReply},
         query={},
         body=JoinRequest,
-        refusals=(409, 503),
+        refusals=(409,),
     ),
     ("POST", "/api/v1/cluster/leave"): Operation(
         name="leave",
@@ -204,7 +204,7 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
         answers={202: BrokerChanged},
         query={},
         body=BrokerNamed,
-        refusals=(404, 409, 503),
+        refusals=(404, 409),
     ),
     ("POST", "/api/v1/cluster/keep"): Operation(
         name="keep",
@@ -212,7 +212,7 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
         answers={200: BrokerChanged},
         query={},
         body=BrokerNamed,
-        refusals=(404, 409, 503),
+        refusals=(404, 409),
     ),
 }
 
@@ -292,12 +292,13 @@ def _describe(path: str, operation: Operation, schemas: dict[type, Schema]) -> S
 
 
 def _refusals(operation: Operation) -> list[int]:
-    general = [500]
+    # 503 also where nothing is to be waited for: when too much is on its way already.
+    general = [500, 503]
     if operation.query is not None or operation.body is not None:
         general.append(400)
     if operation.body is not None:
         general += [413, 415]
-    return sorted({*general, *operation.refusals})
+    return sorted({*general, *operation.refusals} - operation.answers.keys())
 
 
 def routes() -> list[Route]:
