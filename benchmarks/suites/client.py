@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from benchmarks import servers
 from benchmarks.bench import Bench, topic
-from benchmarks.harness import run_client
 
 LOADS = ("send", "poll", "async-send", "async-poll")
 STEPS = len(LOADS)
@@ -20,15 +19,15 @@ def run(bench: Bench) -> None:
             bench.step(f"{load} of the client and of confluent-kafka, in turns")
             for _ in range(bench.repetitions):
                 with topic(running, 1) as name:
-                    spec = {
-                        "bootstrap": running.bootstrap,
-                        "topic": name,
-                        "size": SIZE,
-                        "count": COUNT,
-                        "rounds": rounds,
-                    }
-                    sample = run_client(f"facade-{load}", spec, running.server)
+                    sample = bench.load(
+                        f"client.{load}",
+                        f"facade-{load}",
+                        running,
+                        topic=name,
+                        size=SIZE,
+                        count=COUNT,
+                        rounds=rounds,
+                    )
                 for key in ("ratio", "base_us", "ours_us"):
                     bench.record(f"client.{load}.{key}", sample.detail[key])
-                bench.record("other_cpu_share", sample.other_cpu_share)
             bench.done()

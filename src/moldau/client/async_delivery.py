@@ -8,7 +8,7 @@ import asyncio
 from collections import deque
 from collections.abc import Generator
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from moldau.client.deliveries import Delivery, Receipt
 from moldau.client.errors import ClientError
@@ -72,7 +72,7 @@ class Mailbox:
 class AsyncDelivery(Delivery):
     """The result of a send, to come: `await` it for the Receipt, any number of times."""
 
-    _mailbox: Mailbox
+    _mailbox: ClassVar[Mailbox]
 
     def __await__(self) -> Generator[Any, None, Receipt]:
         if self._message is None:

@@ -10,8 +10,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
+import msgspec
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from moldau.client import forks
@@ -46,19 +47,19 @@ class Receipt(NamedTuple):
     """Milliseconds since 1970."""
 
 
-class Delivery:
+class Delivery(msgspec.Struct, eq=False, weakref=True):
     """The result of a send, to come: like a concurrent.futures.Future that cannot be cancelled.
 
     May be used from any thread.
     """
 
-    # Made for every message, so it must be cheap: every outbox has a subclass that names it, and
-    # only what differs from these is stored.
-    _outbox: "Outbox"
+    # Made for every message, so it must be cheap: a struct of msgspec is made in C and has no
+    # dict, and every outbox has a subclass that names it.
+    _outbox: ClassVar["Outbox"]
     _error: ClientError | None = None
     _message: Message | None = None
     _callbacks: "deque[Callable[[Delivery], object]] | None" = None
-    _seen = False
+    _seen: bool = False
 
     def done(self) -> bool:
         """Whether it is decided."""
