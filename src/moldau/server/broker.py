@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from moldau.edge.http.server import HttpListener, listener_for
+from moldau.edge.http.server import HttpListener
 from moldau.edge.kafka.apis import APIS
 from moldau.edge.kafka.dispatcher import Dispatcher
 from moldau.log.interface import LogConfig
@@ -35,7 +35,7 @@ from moldau.replica.transport import Transport
 from moldau.server.config.schema import Address, ServerConfig
 from moldau.server.coordinators import Coordinators
 from moldau.server.descriptors import connections_allowed, raise_limit
-from moldau.server.doors import load_grpc, open_appends, open_views, start_grpc
+from moldau.server.doors import load_grpc, open_appends, open_http, open_views, start_grpc
 from moldau.server.entry import Endpoints, Entry, enter_cluster
 from moldau.server.info import BrokerInfo as BrokerInfo
 from moldau.server.ports import Port
@@ -183,9 +183,7 @@ class BrokerServer:
         self._partitions.on_leadership = self._on_partition_leadership
         self._metadata.on_deleted = self._coordinators.topics_deleted
         self._listener = listener = self._make_listener()
-        origins = config.http.cors_origin_list
-        vitals = self._vitals(listener)
-        self._http = listener_for(self._broker, vitals, loop=self._loop, cors_origins=origins)
+        self._http = open_http(config.http, self._broker, self._vitals(listener), self._loop)
         listener.bind(kafka.host, kafka.port)
         self._http.bind(http.host, http.port)
         for port in (kafka, raft, http):

@@ -8,9 +8,10 @@ import os
 from asyncio import AbstractEventLoop
 
 from moldau.edge.grpc.server import GrpcListener
+from moldau.edge.http.server import HttpListener, listener_for
 from moldau.model.ids import BrokerId
 from moldau.replica.transport import Transport
-from moldau.server.config.schema import GrpcConfig
+from moldau.server.config.schema import GrpcConfig, HttpConfig
 from moldau.server.ports import Port
 from moldau.service.appending import APPEND_METHOD, AppendService
 from moldau.service.broker import Broker
@@ -19,6 +20,7 @@ from moldau.service.groups import GroupService
 from moldau.service.partitions import Partitions
 from moldau.service.produce import ProduceService
 from moldau.service.views import EXTENTS_METHOD, GROUPS_METHOD, ClusterViews
+from moldau.service.vitals import Vitals
 
 
 def open_views(
@@ -48,6 +50,12 @@ def open_appends(
     )
     transport.rpc.serve(APPEND_METHOD, appends.answer)
     return appends
+
+
+def open_http(
+    config: HttpConfig, broker: Broker, vitals: Vitals, loop: AbstractEventLoop
+) -> HttpListener:
+    return listener_for(broker, vitals, loop=loop, cors_origins=config.cors_origin_list)
 
 
 def load_grpc(config: GrpcConfig, loop: AbstractEventLoop) -> GrpcListener | None:
