@@ -146,6 +146,22 @@ class KafkaClient:
             self._connections[host, port] = found
         return found
 
+    def leader(self, topic: str, partition: int) -> KafkaConnection:
+        """The connection to the broker that leads a partition, as far as is known.
+
+        For those who keep several requests under way. Raises NotFoundError, UnreachableError, and
+        RejectedError while nobody leads; `forget` what is known before trying again.
+        """
+        return self._leader(topic, partition)
+
+    def any_broker(self) -> KafkaConnection:
+        """A connection to whichever broker answers."""
+        return self._any()
+
+    def forget(self, topic: str) -> None:
+        """Ask anew next time where the partitions of a topic are led."""
+        self._topics.pop(topic, None)
+
     # -- data
 
     def produce(

@@ -1,0 +1,105 @@
+"""Owns the options of `format("moldau")`: the names of Spark's Kafka connector, and their parsing.
+
+Spark hands options over with their names in lower case; people write them in mixed case, so what
+is said about one names it as it is written in the documentation. A name that is nobody's is an
+error, since a misspelt `startingOffsets` would silently read the wrong records. Settings of Kafka's
+own clients (`kafka.…`) that mean nothing here are let go with a warning: queries that moved over
+from the Kafka connector have them.
+"""
+
+import difflib
+import logging
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from moldau.client.errors import InvalidArgumentError
+
+log = logging.getLogger(__name__)
+
+BOOTSTRAP: Final = "kafka.bootstrap.servers"
+BOOTSTRAP_SHORT: Final = "bootstrap.servers"
+TIMEOUT: Final = "kafka.request.timeout.ms"
+CLIENT_ID: Final = "kafka.client.id"
+SHARED_NAMES: Final = (BOOTSTRAP, BOOTSTRAP_SHORT, TIMEOUT, CLIENT_ID)
+"""What reading and writing have in common."""
+
+TIMEOUT_MS_DEFAULT: Final = 60_000
+CLIENT_ID_DEFAULT: Final = "moldau-spark"
+_SECURITY: Final = re.compile(r"kafka\.(security|sasl|ssl)\.")
+
+
+class Options:
+    """Options by name, whatever the case of the letters; what they say is checked when asked."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._values = {name.lower(): value for name, value in options.items()}
+
+    def text(self, name: str) -> str | None:
+        """The value without blanks around it, None if it is not set."""
+        value = self._values.get(name.lower())
+        return None if value is None else value.strip()
+
+    def flag(self, name: str, default: bool) -> bool:
+        value = self.text(name)
+        if value is None:
+            return default
+        if value.lower() not in ("true", "false"):
+            raise InvalidArgumentError(f"option {name} is true or false, not {value!r}")
+        return value.lower() == "true"
+
+    def whole_number(self, name: str, *, least: int = 1) -> int | None:
+        value = self.text(name)
+        if value is None:
+            return None
+        try:
+            number = int(value)
+        except ValueError:
+            raise InvalidArgumentError(f"option {name} is a whole number, not {value!r}") from None
+        if number < least:
+            raise InvalidArgumentError(f"option {name} is at least {least}, not {number}")
+        return number
+
+    def check_names(self, known: Iterable[str]) -> None:
+        """Refuse names that are none of `known`; let go of settings for Kafka's own clients."""
+        names = {name.lower(): name for name in known}
+        for given in self._values:
+            if given in names:
+                continue
+            if _SECURITY.match(given) and not self._is_plain(given):
+                raise InvalidArgumentError(
+                    f"option {given} asks for a secured connection, and the source and sink "
+                    "moldau speak plain text only",
+                    hint="remove the option, or read through Spark's own Kafka connector",
+                )
+            if given.startswith("kafka."):
+                log.warning("option %s means nothing to the source moldau: ignored", given)
+                continue
+            nearest = difflib.get_close_matches(given, names, n=1, cutoff=0.5)
+            hint = f"did you mean {names[nearest[0]]}?" if nearest else ""
+            raise InvalidArgumentError(
+                f"unknown option {given}" + (f": {hint}" if hint else ""),
+                hint=f"known are {', '.join(sorted(names.values()))}",
+            )
+
+    def _is_plain(self, name: str) -> bool:
+        return name == "kafka.security.protocol" and self._values[name].upper() == "PLAINTEXT"
+
+    # -- what reading and writing have in common
+
+    def bootstrap(self) -> str:
+        """Where brokers are. Raises InvalidArgumentError if nobody said."""
+        found = self.text(BOOTSTRAP) or self.text(BOOTSTRAP_SHORT)
+        if not found:
+            raise InvalidArgumentError(
+                f"option {BOOTSTRAP} is missing",
+                hint=f'say where brokers are: .option("{BOOTSTRAP}", "HOST:PORT")',
+            )
+        return found
+
+    def timeout_seconds(self) -> float:
+        """How long a broker may take, and how long a partition may be without a leader."""
+        return (self.whole_number(TIMEOUT) or TIMEOUT_MS_DEFAULT) / 1000
+
+    def client_id(self) -> str:
+        return self.text(CLIENT_ID) or CLIENT_ID_DEFAULT

@@ -1,0 +1,132 @@
+"""Owns a batch read of topics: planned once, by offsets, then read range by range in tasks."""
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import replace
+from typing import Any, Final
+
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+
+from moldau.client.errors import InvalidArgumentError
+from moldau.model.ids import PartitionIndex, TopicPartition
+from moldau.spark.source.bounds import ending_offsets, places_of, starting_offsets
+from moldau.spark.source.cluster import NO_OFFSET, Cluster
+from moldau.spark.source.filters import narrowing_of
+from moldau.spark.source.planning import Narrowing, OffsetRange, split_ranges
+from moldau.spark.source.read_options import ReadOptions, parse_read_options
+
+_PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
+
+
+class RangePartition(InputPartition):
+    """What Spark hands to a task."""
+
+    def __init__(self, planned: OffsetRange) -> None:
+        super().__init__(str(planned))
+        self.planned = planned
+
+
+class BatchReader(DataSourceReader):
+    """Reads what is there when the query is planned."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._narrowing = Narrowing()
+
+    def partitions(self) -> list[InputPartition]:
+        ranges = plan(self._options, self._narrowing)
+        # Spark would make one task of an empty list, with nothing to read.
+        return [RangePartition(planned) for planned in ranges] or [NO_ROWS]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        return read_partition(self._options, partition)
+
+
+class NarrowingBatchReader(BatchReader):
+    """The same, with filters of the query that say which offsets need not be read at all.
+
+    A class of its own, since Spark refuses to read from one that has `pushFilters` unless
+    spark.sql.python.filterPushdown.enabled is true.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        self._narrowing = narrowing_of(filters)
+        # All of them are given back: Spark checks each row once more.
+        return filters
+
+
+def batch_reader(options: Mapping[str, str]) -> BatchReader:
+    parsed = parse_read_options(options, streaming=False)
+    # Spark asks for filters in a process of its own, which it starts only if that is enabled.
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    is_asked = _PUSHDOWN_WORKER in sys.modules or getattr(main, "name", "") == _PUSHDOWN_WORKER
+    return NarrowingBatchReader(parsed) if is_asked else BatchReader(parsed)
+
+
+def plan(options: ReadOptions, narrowing: Narrowing) -> list[OffsetRange]:
+    """Who reads what. Asks the brokers."""
+    with closing(Cluster(options)) as cluster:
+        topics = cluster.topics()
+        places = places_of(topics)
+        ends = ending_offsets(options, cluster, places)
+        starts = starting_offsets(options, cluster, places)
+        ranges = [
+            OffsetRange(
+                topic=place.topic,
+                partition=place.partition,
+                start=starts[place],
+                end=ends[place],
+                topic_id=topics[place.topic].id,
+            )
+            for place in places
+        ]
+        _check_ends(ranges, options, cluster)
+        ranges = _narrowed(ranges, narrowing, cluster)
+    return split_ranges(
+        ranges,
+        partitions_min=options.partitions_min,
+        records_max=options.records_per_partition_max,
+    )
+
+
+def _check_ends(ranges: list[OffsetRange], options: ReadOptions, cluster: Cluster) -> None:
+    """An end that was given as a number may lie behind everything there is."""
+    if options.end.named is None or options.end.is_time:
+        return
+    places = [TopicPartition(r.topic, PartitionIndex(r.partition)) for r in ranges]
+    latest = cluster.latest(places)
+    for place, planned in zip(places, ranges, strict=True):
+        if planned.end > latest[place]:
+            raise InvalidArgumentError(
+                f"option endingOffsets asks for {place} up to {planned.end}, "
+                f"which ends at {latest[place]}"
+            )
+
+
+def _narrowed(
+    ranges: list[OffsetRange], narrowing: Narrowing, cluster: Cluster
+) -> list[OffsetRange]:
+    found = narrowing.narrowed(ranges)
+    if narrowing.time_first_ms is None or not found:
+        return found
+    places = [TopicPartition(r.topic, PartitionIndex(r.partition)) for r in found]
+    firsts = cluster.offsets(dict.fromkeys(places, narrowing.time_first_ms))
+    result = []
+    for place, planned in zip(places, found, strict=True):
+        # No offset: nothing is as young as that. What comes later is not part of this batch.
+        if firsts[place] != NO_OFFSET:
+            result.append(replace(planned, start=max(planned.start, firsts[place])))
+    return result
+
+
+def read_partition(options: ReadOptions, partition: InputPartition) -> Iterator[Any]:
+    """In a task. What it imports is needed nowhere else."""
+    from moldau.spark.source.reading import read_range
+
+    if not isinstance(partition, RangePartition):
+        return iter(())
+    return read_range(options, partition.planned)
+
+
+NO_ROWS: Final = InputPartition(None)

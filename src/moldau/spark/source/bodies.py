@@ -1,0 +1,146 @@
+"""Owns the way from fetched bytes to the records that count: whole batches, checked, decompressed.
+
+Goes through the headers of batches one by one, of which there are few, and decides per batch:
+control batches hold nothing to read, and neither do batches of aborted transactions for readers of
+what is committed. It looks at no record.
+"""
+
+import heapq
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from moldau.model.limits import DECOMPRESSED_BYTES_MAX
+from moldau.records.batch import (
+    HEADER_BYTES,
+    LENGTH_END,
+    BatchFormatError,
+    BatchHeader,
+    crc_matches,
+    read_header,
+)
+from moldau.records.compression import Codec, decompress
+from moldau.records.control import read_end_marker
+
+
+class Placed(NamedTuple):
+    """A whole batch, and where it stands in the fetched bytes."""
+
+    position: int
+    header: BatchHeader
+
+
+class AbortedTransaction(NamedTuple):
+    """As a broker names it with what it returns: whose records from where on do not count."""
+
+    producer_id: int
+    first_offset: int
+
+
+class Body(NamedTuple):
+    """The records of one batch, decompressed, at their place in the bytes of `Bodies`."""
+
+    start: int
+    end: int
+    header: BatchHeader
+
+
+class Bodies(NamedTuple):
+    """Records of several batches in one run of bytes, with other bytes between them or not."""
+
+    data: memoryview
+    bodies: list[Body]
+
+    @property
+    def record_count(self) -> int:
+        return sum(body.header.record_count for body in self.bodies)
+
+
+def whole_batches(fetched: memoryview) -> list[Placed]:
+    """The batches that came as a whole: brokers may cut the last one off. BatchFormatError."""
+    found = []
+    position = 0
+    while len(fetched) - position >= HEADER_BYTES:
+        length = int.from_bytes(fetched[position + 8 : position + LENGTH_END], "big", signed=True)
+        if position + LENGTH_END + length > len(fetched):
+            break
+        header = read_header(fetched, position)
+        found.append(Placed(position, header))
+        position += header.size
+    return found
+
+
+def readable_bodies(
+    fetched: memoryview,
+    batches: Sequence[Placed],
+    aborted: Sequence[AbortedTransaction],
+    *,
+    start: int,
+    end: int,
+    bytes_max: int = DECOMPRESSED_BYTES_MAX,
+) -> Bodies:
+    """What of `batches` holds offsets from `start` to before `end` that a reader gets to see.
+
+    `aborted` is empty for readers of everything. Raises BatchFormatError.
+    """
+    kept = _without_aborted(fetched, batches, aborted) if aborted else batches
+    chosen = []
+    is_compressed = False
+    for placed in kept:
+        header = placed.header
+        if header.is_control or header.last_offset < start or header.base_offset >= end:
+            continue
+        if not crc_matches(fetched, placed.position, header.size, header.crc):
+            raise BatchFormatError(
+                f"the checksum of the batch at offset {header.base_offset} does not match"
+            )
+        is_compressed |= header.codec != Codec.NONE
+        chosen.append(placed)
+    if is_compressed:
+        return _decompressed(fetched, chosen, bytes_max)
+    bodies = [
+        Body(placed.position + HEADER_BYTES, placed.position + placed.header.size, placed.header)
+        for placed in chosen
+    ]
+    return Bodies(fetched, bodies)
+
+
+def _decompressed(fetched: memoryview, chosen: Sequence[Placed], bytes_max: int) -> Bodies:
+    parts: list[bytes | memoryview] = []
+    bodies = []
+    position = 0
+    for placed in chosen:
+        header = placed.header
+        packed = fetched[placed.position + HEADER_BYTES : placed.position + header.size]
+        if header.codec == Codec.NONE:
+            part: bytes | memoryview = packed
+        else:
+            try:
+                codec = Codec(header.codec)
+            except ValueError:
+                raise BatchFormatError(f"unknown codec {header.codec}") from None
+            part = decompress(codec, packed, bytes_max)
+        parts.append(part)
+        bodies.append(Body(position, position + len(part), header))
+        position += len(part)
+    return Bodies(memoryview(b"".join(parts)), bodies)
+
+
+def _without_aborted(
+    fetched: memoryview, batches: Sequence[Placed], aborted: Sequence[AbortedTransaction]
+) -> list[Placed]:
+    """A producer's records do not count from the start of its transaction to the abort marker."""
+    ahead = [(entry.first_offset, entry.producer_id) for entry in aborted]
+    heapq.heapify(ahead)
+    aborting: set[int] = set()
+    kept = []
+    for placed in batches:
+        header = placed.header
+        while ahead and ahead[0][0] <= header.last_offset:
+            aborting.add(heapq.heappop(ahead)[1])
+        if header.is_control:
+            marker = read_end_marker(fetched, placed.position)
+            if marker is not None and not marker.is_commit:
+                aborting.discard(header.producer_id)
+        elif not (header.is_transactional and header.producer_id in aborting):
+            kept.append(placed)
+    return kept

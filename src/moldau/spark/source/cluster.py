@@ -1,0 +1,218 @@
+"""Owns the questions to brokers that a plan needs: which partitions there are, which offsets."""
+
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Final, NamedTuple, TypeVar
+
+from moldau.client.errors import (
+    ClientError,
+    NotFoundError,
+    RejectedError,
+    TimedOutError,
+    UnreachableError,
+)
+from moldau.client.kafka.client import KafkaClient
+from moldau.client.kafka.connection import KafkaConnection
+from moldau.model.errors import ErrorCode
+from moldau.model.ids import PartitionIndex, TopicPartition
+from moldau.spark.source.positions import short_id
+from moldau.spark.source.read_options import ReadOptions, Subscription
+from moldau.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from moldau.wire.messages.metadata import MetadataResponse
+
+TIMESTAMP_LATEST: Final = -1
+TIMESTAMP_EARLIEST: Final = -2
+NO_OFFSET: Final = -1
+
+_RETRY_SECONDS: Final = 0.1
+_ASKED_BY_NAME_MAX: Final = 8
+"""More topics than that are found by asking for all at once."""
+PASSING: Final = frozenset(
+    {
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.BROKER_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.REQUEST_TIMED_OUT,
+    }
+)
+"""What an election or a restart makes brokers say; it goes away by itself."""
+
+T = TypeVar("T")
+
+
+class TopicView(NamedTuple):
+    """A topic as it is now."""
+
+    id: int | None
+    partitions: tuple[int, ...]
+
+
+class Cluster:
+    """Asks the brokers of a read. Waits out elections for as long as the options allow."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._seen: set[str] = set()
+        self.client = KafkaClient(
+            options.bootstrap, client_id=options.client_id, timeout=options.timeout_seconds
+        )
+
+    def close(self) -> None:
+        self.client.close()
+
+    def topics(self) -> dict[str, TopicView]:
+        """What the options name. NotFoundError if a topic or a partition of it is not there."""
+        asked = self._options.subscription
+        found = self._existing(asked)
+        if asked.pattern is not None:
+            return found
+        missing = [topic for topic in asked.assigned or asked.topics if topic not in found]
+        if missing:
+            raise NotFoundError(
+                f"there is no topic {', '.join(missing)}: see option {asked.option}",
+                hint=f"create it first: moldau topic create {missing[0]}",
+            )
+        if asked.assigned is None:
+            return found
+        return {
+            topic: _chosen(topic, found[topic], partitions)
+            for topic, partitions in asked.assigned.items()
+        }
+
+    def _existing(self, asked: Subscription) -> dict[str, TopicView]:
+        """Those of the topics asked for that exist."""
+        names = tuple(asked.assigned or asked.topics)
+        if asked.pattern is None and len(names) <= _ASKED_BY_NAME_MAX:
+            answers = [self._patiently(partial(self._metadata, name)) for name in names]
+        else:
+            answers = [self._patiently(partial(self._metadata, None))]
+        pattern = None if asked.pattern is None else re.compile(asked.pattern)
+        found = {}
+        for topic in (topic for answer in answers for topic in answer.topics):
+            if topic.name is None or topic.error_code:
+                continue
+            if pattern is not None and (topic.is_internal or not pattern.fullmatch(topic.name)):
+                continue
+            if pattern is None and topic.name not in names:
+                continue
+            partitions = tuple(sorted(p.partition_index for p in topic.partitions))
+            self._seen.add(topic.name)
+            found[topic.name] = TopicView(short_id(topic.topic_id), partitions)
+        return found
+
+    def _metadata(self, name: str | None) -> MetadataResponse:
+        answer = self.client.metadata(name)
+        for topic in answer.topics:
+            if topic.error_code in PASSING:
+                raise RejectedError(f"topic {topic.name} is not ready", topic.error_code)
+        return answer
+
+    def latest(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Where each ends, for readers of committed records where an open transaction begins."""
+        return self.offsets(dict.fromkeys(places, TIMESTAMP_LATEST))
+
+    def earliest(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return self.offsets(dict.fromkeys(places, TIMESTAMP_EARLIEST))
+
+    def offsets(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """The first offset at or after each time in ms; NO_OFFSET where there is none."""
+        found: dict[TopicPartition, int] = {}
+
+        def ask_the_rest() -> None:
+            left = {place: at for place, at in times.items() if place not in found}
+            self._ask_offsets(left, found)
+
+        if times:
+            self._patiently(ask_the_rest)
+        return found
+
+    def _ask_offsets(
+        self, times: Mapping[TopicPartition, int], found: dict[TopicPartition, int]
+    ) -> None:
+        """One request per leader; what was answered stands in `found` even if others fail."""
+        by_leader: dict[int, tuple[KafkaConnection, list[TopicPartition]]] = {}
+        for place in times:
+            leader = self.client.leader(place.topic, place.partition)
+            by_leader.setdefault(id(leader), (leader, []))[1].append(place)
+        failure: ClientError | None = None
+        for leader, places in by_leader.values():
+            topics: dict[str, list[ListOffsetsPartition]] = {}
+            for place in places:
+                asked = ListOffsetsPartition(
+                    partition_index=place.partition, timestamp=times[place]
+                )
+                topics.setdefault(place.topic, []).append(asked)
+            request = ListOffsetsRequest(
+                isolation_level=int(self._options.read_committed),
+                topics=[ListOffsetsTopic(name=n, partitions=p) for n, p in topics.items()],
+            )
+            response = leader.ask(request, ListOffsetsResponse)
+            for topic in response.topics:
+                for answer in topic.partitions:
+                    place = TopicPartition(topic.name, PartitionIndex(answer.partition_index))
+                    if not answer.error_code:
+                        found[place] = answer.offset
+                    else:
+                        failure = _failure(place, answer.error_code)
+        if failure is not None:
+            raise failure
+
+    def _patiently(self, attempt: Callable[[], T]) -> T:
+        return patiently(
+            attempt, seconds_max=self._options.timeout_seconds, between=self._forget_all
+        )
+
+    def _forget_all(self) -> None:
+        for topic in self._seen:
+            self.client.forget(topic)
+
+
+def patiently(attempt: Callable[[], T], *, seconds_max: float, between: Callable[[], None]) -> T:
+    """Repeat what fails only because brokers die, move and come back, for a bounded time."""
+    deadline = time.monotonic() + seconds_max
+    while True:
+        try:
+            return attempt()
+        except RejectedError as error:
+            if error.code not in PASSING or time.monotonic() >= deadline:
+                raise
+        except (UnreachableError, TimedOutError):
+            if time.monotonic() >= deadline:
+                raise
+        between()
+        time.sleep(_RETRY_SECONDS)
+
+
+def _chosen(topic: str, view: TopicView, partitions: tuple[int, ...]) -> TopicView:
+    missing = [partition for partition in partitions if partition not in view.partitions]
+    if missing:
+        raise NotFoundError(
+            f"{topic} has partitions 0 to {len(view.partitions) - 1}, not {missing[0]}: "
+            "see option assign"
+        )
+    return TopicView(view.id, partitions)
+
+
+def _failure(place: TopicPartition, code: int) -> ClientError:
+    if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return NotFoundError(f"{place} does not exist any more")
+    error = RejectedError("", code)
+    return RejectedError(f"cannot list offsets of {place}: {error.name}", code)

@@ -1,0 +1,265 @@
+"""Owns the fetching of one range of offsets: one request ahead, over elections and lost brokers.
+
+While the records of one answer are decoded and handed to Spark, the next answer is on its way: so
+at most two answers are in memory, each of `fetch_bytes_max` or of one batch that is larger. A range
+is read as long as it makes progress; only when nothing came for the whole timeout it fails.
+"""
+
+import time
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from moldau.client.errors import (
+    ClientError,
+    NotFoundError,
+    RejectedError,
+    TimedOutError,
+    UnreachableError,
+)
+from moldau.client.kafka.client import KafkaClient
+from moldau.client.kafka.connection import KafkaConnection
+from moldau.model.errors import ErrorCode
+from moldau.model.ids import NO_TOPIC_ID, TopicId
+from moldau.records.batch import BatchFormatError
+from moldau.spark.source.bodies import AbortedTransaction, Bodies, readable_bodies, whole_batches
+from moldau.spark.source.cluster import PASSING
+from moldau.spark.source.losses import lost
+from moldau.spark.source.planning import OffsetRange
+from moldau.spark.source.positions import short_id
+from moldau.wire.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchResponsePartition,
+    FetchTopic,
+)
+
+WAIT_MS_MAX: Final = 500
+_RETRY_SECONDS: Final = 0.1
+_NOT_FOUND_COUNT_MAX: Final = 5
+_LAST_VERSION_WITH_NAMES: Final = 12
+
+
+class FetchLimits(NamedTuple):
+    bytes_max: int
+    timeout_seconds: float
+    read_committed: bool
+    fail_on_data_loss: bool
+
+
+class RangeFetcher:
+    """Yields the records of `planned`, as `Bodies`, each from the offset where the last ended."""
+
+    def __init__(self, client: KafkaClient, planned: OffsetRange, limits: FetchLimits) -> None:
+        self._client = client
+        self._planned = planned
+        self._limits = limits
+        self._position = planned.start
+        self._bytes_max = limits.bytes_max
+        self._ahead: KafkaConnection | None = None
+        """Where the answer for `_position` is on its way."""
+        self._progress_at = time.monotonic()
+        self._failure: ClientError | None = None
+        self._not_found_count = 0
+
+    def __iter__(self) -> Iterator[Bodies]:
+        try:
+            while self._position < self._planned.end:
+                answer = self._next_answer()
+                if answer is None:
+                    return
+                found = self._accept(answer)
+                if found is not None:
+                    yield found
+        finally:
+            # A connection with an answer on its way is of no use to whoever comes next.
+            self._drop_ahead()
+
+    def _accept(self, answer: FetchResponsePartition) -> Bodies | None:
+        """Take over an answer, and ask for what follows it before anyone looks at it."""
+        planned, start = self._planned, self._position
+        records = answer.records
+        fetched = memoryview(b"") if not isinstance(records, memoryview) else records
+        try:
+            batches = whole_batches(fetched)
+            if not batches:
+                self._nothing_whole(len(fetched), answer)
+                return None
+            self._position = max(start, batches[-1].header.next_offset)
+            self._progress_at = time.monotonic()
+            if self._position < planned.end:
+                self._post_ahead()
+            aborted = [
+                AbortedTransaction(entry.producer_id, entry.first_offset)
+                for entry in answer.aborted_transactions or ()
+            ]
+            return readable_bodies(fetched, batches, aborted, start=start, end=planned.end)
+        except BatchFormatError as error:
+            raise self._damaged(start, error) from error
+
+    def _nothing_whole(self, size: int, answer: FetchResponsePartition) -> None:
+        if size:
+            # A broker that does not send the first batch whole; give it room.
+            self._bytes_max = max(2 * self._bytes_max, size)
+        readable = answer.last_stable_offset if self._limits.read_committed else -1
+        end = readable if readable >= 0 else answer.high_watermark
+        self._failure = TimedOutError(
+            f"offset {self._position} of {self._planned.topic}-{self._planned.partition} cannot be "
+            f"read: the partition can be read up to {end}"
+        )
+        self._check_patience()
+
+    # -- asking
+
+    def _next_answer(self) -> FetchResponsePartition | None:
+        """The answer for `_position`; None if there is nothing left to read of the range."""
+        while True:
+            try:
+                connection, self._ahead = self._ahead, None
+                if connection is None:
+                    connection = self._post()
+                response = connection.receive()
+            except NotFoundError as error:
+                # A broker that has just started may not have heard of the topic yet.
+                self._not_found_count += 1
+                if self._not_found_count < _NOT_FOUND_COUNT_MAX:
+                    self._again(error)
+                    continue
+                lost(
+                    f"{self._planned} cannot be read: {error}", fail=self._limits.fail_on_data_loss
+                )
+                return None
+            except RejectedError as error:
+                if error.code not in PASSING:
+                    raise
+                self._again(error)
+                continue
+            except (UnreachableError, TimedOutError) as error:
+                self._again(error)
+                continue
+            answer, code = _only_partition(response)
+            if not code:
+                return answer
+            if code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                if not self._skip_deleted():
+                    return None
+            elif code in PASSING:
+                self._again(self._rejected(code))
+            elif code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                # Also said by a broker that has only just heard of the partition.
+                self._client.forget(self._planned.topic)
+                self._again(self._rejected(code))
+            elif code == ErrorCode.CORRUPT_MESSAGE:
+                raise self._damaged(self._position, self._rejected(code))
+            else:
+                raise self._rejected(code)
+
+    def _post(self) -> KafkaConnection:
+        """Send the request for `_position` to whoever leads."""
+        planned = self._planned
+        layout = self._client.layout(planned.topic)
+        if planned.topic_id is not None and short_id(layout.topic_id) != planned.topic_id:
+            raise NotFoundError(f"{planned.topic} was deleted and made again")
+        connection = self._client.leader(planned.topic, planned.partition)
+        if connection.pending_count:
+            # Left by a reader that was stopped half-way.
+            connection.close()
+            connection = self._client.leader(planned.topic, planned.partition)
+        asked = FetchPartition(
+            partition=planned.partition,
+            fetch_offset=self._position,
+            partition_max_bytes=self._bytes_max,
+        )
+        request = FetchRequest(
+            max_wait_ms=min(WAIT_MS_MAX, int(self._limits.timeout_seconds * 500)),
+            min_bytes=1,
+            max_bytes=self._bytes_max,
+            isolation_level=int(self._limits.read_committed),
+            topics=[FetchTopic(topic=planned.topic, topic_id=layout.topic_id, partitions=[asked])],
+        )
+        version = connection.version_for(request)
+        if layout.topic_id == TopicId(NO_TOPIC_ID):
+            version = min(version, _LAST_VERSION_WITH_NAMES)
+        connection.post(request, version)
+        return connection
+
+    def _post_ahead(self) -> None:
+        try:
+            self._ahead = self._post()
+        except (RejectedError, UnreachableError, TimedOutError, NotFoundError):
+            # Tried again, and reported, when the answer is needed.
+            self._client.forget(self._planned.topic)
+
+    def _drop_ahead(self) -> None:
+        connection, self._ahead = self._ahead, None
+        if connection is not None:
+            connection.close()
+
+    # -- what goes wrong
+
+    def _again(self, error: ClientError) -> None:
+        """Forget who led, wait a little, and give up when nothing came for too long."""
+        self._failure = error
+        self._client.forget(self._planned.topic)
+        self._check_patience()
+        time.sleep(_RETRY_SECONDS)
+
+    def _check_patience(self) -> None:
+        waited = time.monotonic() - self._progress_at
+        if waited < self._limits.timeout_seconds:
+            return
+        raise TimedOutError(
+            f"cannot read {self._planned} from {self._position} on: nothing came for "
+            f"{waited:.0f} s ({self._failure})",
+            hint="are the brokers up? to wait longer: option kafka.request.timeout.ms",
+        ) from self._failure
+
+    def _skip_deleted(self) -> bool:
+        """Step over what was deleted; False if nothing of the range is left."""
+        planned, fail = self._planned, self._limits.fail_on_data_loss
+        first = self._client.list_offset(planned.topic, planned.partition, -2)
+        if first > self._position:
+            until = min(first, planned.end)
+            lost(
+                f"offsets {self._position} to {until - 1} of {planned.topic}-{planned.partition} "
+                f"were deleted (the partition starts at {first})",
+                fail=fail,
+            )
+            self._position = until
+            self._progress_at = time.monotonic()
+            return self._position < planned.end
+        end = self._client.list_offset(planned.topic, planned.partition)
+        if end <= self._position:
+            lost(
+                f"{planned} are not there: the partition ends at {end}; was it deleted and made "
+                "again?",
+                fail=fail,
+            )
+            return False
+        # It moved while we asked.
+        self._again(self._rejected(ErrorCode.OFFSET_OUT_OF_RANGE))
+        return True
+
+    def _rejected(self, code: int) -> RejectedError:
+        error = RejectedError("", code)
+        return RejectedError(f"cannot read {self._planned}: {error.name}", code)
+
+    def _damaged(self, offset: int, error: Exception) -> ClientError:
+        planned = self._planned
+        return ClientError(
+            f"{planned.topic}-{planned.partition} holds a batch from offset {offset} on that "
+            f"cannot be read: {error}",
+            hint="to go on behind it, use startingOffsets or a filter on the offset",
+        )
+
+
+def _only_partition(response: object) -> tuple[FetchResponsePartition, int]:
+    if not isinstance(response, FetchResponse):
+        raise ClientError(f"a fetch is answered with {type(response).__name__}")
+    if response.error_code:
+        nothing = FetchResponsePartition(partition_index=-1, high_watermark=-1, records=None)
+        return nothing, response.error_code
+    partitions = [found for topic in response.topics for found in topic.partitions]
+    if len(partitions) != 1:
+        raise ClientError(f"a fetch of one partition is answered for {len(partitions)}")
+    return partitions[0], partitions[0].error_code

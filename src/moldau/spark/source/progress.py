@@ -1,0 +1,91 @@
+"""Owns what a stream reads next: from positions that Spark kept, and from the topics as they are.
+
+Pure: asks nobody. What is missing is told to `moldau.spark.source.losses`.
+"""
+
+from collections.abc import Mapping
+
+from moldau.client.errors import InvalidArgumentError
+from moldau.model.ids import TopicPartition
+from moldau.spark.source.cluster import TopicView
+from moldau.spark.source.losses import lost
+from moldau.spark.source.planning import OffsetRange, limited
+from moldau.spark.source.positions import Positions
+
+
+def check_checkpoint(start: Positions, topics: Mapping[str, TopicView], option: str) -> None:
+    """A checkpoint in which nothing of what is read now was read before is somebody else's."""
+    before = start.topics()
+    if before and topics and not set(before) & set(topics):
+        raise InvalidArgumentError(
+            f"the checkpoint is of {', '.join(before)}, and option {option} asks for "
+            f"{', '.join(sorted(topics))}: use another checkpointLocation, or the topics of before",
+            hint="a checkpoint belongs to one query",
+        )
+
+
+def effective_starts(
+    start: Positions, ends: Mapping[TopicPartition, int], ids: Mapping[str, int]
+) -> dict[TopicPartition, int]:
+    """Where to go on in each partition of `ends`.
+
+    Partitions that were not there before are read from their beginning, and so is a topic that was
+    deleted and made again.
+    """
+    remade = remade_topics(start, ids)
+    return {place: 0 if place.topic in remade else start.offsets.get(place, 0) for place in ends}
+
+
+def remade_topics(start: Positions, ids: Mapping[str, int]) -> set[str]:
+    return {topic for topic, known in start.ids.items() if topic in ids and ids[topic] != known}
+
+
+def next_end(
+    start: Positions,
+    latest: Positions,
+    *,
+    offsets_max: int | None,
+    offsets_min: int | None = None,
+    fail_on_data_loss: bool,
+) -> Positions:
+    """Where the next batch ends; `start` itself if there is nothing to read, or not enough yet."""
+    _tell_losses(start, latest, fail=fail_on_data_loss)
+    starts = effective_starts(start, latest.offsets, latest.ids)
+    waiting = sum(max(0, end - starts[place]) for place, end in latest.offsets.items())
+    if offsets_min is not None and waiting < offsets_min:
+        return start
+    ends: Mapping[TopicPartition, int] = latest.offsets
+    if offsets_max is not None:
+        ends = limited(starts, ends, offsets_max)
+    return Positions(offsets=ends, ids=latest.ids)
+
+
+def _tell_losses(start: Positions, latest: Positions, *, fail: bool) -> None:
+    gone = sorted(place for place in start.offsets if place not in latest.offsets)
+    if gone:
+        lost(f"{', '.join(map(str, gone))} cannot be read any more: deleted", fail=fail)
+    remade = sorted(remade_topics(start, latest.ids))
+    if remade:
+        lost(
+            f"{', '.join(remade)} was deleted and made again; what was left to read of it is gone",
+            fail=fail,
+        )
+    for place, offset in start.offsets.items():
+        end = latest.offsets.get(place)
+        if place.topic not in remade and end is not None and end < offset:
+            lost(f"{place} ends at {end}, and was read up to {offset} before", fail=fail)
+
+
+def ranges_between(start: Positions, end: Positions) -> list[OffsetRange]:
+    """What a batch reads: the same however often it is planned."""
+    starts = effective_starts(start, end.offsets, end.ids)
+    return [
+        OffsetRange(
+            topic=place.topic,
+            partition=place.partition,
+            start=starts[place],
+            end=offset,
+            topic_id=end.ids.get(place.topic),
+        )
+        for place, offset in sorted(end.offsets.items())
+    ]

@@ -1,0 +1,102 @@
+"""Owns what a task does: the records of one range as Arrow batches of a good size for Spark."""
+
+import atexit
+import gc
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+
+from moldau.client.errors import ClientError
+from moldau.client.kafka.client import KafkaClient
+from moldau.records.batch import BatchFormatError
+from moldau.spark.source.columns import record_batch
+from moldau.spark.source.fetching import FetchLimits, RangeFetcher
+from moldau.spark.source.planning import OffsetRange
+from moldau.spark.source.read_options import ReadOptions
+
+ROWS_MIN: Final = 10_000
+BYTES_MIN: Final = 2 * 1024 * 1024
+"""What is smaller than both is held back and joined with what follows: a batch costs Spark about
+as much as some thousand rows."""
+ROWS_MAX: Final = 50_000
+
+_clients: dict[tuple[str, str, float], KafkaClient] = {}
+_frozen: list[bool] = []
+
+
+def read_range(options: ReadOptions, planned: OffsetRange) -> Iterator[Any]:
+    """The rows of a range, as pyarrow.RecordBatch. Raises ClientError."""
+    _freeze_once()
+    limits = FetchLimits(
+        bytes_max=options.fetch_bytes_max,
+        timeout_seconds=options.timeout_seconds,
+        read_committed=options.read_committed,
+        fail_on_data_loss=options.fail_on_data_loss,
+    )
+    held: list[Any] = []
+    for found in RangeFetcher(_client(options), planned, limits):
+        try:
+            rows = record_batch(
+                found,
+                topic=planned.topic,
+                partition=planned.partition,
+                start=planned.start,
+                end=planned.end,
+                include_headers=options.include_headers,
+            )
+        except BatchFormatError as error:
+            raise ClientError(
+                f"{planned.topic}-{planned.partition} holds a batch from offset "
+                f"{found.bodies[0].header.base_offset} on that cannot be read: {error}",
+                hint="to go on behind it, use startingOffsets or a filter on the offset",
+            ) from error
+        if not rows.num_rows:
+            continue
+        held.append(rows)
+        if _is_enough(held):
+            yield from _joined(held)
+            held.clear()
+    yield from _joined(held)
+
+
+def _is_enough(held: list[Any]) -> bool:
+    rows: int = sum(part.num_rows for part in held)
+    size: int = sum(part.nbytes for part in held)
+    return rows >= ROWS_MIN or size >= BYTES_MIN
+
+
+def _joined(held: list[Any]) -> Iterator[Any]:
+    """One batch, or several where a batch of tiny records would have too many rows."""
+    if not held:
+        return
+    if len(held) == 1:
+        whole = held[0]
+    else:
+        whole = pa.Table.from_batches(held).combine_chunks().to_batches()[0]
+    for first in range(0, whole.num_rows, ROWS_MAX):
+        yield whole.slice(first, ROWS_MAX)
+
+
+def _client(options: ReadOptions) -> KafkaClient:
+    """Connections outlive a task, as Spark's worker processes do: small batches are the rule."""
+    key = (options.bootstrap, options.client_id, options.timeout_seconds)
+    found = _clients.get(key)
+    if found is None:
+        bootstrap, client_id, timeout = key
+        found = _clients[key] = KafkaClient(bootstrap, client_id=client_id, timeout=timeout)
+    return found
+
+
+@atexit.register
+def _close_clients() -> None:
+    for client in _clients.values():
+        client.close()
+    _clients.clear()
+
+
+def _freeze_once() -> None:
+    """Spark's workers collect garbage after every task: spare them what was imported for good."""
+    if not _frozen:
+        gc.freeze()
+        _frozen.append(True)

@@ -1,0 +1,154 @@
+"""Owns a streaming read of topics: where the next batch ends, who reads what, whom to tell.
+
+Lives in a process beside the driver for as long as the query runs. It keeps nothing that a restart
+would miss: what was read stands in Spark's checkpoint.
+"""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from moldau.spark.source.batch import RangePartition, read_partition
+from moldau.spark.source.bounds import places_of, starting_offsets
+from moldau.spark.source.cluster import Cluster, TopicView
+from moldau.spark.source.commits import GroupCommits
+from moldau.spark.source.planning import split_ranges
+from moldau.spark.source.positions import Positions
+from moldau.spark.source.progress import check_checkpoint, next_end, ranges_between
+from moldau.spark.source.read_options import ReadOptions
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads what was written since the last batch. Travels to tasks, which only `read`."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._opened: Cluster | None = None
+        self._commits: GroupCommits | None = None
+        self._target: Positions | None = None
+        """Where a query that reads what is available now ends."""
+        self._batch_at = time.monotonic()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_options": self._options}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["_options"])  # type: ignore[misc]
+
+    # -- positions
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        cluster = self._cluster()
+        topics = cluster.topics()
+        offsets = starting_offsets(self._options, cluster, places_of(topics))
+        return Positions(offsets=offsets, ids=_ids(topics)).to_json()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        begin = Positions.from_json(start)
+        latest = self._latest()
+        check_checkpoint(begin, _views(latest), self._options.subscription.option)
+        # Spark asks for the next end once the batch before is done: so far the query has come.
+        # It says so by itself only when it has something to read.
+        self._tell_group(begin)
+        everything = isinstance(limit, ReadAllAvailable)
+        most = None if everything else self._options.offsets_per_trigger_max
+        if isinstance(limit, ReadMaxRows):
+            most = limit.max_rows
+        end = next_end(
+            begin,
+            latest,
+            offsets_max=most,
+            offsets_min=None if everything else self._least(limit),
+            fail_on_data_loss=self._options.fail_on_data_loss,
+        )
+        if end is begin:
+            return start
+        self._batch_at = time.monotonic()
+        return end.to_json()
+
+    def _least(self, limit: ReadLimit) -> int | None:
+        """How many offsets must wait for a batch; none if they have waited for long enough."""
+        waited = time.monotonic() - self._batch_at
+        if self._target is not None or waited >= self._options.trigger_delay_seconds_max:
+            return None
+        return (
+            limit.min_rows
+            if isinstance(limit, ReadMinRows)
+            else self._options.offsets_per_trigger_min
+        )
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        if self._options.offsets_per_trigger_max is not None:
+            return ReadMaxRows(self._options.offsets_per_trigger_max)
+        if self._options.offsets_per_trigger_min is not None:
+            return ReadMinRows(self._options.offsets_per_trigger_min)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._target = self._read_latest()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """For the progress of the query: what is left to read is what lies between."""
+        return self._read_latest().to_json()
+
+    # -- work
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        ranges = ranges_between(Positions.from_json(start), Positions.from_json(end))
+        split = split_ranges(
+            ranges,
+            partitions_min=self._options.partitions_min,
+            records_max=self._options.records_per_partition_max,
+        )
+        return [RangePartition(planned) for planned in split]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        return read_partition(self._options, partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        self._tell_group(Positions.from_json(end))
+
+    def stop(self) -> None:
+        opened, self._opened = self._opened, None
+        self._commits = None
+        if opened is not None:
+            opened.close()
+
+    # -- the cluster
+
+    def _cluster(self) -> Cluster:
+        if self._opened is None:
+            self._opened = Cluster(self._options)
+        return self._opened
+
+    def _latest(self) -> Positions:
+        return self._target or self._read_latest()
+
+    def _read_latest(self) -> Positions:
+        cluster = self._cluster()
+        topics = cluster.topics()
+        return Positions(offsets=cluster.latest(places_of(topics)), ids=_ids(topics))
+
+    def _tell_group(self, positions: Positions) -> None:
+        if self._options.group is None:
+            return
+        if self._commits is None:
+            self._commits = GroupCommits(self._cluster().client, self._options.group)
+        self._commits.commit(positions)
+
+
+def _ids(topics: dict[str, TopicView]) -> dict[str, int]:
+    return {topic: view.id for topic, view in topics.items() if view.id is not None}
+
+
+def _views(latest: Positions) -> dict[str, TopicView]:
+    return {topic: TopicView(latest.ids.get(topic), ()) for topic in latest.topics()}

@@ -1,0 +1,121 @@
+"""One Spark session for all tests of a process: starting one takes longer than most tests."""
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from moldau.client.kafka.client import KafkaClient
+from moldau.records.compression import Codec
+from moldau.records.record import Record, build_batch
+from moldau.testing.broker import Broker
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def java_is_here() -> bool:
+    home = os.environ.get("JAVA_HOME")
+    return shutil.which("java") is not None or (
+        home is not None and (Path(home) / "bin" / "java").exists()
+    )
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator["SparkSession"]:
+    """local[2], two shuffle partitions, no web interface; ended with the test session."""
+    pytest.importorskip("pyspark", reason="the extra `spark` is not installed: no tests of Spark")
+    if not java_is_here():
+        pytest.skip("Java is not installed: no tests of Spark")
+    from pyspark.sql import SparkSession
+
+    # Else the workers would take whichever Python comes first in PATH.
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("moldau tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .getOrCreate()
+    )
+    # What goes wrong on purpose need not fill the output.
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def broker(moldau_session_broker: Broker) -> Broker:
+    """The broker that the tests of Spark share; each uses topics of its own."""
+    return moldau_session_broker
+
+
+@pytest.fixture
+def client(broker: Broker) -> Iterator[KafkaClient]:
+    with KafkaClient(broker.bootstrap) as opened:
+        yield opened
+
+
+@pytest.fixture
+def topic(client: KafkaClient, new_name: Callable[[str], str]) -> str:
+    """A fresh topic with two partitions."""
+    name = new_name("spark")
+    client.create_topic(name, partitions=2)
+    return name
+
+
+Fill = Callable[..., None]
+
+
+@pytest.fixture
+def fill(client: KafkaClient) -> Fill:
+    """Writes `count` records to a partition: keys k0, k1, …, values v0, v1, …, a ms apart."""
+
+    def write(
+        topic: str, partition: int = 0, *, count: int, first: int = 0, codec: Codec = Codec.NONE
+    ) -> None:
+        records = [
+            Record(0, 1_700_000_000_000 + number, b"k%d" % number, b"v%d" % number, [])
+            for number in range(first, first + count)
+        ]
+        client.produce(topic, partition, build_batch(records, codec=codec))
+
+    return write
+
+
+@pytest.fixture
+def table(spark: "SparkSession", broker: Broker) -> Callable[..., "DataFrame"]:
+    """A topic as a table: `table(subscribe="orders", …)`, options as keywords."""
+
+    def read(**options: Any) -> "DataFrame":
+        return (
+            spark.read.format("moldau")
+            .option("kafka.bootstrap.servers", broker.bootstrap)
+            .options(**options)
+            .load()
+        )
+
+    return read
+
+
+@pytest.fixture
+def stream(spark: "SparkSession", broker: Broker) -> Callable[..., "DataFrame"]:
+    """A topic as a stream, read from the earliest record unless options say otherwise."""
+
+    def read(**options: Any) -> "DataFrame":
+        return (
+            spark.readStream.format("moldau")
+            .option("kafka.bootstrap.servers", broker.bootstrap)
+            .option("startingOffsets", "earliest")
+            .options(**options)
+            .load()
+        )
+
+    return read
