@@ -76,7 +76,13 @@ class Committed(msgspec.Struct, frozen=True, array_like=True):
     """Of one partition: `before` is what was committed when it was asked."""
 
     error: int
+    """An ErrorCode, or one of a later version."""
     before: int = NO_OFFSET
+
+    @property
+    def is_stored(self) -> bool:
+        """That offset or a later one."""
+        return self.error == ErrorCode.NONE
 
 
 class OffsetsAsked(msgspec.Struct, frozen=True, kw_only=True, array_like=True):

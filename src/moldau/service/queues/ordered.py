@@ -220,7 +220,7 @@ class OrderedGroups:
             # Stored at once: whoever leads next shall not find a later end.
             end = replica.last_stable_offset
             (told,) = await self._calls.commit(group, member, [(partition, end)])
-            if told.error is ErrorCode.NONE:
+            if told.is_stored:
                 acked = max(end, told.before)
             else:
                 raise QueueRefusedError(Why.UNAVAILABLE, "the group's begin cannot be stored now")
@@ -267,7 +267,7 @@ class OrderedGroups:
                 outcome = outcomes[partition]
                 verdicts[at] = _verdict(outcome, token.offset)
                 place = self._places.get((group, token.topic.topic_id, token.partition))
-                if place is not None and outcome.error is ErrorCode.NONE:
+                if place is not None and outcome.is_stored:
                     place.advance(max(highest[partition], outcome.before))
         return [verdicts[at] for at in range(len(tokens))]
 
