@@ -9,7 +9,7 @@ BROKERS = os.environ.get("MOLDAU_BROKERS", "localhost:9092")
 TOPIC = f"readings-{uuid.uuid4().hex[:8]}"
 COUNT = 5_000
 
-offsets: list[int] = []
+offsets: list[int | None] = []
 
 
 def delivered(error: KafkaError | None, message: Message) -> None:
@@ -33,7 +33,7 @@ consumer.assign([TopicPartition(TOPIC, 0, 0)])
 values: list[int] = []
 while len(values) < COUNT:
     for message in consumer.consume(1000, timeout=10):
-        values.append(int(message.value()))
+        values.append(int(message.value() or b""))
 consumer.close()
 assert values == list(range(COUNT))
 print(COUNT, "records: once, in order, offsets 0 to", offsets[-1])

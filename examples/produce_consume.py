@@ -36,7 +36,7 @@ def read(count: int) -> list[str]:
         message = consumer.poll(10)
         if message is None or message.error():
             raise SystemExit(f"nothing to read: {message and message.error()}")
-        values.append(message.value().decode())
+        values.append((message.value() or b"").decode())
     consumer.commit(asynchronous=False)
     consumer.close()
     return values

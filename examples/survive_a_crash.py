@@ -43,7 +43,7 @@ with Cluster(brokers=3) as cluster:
     values: list[int] = []
     while len(values) < COUNT:
         for message in consumer.consume(1000, timeout=10):
-            values.append(int(message.value()))
+            values.append(int(message.value() or b""))
     consumer.close()
 
 assert values == list(range(COUNT))

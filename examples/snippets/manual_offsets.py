@@ -1,7 +1,12 @@
-"""Commit each message once it is done; what fails is read again."""
+"""Commit each message once it is done; what fails is read again.
 
+As given from `consumer = ` to `break`. `config` and `process` were not given, so they are made above
+it; below, it is shown what was committed.
+"""
+
+# ruff: noqa
 # fmt: off
-from moldau import Consumer, ConsumerConfig, Producer
+from moldau import Consumer, ConsumerConfig, Message, Producer
 
 with Producer('localhost:9092') as producer:
     producer.send_many('events', ['one', 'two', 'three'])
@@ -13,10 +18,11 @@ config = ConsumerConfig(
 )
 
 
-def process(message):
+def process(message: Message) -> None:
     print(message['offset'], message.text)
 
 
+# As given:
 consumer = Consumer(config)
 consumer.subscribe(['events'])
 
@@ -28,5 +34,6 @@ for message in consumer.poll():
         # Don't commit, will reprocess
         break
 
+# Not given:
 print('done through', consumer.committed())
 consumer.close()

@@ -1,7 +1,11 @@
-"""Send a first message; its topic is created by that."""
+"""Send a first message; its topic is created by that.
 
+As given but for the import line.
+"""
+
+# ruff: noqa
 # fmt: off
-from moldau import Producer, ProducerConfig, AckMode  # noqa: F401,I001
+from moldau import Producer, ProducerConfig, AckMode
 
 config = ProducerConfig(bootstrap_servers=['localhost:9092'])
 producer = Producer(config)
