@@ -12,6 +12,8 @@ from typing import Final, NamedTuple
 from moldau.model.ids import PartitionIndex, TopicId
 
 _HEAD: Final = struct.Struct(">B16si")
+PLACE_BYTES: Final = _HEAD.size
+"""So many bytes from the beginning on tell where it is to be brought."""
 HEAD_BYTES: Final = _HEAD.size
 """Tokens that begin with the same bytes are of the same kind and place."""
 

@@ -42,7 +42,8 @@ class Upstream:
                 # The reader says why, to all who wait.
                 await asyncio.wait([self._reading])
         try:
-            return await asyncio.wait_for(asyncio.shield(future), seconds_max)
+            async with asyncio.timeout(seconds_max):
+                return await future
         except TimeoutError:
             late = grpc.StatusCode.DEADLINE_EXCEEDED
             failure = Failure(self.address, late, "", "no answer in time", "", True)

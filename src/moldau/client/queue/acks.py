@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 from moldau.client.queue.settling import Ack, Settler, Verdict
 
-_Waiting = tuple[Sequence[tuple[str, bytes]], "asyncio.Future[list[Verdict]]"]
+_Waiting = tuple[str, Sequence[bytes], "asyncio.Future[list[Verdict]]"]
 
 
 class AckGatherer:
-    """Acks, each with the name of the consumer that it was delivered to."""
+    """Acks, with the name of the consumer that the messages were delivered to."""
 
     def __init__(self, settler: Settler, group: str) -> None:
         self._settler = settler
@@ -21,12 +21,10 @@ class AckGatherer:
         self._waiting: list[_Waiting] = []
         self._task: asyncio.Task[None] | None = None
 
-    async def ack(self, tokens: Sequence[tuple[str, bytes]]) -> list[Verdict]:
+    async def ack(self, consumer: str, tokens: Sequence[bytes]) -> list[Verdict]:
         """A verdict for each, in order."""
-        if not tokens:
-            return []
         future: asyncio.Future[list[Verdict]] = asyncio.get_running_loop().create_future()
-        self._waiting.append((tokens, future))
+        self._waiting.append((consumer, tokens, future))
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run(), name="queue-acks")
         return await future
@@ -38,21 +36,17 @@ class AckGatherer:
                 await self._settle(batch)
             finally:
                 # Also if the loop ends: nobody is left waiting.
-                for _, future in batch:
+                for _, _, future in batch:
                     if not future.done():
                         future.cancel()
 
     async def _settle(self, batch: list[_Waiting]) -> None:
-        tokens = [token for asked, _ in batch for token in asked]
-        verdicts: dict[int, Verdict] = {}
-        for consumer in dict.fromkeys(consumer for consumer, _ in tokens):
-            places = [at for at, (name, _) in enumerate(tokens) if name == consumer]
-            own = [tokens[place][1] for place in places]
-            found = await self._settler.settle(self._group, consumer, own, Ack())
-            verdicts.update(zip(places, found, strict=True))
-        at = 0
-        for asked, future in batch:
-            own_verdicts = [verdicts[place] for place in range(at, at + len(asked))]
-            at += len(asked)
-            if not future.done():
-                future.set_result(own_verdicts)
+        for consumer in dict.fromkeys(name for name, _, _ in batch):
+            own = [(tokens, future) for name, tokens, future in batch if name == consumer]
+            together = [token for tokens, _ in own for token in tokens]
+            verdicts = await self._settler.settle(self._group, consumer, together, Ack())
+            at = 0
+            for tokens, future in own:
+                if not future.done():
+                    future.set_result(verdicts[at : at + len(tokens)])
+                at += len(tokens)

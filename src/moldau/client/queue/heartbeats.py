@@ -6,6 +6,7 @@ A broker that is gone is replaced by another one. Who is evicted stops, and says
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 import grpc
@@ -75,7 +76,9 @@ class Heartbeats:
             while True:
                 self._soon.clear()
                 await call.write(self._beat())
-                answer = await asyncio.wait_for(call.read(), _ANSWER_SECONDS_MAX)
+                # Not wait_for: in 3.11 it may lose a cancellation.
+                async with asyncio.timeout(_ANSWER_SECONDS_MAX):
+                    answer = await call.read()
                 if not isinstance(answer, pb.HeartbeatResponse):
                     return await _ended(call, address)
                 self._heard(answer)
@@ -99,10 +102,9 @@ class Heartbeats:
 
     async def _rest(self) -> None:
         seconds = max(_INTERVAL_SECONDS_MIN, self._interval_seconds)
-        try:
-            await asyncio.wait_for(self._soon.wait(), seconds)
-        except TimeoutError:
-            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._soon.wait()
 
 
 async def _ended(

@@ -154,9 +154,8 @@ class Lane:
                 self._arrived.clear()
                 await self._arrived.wait()
             try:
-                answer = await asyncio.wait_for(
-                    self._call.read(), self._seconds_max + _ANSWER_SECONDS
-                )
+                async with asyncio.timeout(self._seconds_max + _ANSWER_SECONDS):
+                    answer = await self._call.read()
             except aio.AioRpcError as error:
                 self._break(failure_of(error, self._address))
                 return

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from moldau.client.queue.calls import Caller
 from moldau.client.queue.failures import Failure
 from moldau.client.queue.heartbeats import Heartbeats
+from moldau.client.queue.message import DeliveredMessage
 from moldau.client.queue.polling import Poller
 from moldau.proto.v1 import queue_pb2 as pb
 
@@ -78,13 +79,13 @@ class Session:
         self._in_hand.clear()
         self._adopt()
 
-    def polled(self, tokens: Iterable[bytes]) -> None:
+    def polled(self, messages: Iterable[pb.Message]) -> None:
         if self.is_ordered:
-            self._in_hand.update(tokens)
+            self._in_hand.update(message.token for message in messages)
 
-    def settled(self, tokens: Iterable[bytes]) -> None:
+    def settled(self, messages: Iterable[DeliveredMessage]) -> None:
         if self.is_ordered:
-            self._in_hand.difference_update(tokens)
+            self._in_hand.difference_update(message.token for message in messages)
             if not self._in_hand:
                 self._adopt()
 

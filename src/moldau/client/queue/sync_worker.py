@@ -70,8 +70,8 @@ class Worker:
         While brokers are away for less than the client's timeout it looks as if there were nothing;
         after that it raises UnreachableError or UnavailableError.
         """
-        found = self._loop.run(self._worker.poll(max_messages, wait, visibility=visibility))
-        return [self.wrap(message) for message in found]
+        consumer, raws = self._loop.run(self._worker.poll_raw(max_messages, wait, visibility))
+        return [QueueMessage(raw, consumer, self) for raw in raws]
 
     def wrap(self, message: AsyncQueueMessage) -> QueueMessage:
         """The same message, to be settled from a thread."""

@@ -5,10 +5,14 @@ It comes from either interface, HTTP or gRPC, and says the same.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
-from moldau.model.tickets import decode_ticket
+from moldau.model.tickets import PLACE_BYTES, decode_ticket
 from moldau.model.topology import NO_BROKER, Topology
 from moldau.proto.v1 import queue_pb2 as pb
+
+_PLACES_MAX: Final = 100_000
+"""Whoever sends tokens that are none must not fill the memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +41,8 @@ class ClusterView:
     topics: Mapping[str, TopicView] = field(default_factory=dict)
     names: Mapping[bytes, str] = field(default_factory=dict)
     """Of the topics, by id."""
+    _places: dict[bytes, str | None] = field(default_factory=dict, repr=False, compare=False)
+    """Addresses by the part of a token that says where it is from; filled as tokens come."""
 
     @property
     def alive_addresses(self) -> list[str]:
@@ -57,6 +63,15 @@ class ClusterView:
 
     def token_address(self, token: bytes) -> str | None:
         """Where a delivery's token is to be brought back."""
+        place = token[:PLACE_BYTES]
+        if place in self._places:
+            return self._places[place]
+        address = self._address_of(token)
+        if len(self._places) < _PLACES_MAX:
+            self._places[place] = address
+        return address
+
+    def _address_of(self, token: bytes) -> str | None:
         ticket = decode_ticket(token)
         if ticket is None:
             return None

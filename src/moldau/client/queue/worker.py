@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
@@ -15,7 +15,7 @@ from moldau.client.queue.failures import error_for, exhausted
 from moldau.client.queue.message import AsyncQueueMessage, DeliveredMessage
 from moldau.client.queue.outgoing import milliseconds
 from moldau.client.queue.session import Session
-from moldau.client.queue.settling import Extend, Nack, Settler, Verdict
+from moldau.client.queue.settling import DONE, Extend, Nack, Settler, Verdict
 from moldau.proto.v1 import queue_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -109,6 +109,13 @@ class AsyncWorker:
         While brokers are away for less than the client's timeout it looks as if there were nothing;
         after that it raises UnreachableError or UnavailableError.
         """
+        consumer, raws = await self.poll_raw(max_messages, wait, visibility)
+        return [AsyncQueueMessage(raw, consumer, self) for raw in raws]
+
+    async def poll_raw(
+        self, max_messages: int, wait: float, visibility: float | None
+    ) -> tuple[str, list[pb.Message]]:
+        """The same as the API has them, and to whom they are delivered."""
         if not 1 <= max_messages <= POLL_MESSAGES_MAX:
             raise InvalidArgumentError(
                 f"max_messages of {max_messages}", hint=f"1 to {POLL_MESSAGES_MAX:,}"
@@ -128,8 +135,8 @@ class AsyncWorker:
                 continue
             if not polled.messages:
                 self._check_outage(session)
-            session.polled(message.token for message in polled.messages)
-            return [AsyncQueueMessage(raw, session.consumer, self) for raw in polled.messages]
+            session.polled(polled.messages)
+            return session.consumer, polled.messages
 
     async def __aiter__(self) -> AsyncIterator[AsyncQueueMessage]:
         """Messages one by one, without end; each is to be settled."""
@@ -144,7 +151,7 @@ class AsyncWorker:
         their partitions is done too.
         """
         batch = _listed(messages)
-        verdicts = await self._acks.ack([(each.consumer, each.token) for each in batch])
+        verdicts = await self._by_consumer(batch, self._acks.ack)
         return self._settled(batch, verdicts)
 
     async def nack(
@@ -249,22 +256,36 @@ class AsyncWorker:
     async def _settle(
         self, batch: Sequence[DeliveredMessage], what: Nack | Extend
     ) -> list[Verdict]:
+        async def settle(consumer: str, tokens: list[bytes]) -> list[Verdict]:
+            return await self._settler.settle(self.group, consumer, tokens, what)
+
+        return await self._by_consumer(batch, settle)
+
+    async def _by_consumer(
+        self,
+        batch: Sequence[DeliveredMessage],
+        settle: Callable[[str, list[bytes]], Awaitable[list[Verdict]]],
+    ) -> list[Verdict]:
+        """Each message in the name that it was delivered to: ours may be another by now."""
+        names = {message.consumer for message in batch}
+        if len(names) == 1:
+            return await settle(names.pop(), [message.token for message in batch])
         verdicts: dict[int, Verdict] = {}
-        for consumer in dict.fromkeys(message.consumer for message in batch):
-            places = [at for at, message in enumerate(batch) if message.consumer == consumer]
-            tokens = [batch[place].token for place in places]
-            found = await self._settler.settle(self.group, consumer, tokens, what)
+        for name in names:
+            places = [at for at, message in enumerate(batch) if message.consumer == name]
+            found = await settle(name, [batch[place].token for place in places])
             verdicts.update(zip(places, found, strict=True))
         return [verdicts[place] for place in range(len(batch))]
 
     def _settled(
         self, batch: Sequence[DeliveredMessage], verdicts: Sequence[Verdict]
     ) -> list[Refused]:
-        refused = _refused(batch, verdicts)
         if self._session is not None:
-            self._session.settled(message.token for message in batch)
-        for message, verdict in zip(batch, verdicts, strict=True):
-            message._is_settled |= verdict.is_done
+            self._session.settled(batch)
+        refused = _refused(batch, verdicts)
+        lost = {id(each.message) for each in refused}
+        for message in batch:
+            message._is_settled |= id(message) not in lost
         return refused
 
     async def _give_back(self, consumer: str, tokens: list[bytes]) -> None:
@@ -292,7 +313,7 @@ def _refused(batch: Sequence[DeliveredMessage], verdicts: Sequence[Verdict]) -> 
     return [
         Refused(message, verdict.name, verdict.message)
         for message, verdict in zip(batch, verdicts, strict=True)
-        if not verdict.is_done
+        if verdict is not DONE and not verdict.is_done
     ]
 
 

@@ -1,0 +1,312 @@
+"""A worker gets messages from every leader, settles them there, and survives its own eviction."""
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+from queue_brokers import FakeCluster
+
+from moldau import (
+    ClientError,
+    InvalidArgumentError,
+    LeaseLostError,
+    QueueClient,
+    UnavailableError,
+    UnreachableError,
+)
+from moldau.proto.v1 import queue_pb2 as pb
+
+
+def eventually(holds: Callable[[], bool], seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def fill(brokers: FakeCluster, count: int, partitions: int = 2) -> None:
+    for number in range(count):
+        brokers.append(
+            "jobs", pb.OutgoingMessage(value=b"%d" % number, partition=number % partitions)
+        )
+
+
+def test_messages_of_all_leaders_are_polled_and_acked(
+    client: QueueClient, brokers: FakeCluster
+) -> None:
+    fill(brokers, 100)
+    worker = client.connect("g", "jobs")
+    seen = set()
+    while messages := worker.poll(7, wait=0.2):
+        assert worker.ack(messages) == []
+        seen |= {message.text for message in messages}
+    assert seen == {f"{number}" for number in range(100)}
+    queues = brokers.groups["g"].queues
+    assert {place: len(queue.settled) for place, queue in queues.items()} == {
+        ("jobs", 0): 50,
+        ("jobs", 1): 50,
+    }
+
+
+def test_brokers_take_turns(client: QueueClient, brokers: FakeCluster) -> None:
+    fill(brokers, 100)
+    worker = client.connect("g", "jobs")
+    places = [worker.poll(5, wait=1)[0].partition for _ in range(10)]
+    assert 3 <= sum(places) <= 7
+
+
+def test_a_message_has_what_was_sent(client: QueueClient) -> None:
+    client.send("jobs", {"id": 1}, key="k", headers={"h": "v", "n": None})
+    (message,) = client.connect("g", "jobs").poll(wait=5)
+    assert message.json() == {"id": 1}
+    assert (message.key, message["key"], message.attempt) == (b"k", b"k", 1)
+    assert message.headers == [("h", b"v"), ("n", None)]
+    assert dict(message)["topic"] == "jobs"
+    assert message.lease_until is not None
+    assert message.time.year == 1970
+    with pytest.raises(KeyError):
+        message["token"]
+
+
+def test_a_poll_returns_as_soon_as_there_is_something(
+    client: QueueClient, brokers: FakeCluster
+) -> None:
+    worker = client.connect("g", "jobs")
+    assert worker.poll(wait=0) == []
+    began = time.monotonic()
+    assert worker.poll(wait=0.2) == []
+    assert time.monotonic() - began >= 0.2
+    fill(brokers, 1)
+    assert len(worker.poll(10, wait=30)) == 1
+
+
+def test_what_arrives_after_a_poll_is_for_the_next_one(
+    client: QueueClient, brokers: FakeCluster
+) -> None:
+    worker = client.connect("g", "jobs")
+    # Both leaders wait, and both get a message at once.
+    brokers.answer_delay = 0.05
+    fill_later = _later(lambda: fill(brokers, 2))
+    first = worker.poll(1, wait=5)
+    fill_later.join()
+    second = worker.poll(1, wait=5)
+    assert {first[0].text, second[0].text} == {"0", "1"}
+    assert [first[0].attempt, second[0].attempt] == [1, 1]
+
+
+def test_what_nobody_fetches_is_given_back(client: QueueClient, brokers: FakeCluster) -> None:
+    idle, busy = client.connect("g", "jobs"), client.connect("g", "jobs")
+    fill_later = _later(lambda: fill(brokers, 2))
+    (mine,) = idle.poll(1, wait=5)
+    fill_later.join()
+    (other,) = busy.poll(1, wait=10)
+    assert {mine.text, other.text} == {"0", "1"}
+
+
+def test_the_end_of_a_worker_gives_back_what_it_had(
+    client: QueueClient, brokers: FakeCluster
+) -> None:
+    fill(brokers, 1)
+    with client.connect("g", "jobs") as worker:
+        assert len(worker.poll(wait=5)) == 1
+    assert worker.is_closed
+    with pytest.raises(ClientError, match="closed"):
+        worker.poll()
+    (again,) = client.connect("g", "jobs").poll(wait=5)
+    assert again.attempt == 2
+
+
+def test_tokens_go_back_to_the_leader_that_they_came_from(
+    client: QueueClient, brokers: FakeCluster
+) -> None:
+    fill(brokers, 20)
+    worker = client.connect("g", "jobs")
+    messages = worker.poll(10, wait=5) + worker.poll(10, wait=5)
+    assert {message.partition for message in messages} == {0, 1}
+    assert worker.ack(messages) == []
+    assert brokers.calls("Ack") == {1: 1, 2: 1}
+
+
+def test_a_nacked_message_comes_again_after_its_delay(
+    client: QueueClient, brokers: FakeCluster
+) -> None:
+    fill(brokers, 1)
+    worker = client.connect("g", "jobs")
+    (message,) = worker.poll(wait=5)
+    nacked = time.monotonic()
+    message.nack(delay=0.3, reason="not now")
+    (again,) = worker.poll(wait=10)
+    assert time.monotonic() - nacked >= 0.3
+    assert again.attempt == 2
+
+
+def test_an_extended_message_outlives_its_lease(client: QueueClient, brokers: FakeCluster) -> None:
+    fill(brokers, 1)
+    worker = client.connect("g", "jobs", visibility=0.5)
+    (message,) = worker.poll(wait=5)
+    message.extend(60)
+    time.sleep(0.6)
+    assert worker.poll(wait=0) == []
+    message.ack()
+    assert message.is_settled
+
+
+def test_a_lease_that_ended_is_told_by_ack(client: QueueClient, brokers: FakeCluster) -> None:
+    fill(brokers, 1)
+    worker = client.connect("g", "jobs", visibility=0.1)
+    (message,) = worker.poll(wait=5)
+    (again,) = worker.poll(wait=10)
+    with pytest.raises(LeaseLostError) as raised:
+        message.ack()
+    assert raised.value.reason == "EXPIRED"
+    assert "delivered again" in raised.value.hint
+    assert not message.is_settled
+    (refused,) = worker.ack([message])
+    assert (refused.message, refused.reason) == (message, "EXPIRED")
+    assert again.attempt == 2
+
+
+def test_a_repeated_ack_is_done(client: QueueClient, brokers: FakeCluster) -> None:
+    fill(brokers, 1)
+    worker = client.connect("g", "jobs")
+    (message,) = worker.poll(wait=5)
+    message.ack()
+    message.ack()
+    assert worker.ack([message]) == []
+    with pytest.raises(LeaseLostError) as raised:
+        message.nack()
+    assert raised.value.reason == "SETTLED"
+
+
+def test_acks_follow_a_new_leader(client: QueueClient, brokers: FakeCluster) -> None:
+    fill(brokers, 2, partitions=1)
+    worker = client.connect("g", "jobs")
+    first, second = worker.poll(2, wait=5)
+    brokers.move("jobs", 0, 2)
+    refused = worker.ack([first, second])
+    assert [each.reason for each in refused] == ["EXPIRED", "EXPIRED"]
+    again = worker.poll(2, wait=10)
+    assert [message.text for message in again] == ["0", "1"]
+    assert worker.ack(again) == []
+
+
+def test_an_ack_is_tried_until_somebody_takes_it(client: QueueClient, brokers: FakeCluster) -> None:
+    fill(brokers, 1)
+    worker = client.connect("g", "jobs")
+    (message,) = worker.poll(wait=5)
+    brokers.brokers[1].refusals["Ack"] = [(pb.UNAVAILABLE, False), (pb.BUSY, False)]
+    message.ack()
+    assert brokers.calls("Ack")[1] == 3
+
+
+def test_an_ack_that_reaches_nobody_says_so(brokers: FakeCluster) -> None:
+    with QueueClient(brokers.addresses, timeout=0.5) as client:
+        fill(brokers, 1)
+        worker = client.connect("g", "jobs")
+        (message,) = worker.poll(wait=5)
+        brokers.kill(1)
+        with pytest.raises(UnavailableError, match="cannot be settled"):
+            message.ack()
+
+
+def test_acks_side_by_side_share_a_call(client: QueueClient, brokers: FakeCluster) -> None:
+    fill(brokers, 50, partitions=1)
+    done = client.work("g", "jobs", lambda message: None, concurrency=50, limit=50)
+    assert done == (50, 0)
+    assert brokers.calls("Ack")[1] < 25
+
+
+def test_an_evicted_worker_connects_again_by_itself(
+    client: QueueClient, brokers: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(brokers, 1)
+    worker = client.connect("g", "jobs")
+    (message,) = worker.poll(wait=5)
+    before = worker.consumer
+    brokers.evict("g")
+    (again,) = worker.poll(wait=10)
+    assert worker.consumer != before
+    assert again.consumer == worker.consumer
+    assert "connecting again" in caplog.text
+    with pytest.raises(LeaseLostError) as raised:
+        message.ack()
+    assert raised.value.reason == "UNKNOWN_CONSUMER"
+    again.ack()
+
+
+def test_heartbeats_go_on_at_another_broker(client: QueueClient, brokers: FakeCluster) -> None:
+    brokers.create("other", 1)
+    worker = client.connect("g", "other")
+    eventually(lambda: sum(brokers.calls("Heartbeat").values()) > 2)
+    busy = max(brokers.brokers, key=lambda number: brokers.calls("Heartbeat")[number])
+    other = 3 - busy
+    heard = brokers.calls("Heartbeat")[other]
+    brokers.kill(busy)
+    eventually(lambda: brokers.calls("Heartbeat")[other] > heard + 2)
+    assert worker.consumer in brokers.groups["g"].consumers
+
+
+def test_new_assignments_come_with_heartbeats(client: QueueClient, brokers: FakeCluster) -> None:
+    worker = client.connect("g", ["jobs", "later"])
+    assert worker.assignment() == [("jobs", 0), ("jobs", 1)]
+    brokers.create("later", 1)
+    brokers.groups["g"].epoch += 1
+    eventually(lambda: ("later", 0) in worker.assignment())
+    client.send("later", "x")
+    (message,) = worker.poll(wait=5)
+    assert message.topic == "later"
+
+
+def test_an_outage_looks_empty_at_first_and_then_is_told(brokers: FakeCluster) -> None:
+    with QueueClient(brokers.addresses, timeout=1.0) as client:
+        worker = client.connect("g", "jobs")
+        brokers.kill(1)
+        brokers.kill(2)
+        assert worker.poll(wait=0.1) == []
+        with pytest.raises(UnreachableError) as raised:
+            for _ in range(100):
+                worker.poll(wait=0.3)
+        assert brokers.addresses[0] in str(raised.value)
+        brokers.revive(1)
+        brokers.revive(2)
+        fill(brokers, 1)
+        assert len(worker.poll(wait=10)) == 1
+
+
+def test_one_broker_less_is_no_outage(client: QueueClient, brokers: FakeCluster) -> None:
+    worker = client.connect("g", "jobs")
+    brokers.kill(2)
+    fill(brokers, 1)
+    assert len(worker.poll(wait=5)) == 1
+
+
+def test_iterating_a_worker_yields_messages(client: QueueClient, brokers: FakeCluster) -> None:
+    fill(brokers, 3, partitions=1)
+    texts = []
+    for message in client.connect("g", "jobs"):
+        texts.append(message.text)
+        message.ack()
+        if len(texts) == 3:
+            break
+    assert texts == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize(
+    "poll", [{"max_messages": 0}, {"max_messages": 10**6}, {"wait": -1}, {"visibility": -1}]
+)
+def test_polls_out_of_bounds_are_refused(client: QueueClient, poll: dict[str, float]) -> None:
+    worker = client.connect("g", "jobs")
+    with pytest.raises(InvalidArgumentError):
+        worker.poll(**poll)  # type: ignore[arg-type]
+
+
+def test_a_mode_that_is_none_is_refused(client: QueueClient) -> None:
+    with pytest.raises(InvalidArgumentError, match="mode of 'fast'"):
+        client.connect("g", "jobs", mode="fast")
+
+
+def _later(work: Callable[[], None]) -> threading.Timer:
+    timer = threading.Timer(0.3, work)
+    timer.start()
+    return timer
