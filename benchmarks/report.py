@@ -94,6 +94,9 @@ def loads_table(bench: Bench) -> Table:
         _add_load(table, bench, metric, name, "librdkafka (C)", server)
     for server in ("moldau", "mock"):
         _add_load(table, bench, f"small.{server}", "100 B requests, 8 × 5", "raw socket", server)
+    for suffix, words in (("", ""), (".keyed", ", with keys")):
+        name = f"produce 100 B, 1,000 in a body{words}"
+        _add_load(table, bench, f"http.produce{suffix}", name, "raw socket", "moldau, HTTP")
     return table
 
 
@@ -177,6 +180,7 @@ def latency_table(bench: Bench) -> Table:
         ("latency.mock", "librdkafka's mock"),
         ("lone.never", "moldau, acks=all, flush=never"),
         ("lone.always", "moldau, acks=all, flush=always"),
+        ("http.one", "moldau over HTTP, acks=all, flush=never"),
         ("cluster.lone.never", "moldau × 3, acks=all, flush=never"),
         ("cluster.lone.always", "moldau × 3, acks=all, flush=always"),
     ]
