@@ -1,0 +1,113 @@
+"""What a stream reads next, and what it says about partitions that come, go and come back."""
+
+import logging
+
+import pytest
+
+from moldau.client.errors import InvalidArgumentError
+from moldau.model.ids import PartitionIndex, TopicPartition
+from moldau.spark.source.cluster import TopicView
+from moldau.spark.source.losses import DataLossError
+from moldau.spark.source.positions import Positions
+from moldau.spark.source.progress import check_checkpoint, next_end, ranges_between
+
+
+def positions(id: int = 1, **offsets: int) -> Positions:
+    """`a0=5` is partition 0 of topic a."""
+    return Positions(
+        offsets={TopicPartition(n[0], PartitionIndex(int(n[1:]))): o for n, o in offsets.items()},
+        ids={name[0]: id for name in offsets},
+    )
+
+
+def spans(start: Positions, end: Positions) -> list[tuple[str, int, int]]:
+    found = ranges_between(start, end)
+    return [(f"{r.topic}{r.partition}", r.start, r.end) for r in found if r.size]
+
+
+def test_everything_new_is_read() -> None:
+    start, latest = positions(a0=5, a1=0), positions(a0=9, a1=2)
+    end = next_end(start, latest, offsets_max=None, fail_on_data_loss=True)
+    assert spans(start, end) == [("a0", 5, 9), ("a1", 0, 2)]
+
+
+def test_no_more_is_read_than_the_limit_allows() -> None:
+    start, latest = positions(a0=0), positions(a0=100)
+    end = next_end(start, latest, offsets_max=30, fail_on_data_loss=True)
+    assert spans(start, end) == [("a0", 0, 30)]
+
+
+def test_a_batch_waits_until_there_is_enough() -> None:
+    start = positions(a0=0)
+    few = next_end(start, positions(a0=4), offsets_max=None, offsets_min=5, fail_on_data_loss=True)
+    assert few is start
+    enough = next_end(
+        start, positions(a0=5), offsets_max=None, offsets_min=5, fail_on_data_loss=True
+    )
+    assert spans(start, enough) == [("a0", 0, 5)]
+
+
+def test_a_partition_that_was_added_is_read_from_its_beginning() -> None:
+    start, latest = positions(a0=5), positions(a0=5, a1=3)
+    end = next_end(start, latest, offsets_max=None, fail_on_data_loss=True)
+    assert spans(start, end) == [("a1", 0, 3)]
+
+
+def test_an_added_partition_counts_for_the_limit() -> None:
+    start, latest = positions(a0=5), positions(a0=105, a1=100)
+    end = next_end(start, latest, offsets_max=20, fail_on_data_loss=True)
+    assert spans(start, end) == [("a0", 5, 15), ("a1", 0, 10)]
+
+
+def test_a_deleted_topic_is_a_loss() -> None:
+    start, latest = positions(a0=5, b0=7), positions(a0=9)
+    with pytest.raises(DataLossError, match="b-0 cannot be read any more") as caught:
+        next_end(start, latest, offsets_max=None, fail_on_data_loss=True)
+    assert "failOnDataLoss" in str(caught.value)
+
+
+def test_a_query_may_go_on_without_a_deleted_topic(caplog: pytest.LogCaptureFixture) -> None:
+    start, latest = positions(a0=5, b0=7), positions(a0=9)
+    with caplog.at_level(logging.WARNING):
+        end = next_end(start, latest, offsets_max=None, fail_on_data_loss=False)
+    assert spans(start, end) == [("a0", 5, 9)]
+    assert "b-0" in caplog.text
+
+
+def test_a_topic_made_again_is_a_loss_however_long_it_is() -> None:
+    start, latest = positions(a0=5), positions(a0=100, id=2)
+    with pytest.raises(DataLossError, match="a was deleted and made again"):
+        next_end(start, latest, offsets_max=None, fail_on_data_loss=True)
+
+
+def test_a_topic_made_again_is_read_from_its_beginning() -> None:
+    start, latest = positions(a0=5), positions(a0=3, id=2)
+    end = next_end(start, latest, offsets_max=None, fail_on_data_loss=False)
+    assert spans(start, end) == [("a0", 0, 3)]
+    after = next_end(end, positions(a0=4, id=2), offsets_max=None, fail_on_data_loss=True)
+    assert spans(end, after) == [("a0", 3, 4)]
+
+
+def test_a_partition_that_ends_before_what_was_read_is_a_loss() -> None:
+    start, latest = positions(a0=5), positions(a0=3)
+    with pytest.raises(DataLossError, match="a-0 ends at 3, and was read up to 5"):
+        next_end(start, latest, offsets_max=None, fail_on_data_loss=True)
+    end = next_end(start, latest, offsets_max=None, fail_on_data_loss=False)
+    assert spans(start, end) == []
+
+
+def test_positions_without_ids_are_believed() -> None:
+    start = Positions(offsets=positions(a0=5).offsets)
+    end = next_end(start, positions(a0=9), offsets_max=None, fail_on_data_loss=True)
+    assert spans(start, end) == [("a0", 5, 9)]
+
+
+def test_a_checkpoint_of_another_topic_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="checkpoint is of b, and option subscribe"):
+        check_checkpoint(positions(b0=5), {"a": TopicView(1, (0,))}, "subscribe")
+
+
+def test_a_checkpoint_may_hold_some_of_the_topics() -> None:
+    topics = {"a": TopicView(1, (0,)), "c": TopicView(1, (0,))}
+    check_checkpoint(positions(a0=5, b0=5), topics, "subscribe")
+    check_checkpoint(Positions(offsets={}), topics, "subscribePattern")
