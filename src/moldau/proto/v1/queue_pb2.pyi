@@ -571,7 +571,7 @@ class Assignment(google.protobuf.message.Message):
     EPOCH_FIELD_NUMBER: builtins.int
     PARTITIONS_FIELD_NUMBER: builtins.int
     epoch: builtins.int
-    """Rises whenever it changes."""
+    """Another one whenever it changes."""
     @property
     def partitions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___AssignedPartition]: ...
     def __init__(

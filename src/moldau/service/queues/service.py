@@ -157,6 +157,10 @@ class QueueService:
             raise QueueRefusedError(Why.BUSY, f"{POLLS_MAX} polls wait already")
         deadline = self._clock.monotonic() + asked.wait_ms / 1000
         async with self._waiting(asked.group):
+            member = await self._members.member(asked.group, asked.consumer)
+            if not member.is_queue and not any(member.owned.values()):
+                # It may have been given something a moment ago.
+                await self._members.refresh(asked.group)
             while True:
                 member = await self._members.member(asked.group, asked.consumer)
                 left = deadline - self._clock.monotonic()
@@ -208,8 +212,6 @@ class QueueService:
         if asked.visibility_ms is not None:
             raise invalid("an ordered group has no leases: visibility_ms is for queues")
         if asked.partitions is None:
-            if not any(member.owned.values()):
-                member = await self._newer(asked.group, member)
             led = self._led(
                 (topic, PartitionIndex(index))
                 for topic_id, indexes in member.owned.items()

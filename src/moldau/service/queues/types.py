@@ -91,7 +91,7 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """`epoch` rises whenever it changes."""
+    """`epoch` is another one whenever it changes, on whichever broker."""
 
     epoch: int
     partitions: tuple[Assigned, ...]
