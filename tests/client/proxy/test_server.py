@@ -92,9 +92,7 @@ def test_nack_and_extend_are_split_too(stub: Stub, brokers: FakeCluster) -> None
     fill(brokers, 2)
     consumer = connect(stub)
     tokens = [m.token for m in poll(stub, consumer) + poll(stub, consumer)]
-    extend = pb.ExtendRequest(
-        group="g", consumer_id=consumer, tokens=tokens, visibility_ms=60_000
-    )
+    extend = pb.ExtendRequest(group="g", consumer_id=consumer, tokens=tokens, visibility_ms=60_000)
     assert stub.Extend(extend).done == 2
     nack = pb.NackRequest(group="g", consumer_id=consumer, tokens=tokens, delay_ms=0)
     assert stub.Nack(nack).done == 2
@@ -319,9 +317,7 @@ def test_dead_upstreams_are_a_clear_unavailable_and_the_proxy_goes_on(
         assert time.monotonic() < deadline
 
 
-def test_one_dead_broker_does_not_stop_polls_at_the_other(
-    stub: Stub, brokers: FakeCluster
-) -> None:
+def test_one_dead_broker_does_not_stop_polls_at_the_other(stub: Stub, brokers: FakeCluster) -> None:
     consumer = connect(stub)
     fill(brokers, 2)
     brokers.kill(2)
@@ -382,7 +378,7 @@ def test_it_starts_before_its_brokers(brokers: FakeCluster) -> None:
     try:
         assert proxy.brokers == []
         with grpc.insecure_channel(f"127.0.0.1:{proxy.port}") as channel:
-                stub = queue_pb2_grpc.QueueStub(channel)
+            stub = queue_pb2_grpc.QueueStub(channel)
             code, _, _ = refused(lambda: stub.Topology(pb.TopologyRequest()))
             assert code is grpc.StatusCode.UNAVAILABLE
             brokers.revive(1)
