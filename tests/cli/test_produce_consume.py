@@ -236,12 +236,14 @@ def test_consume_counts_what_the_filter_lets_through(produce, consume):
     assert consume("--from-beginning", "--filter", "value~[3-9]", "-n", "2").out == "m3\nm4\n"
 
 
-def test_a_group_does_not_see_again_what_its_filter_left_out(produce, consume, topic):
-    produce("-m", "a", "-m", "b", "-p", "0")
-    first = consume("--group", f"g-{topic}", "--grep", "a", "-e")
+def test_a_group_does_not_see_again_what_its_filter_left_out(cli, moldau_session_broker, new_name):
+    brokers = ("-b", moldau_session_broker.bootstrap)
+    topic, group = new_name("filtered"), new_name("filtering")
+    cli("produce", topic, "-m", "a", "-m", "b", *brokers)
+    first = cli("consume", topic, "--group", group, "--grep", "a", "-e", *brokers)
     assert (first.code, first.out) == (0, "a\n")
-    produce("-m", "c", "-p", "0")
-    assert consume("--group", f"g-{topic}", "-n", "1").out == "c\n"
+    cli("produce", topic, "-m", "c", *brokers)
+    assert cli("consume", topic, "--group", group, "-n", "1", *brokers).out == "c\n"
 
 
 def test_a_wrong_filter_or_format_is_said_before_anybody_is_asked(cli, nobody):

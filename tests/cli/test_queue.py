@@ -149,6 +149,15 @@ def test_the_address_comes_from_the_environment_and_is_checked(cli, nobody, monk
     assert cli("queue", "stats", "g", "--grpc", "localhost:grpc").code == ExitCode.USAGE
 
 
+def test_brokers_are_found_over_http_and_behind_one_that_is_down(
+    cli, nobody, moldau_session_broker, address, group
+):
+    over_http = f"http://{moldau_session_broker.http_address}"
+    for addresses in (over_http, f"{nobody},{address}"):
+        outcome = cli("queue", "stats", group, "--grpc", addresses)
+        assert outcome.code == ExitCode.NOT_FOUND, "somebody answered"
+
+
 # ---- work
 
 
