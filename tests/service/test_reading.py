@@ -6,7 +6,7 @@ from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import Offset, TimestampMs
 from moldau.records.compression import Codec
 from moldau.records.record import Record, build_batch
-from moldau.service import stored
+from moldau.service import reading, stored
 from moldau.service.reading import PAGE_BYTES_MAX, _decode
 
 
@@ -63,3 +63,17 @@ def test_a_batch_of_too_many_records_is_not_opened(monkeypatch):
     with pytest.raises(RefusedError) as refused:
         page(batch(0, b"a", b"b", b"c"))
     assert "3 records" in str(refused.value)
+
+
+def test_a_page_ends_when_it_has_looked_at_enough_also_if_it_wants_nothing(monkeypatch):
+    """A few stored kilobytes may hold gigabytes of what a filter leaves out."""
+    stored = b"".join(batch(number, b"x" * 1000, codec=Codec.ZSTD) for number in range(10))
+
+    def nothing(record: Record) -> bool:
+        return False
+
+    assert page(stored, wants=nothing) == ([], 10)
+    monkeypatch.setattr(reading, "_LOOKED_AT_BYTES_MAX", 3000)
+    assert page(stored, wants=nothing) == ([], 3)
+    monkeypatch.setattr(reading, "_LOOKED_AT_RECORDS_MAX", 2)
+    assert page(stored, wants=nothing) == ([], 2)

@@ -4,6 +4,7 @@ Whoever writes with the same key finds the same partition, in whatever language 
 whatever door. It is the 32-bit MurmurHash2 of the key, without its sign, modulo the partitions.
 """
 
+from functools import lru_cache
 from typing import Final
 
 _SEED: Final = 0x9747B28C
@@ -12,6 +13,7 @@ _SHIFT: Final = 24
 _WORD: Final = 4
 _MASK: Final = 0xFFFFFFFF
 _POSITIVE: Final = 0x7FFFFFFF
+_SHORT_BYTES_MAX: Final = 64
 
 
 def murmur2(data: bytes) -> int:
@@ -30,6 +32,11 @@ def murmur2(data: bytes) -> int:
     return value ^ value >> 15
 
 
+_murmur2_of_short: Final = lru_cache(maxsize=8192)(murmur2)
+"""Keys come again, and the hash takes longer than all else that is done with a short record."""
+
+
 def partition_of(key: bytes, partitions: int) -> int:
     """Where a record with that key belongs."""
-    return (murmur2(key) & _POSITIVE) % partitions
+    value = _murmur2_of_short(key) if len(key) <= _SHORT_BYTES_MAX else murmur2(key)
+    return (value & _POSITIVE) % partitions

@@ -18,12 +18,23 @@ from moldau.records.record import Record
 from moldau.replica.aborted import AbortedTransaction
 from moldau.service.fetch import FetchRequest, FetchResult, FetchService
 from moldau.service.offsets import LATEST, NOT_FOUND, OffsetService
-from moldau.service.stored import bytes_in, bytes_of, open_batch, stored_batches
+from moldau.service.stored import (
+    BATCH_BYTES_MAX,
+    BATCH_RECORDS_MAX,
+    bytes_in,
+    bytes_of,
+    open_batch,
+    stored_batches,
+)
 
 READ_BYTES_MAX: Final = 1024 * 1024
 """Of stored bytes at once; one batch may exceed it."""
 PAGE_BYTES_MAX: Final = 4 * 1024 * 1024
 """Of keys, values and headers in one page; its first record may exceed it."""
+# What compresses well makes any amount of work out of few stored bytes, also where a filter wants
+# none of it. So a page also ends when it has looked at as much as one batch may hold.
+_LOOKED_AT_BYTES_MAX: Final = BATCH_BYTES_MAX
+_LOOKED_AT_RECORDS_MAX: Final = BATCH_RECORDS_MAX
 
 # Few threads of their own: each may take as much memory as the bounds above allow, and nobody else
 # who works in a thread has to wait for them.
@@ -122,6 +133,7 @@ def _decode(
     """In a thread: the wanted records, and the offset after the last that was looked at."""
     found: list[Record] = []
     bytes_left = PAGE_BYTES_MAX
+    bytes_to_look_at, records_to_look_at = _LOOKED_AT_BYTES_MAX, _LOOKED_AT_RECORDS_MAX
     for header, batch in stored_batches(bytes_of(data), aborted):
         if batch is not None:
             try:
@@ -136,6 +148,8 @@ def _decode(
                 )
                 refusal.hint = f"go on at offset {header.next_offset}"
                 raise refusal from None
+            bytes_to_look_at -= sum(len(record.value or b"") for record in records)
+            records_to_look_at -= len(records)
             for record in records:
                 if record.offset < offset or not (wants is None or wants(record)):
                     continue
@@ -146,4 +160,6 @@ def _decode(
                 if len(found) == limit:
                     return found, record.offset + 1
         offset = max(offset, header.next_offset)
+        if bytes_to_look_at <= 0 or records_to_look_at <= 0:
+            break
     return found, offset

@@ -382,6 +382,7 @@ def test_a_body_has_a_bound_and_so_has_a_record(world):
         ("GET", "{path}?value_encoding=", 400, "INVALID_REQUEST"),
         ("GET", "{path}?header_encoding=json", 400, "INVALID_REQUEST"),
         ("GET", "{path}?key=a&key=b", 400, "INVALID_REQUEST"),
+        ("GET", "{path}?" + "header=a&" * 11, 400, "INVALID_REQUEST"),
         ("GET", "{path}?wait_ms=10001", 400, "INVALID_REQUEST"),
         ("GET", "{path}?limit=0", 400, "INVALID_REQUEST"),
         ("PUT", "{path}", 405, "INVALID_REQUEST"),

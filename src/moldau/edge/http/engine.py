@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import http
 import logging
+import socket
 from asyncio import TimerHandle, Transport
 from collections.abc import Iterator
 from typing import Final
@@ -75,8 +76,17 @@ class BoundedProtocol(H11Protocol):
             transport.close()
         else:
             self.counted.accepted_total += 1
+            self._give_up_on_the_silent(transport)
             self._await_request()
         self.counted.open = len(self.connections)
+
+    def _give_up_on_the_silent(self, transport: Transport) -> None:
+        """A client whose machine died reads nothing and says nothing. Who follows a partition gets
+        so little that no buffer fills, and would keep its place for a quarter of an hour."""
+        sock = transport.get_extra_info("socket")
+        if sock is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
+            milliseconds = int(self.limits.reply_stall_seconds_max * 1000)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(1, milliseconds))
 
     def _warn_of_cap(self) -> None:
         """At most one line every few seconds: a storm must not fill the disk."""

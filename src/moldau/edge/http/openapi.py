@@ -17,7 +17,7 @@ from moldau.edge.http import exposition, tail
 from moldau.edge.http.answers import PROBLEM_TYPE, answer, check_query
 from moldau.edge.http.paging import PAGE_SIZE, PAGE_SIZE_MAX
 from moldau.edge.http.produce import RecordsSent, RecordsStored, StoreProblem
-from moldau.edge.http.records import WAIT_MS_MAX, RecordsShown
+from moldau.edge.http.records import HEADERS_MAX, WAIT_MS_MAX, RecordsShown
 from moldau.edge.http.resources import (
     BrokerList,
     BrokerShown,
@@ -70,6 +70,7 @@ _RECORDS: Final[dict[str, Schema]] = {
     "header": {
         "type": "array",
         "items": _TEXT,
+        "maxItems": HEADERS_MAX,
         "description": "Only records with a header of this name, or with NAME:VALUE; all of them, "
         "if several are given.",
     },

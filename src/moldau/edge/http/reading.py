@@ -3,6 +3,7 @@
 import asyncio
 import base64
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Literal, NamedTuple
 
 import msgspec
@@ -15,6 +16,8 @@ HeaderEncoding = Literal["text", "base64"]
 
 _INLINE_BYTES_MAX: Final = 64 * 1024
 """Records that are larger together are shown in a thread: clients of the broker do not wait."""
+# One, since JSON that is read takes many times its bytes.
+_thread: Final = ThreadPoolExecutor(1, thread_name_prefix="show")
 
 
 class RecordShown(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -66,7 +69,8 @@ async def show_all(records: Sequence[Record], chosen: Chosen) -> list[RecordShow
     size = sum(len(record.key or b"") + len(record.value or b"") for record in records)
     if size <= _INLINE_BYTES_MAX:
         return _show_all(records, chosen)
-    return await asyncio.to_thread(_show_all, records, chosen)
+    loop = asyncio.get_running_loop()
+    return await loop.run_in_executor(_thread, _show_all, records, chosen)
 
 
 def _show_all(records: Sequence[Record], chosen: Chosen) -> list[RecordShown]:

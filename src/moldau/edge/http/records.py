@@ -38,6 +38,9 @@ WAIT_MS_MAX: Final = 10_000
 SCANS_MAX: Final = 8
 """Reads of one request, while a filter finds nothing."""
 
+HEADERS_MAX: Final = 10
+"""Headers that a filter may ask for."""
+
 CHOICE: Final = (
     "key_encoding",
     "value_encoding",
@@ -134,7 +137,11 @@ def read_offset(
 def read_choice(request: Request) -> Chosen:
     """Raises RefusedError."""
     headers = []
-    for given in read_bytes(request, "header"):
+    wanted = read_bytes(request, "header")
+    if len(wanted) > HEADERS_MAX:
+        # Each is looked for in every record.
+        raise bad_parameter("header", f"may be given {HEADERS_MAX} times")
+    for given in wanted:
         name, colon, value = given.partition(b":")
         headers.append((name.decode("utf-8", "surrogateescape"), value if colon else None))
     return Chosen(
