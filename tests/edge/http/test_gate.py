@@ -201,3 +201,16 @@ def test_a_question_before_writing_goes_the_usual_way_where_none_is_allowed():
         client = asked(gate_of(reply_of(1), origins=origins), method="OPTIONS", headers=PREFLIGHT)
         assert b"access-control-allow-methods" not in client.headers
         assert client.body == b"x"
+
+
+@pytest.mark.parametrize("method", ["POST", "DELETE", "PUT", "BREW"])
+def test_a_page_that_is_not_named_changes_nothing_whatever_its_name_points_to(method):
+    """The broker has no pages: who says an origin is a page of somebody else."""
+    for origins in ([], ["https://other.example"]):
+        client = asked(gate_of(reader, origins=origins), b"{}", method=method, headers=[ORIGIN])
+        assert client.status == 403
+        assert "http.cors_origins" in json.loads(client.body)["hint"]
+    for origins in (["https://page.example"], ["*"]):
+        client = asked(gate_of(reader, origins=origins), b"{}", method=method, headers=[ORIGIN])
+        assert client.status == 200
+    assert asked(gate_of(reader), b"{}", method=method).status == 200

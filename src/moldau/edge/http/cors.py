@@ -1,7 +1,9 @@
 """Owns which web pages of other origins may read what a broker answers: none, unless configured.
 
 Without it a browser shows no answer to a foreign page, and sends nothing that changes anything:
-bodies must say that they are JSON, which a form cannot, and what can is asked for first.
+bodies must say that they are JSON, which a form cannot, and what can is asked for first. A page
+whose name was made to point here (DNS rebinding) is no foreign one to the browser, but it tells its
+origin when it writes; and a broker has no pages of its own.
 """
 
 from collections.abc import Iterable
@@ -10,7 +12,11 @@ from typing import Final
 from starlette.responses import Response
 from starlette.types import Message, Scope, Send
 
+from moldau.edge.http.answers import answer_error
+from moldau.model.errors import ErrorCode
+
 ANY: Final = "*"
+_READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _PREFLIGHT: Final = {
     "access-control-allow-methods": "GET, HEAD, POST, DELETE",
     "access-control-allow-headers": "content-type, last-event-id",
@@ -35,6 +41,19 @@ class Cors:
             if name == b"origin" and value in self._origins:
                 return bytes(value)
         return None
+
+    def refusal(self, scope: Scope) -> Response | None:
+        """The answer to a page that would change something and is not allowed to."""
+        if scope["method"] in _READS:
+            return None
+        if all(name != b"origin" for name, _ in scope["headers"]) or self._allowed(scope):
+            return None
+        return answer_error(
+            403,
+            ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+            "A web page of this origin may change nothing here",
+            hint="name its origin in the broker's setting http.cors_origins",
+        )
 
     def preflight(self, scope: Scope) -> Response | None:
         """The answer to a browser that asks before it sends; None if this is no such question."""

@@ -54,12 +54,9 @@ class Gate:
             return
         began = perf_counter()
         passage = _Passage(self, receive, self._cors.wrap(scope, send))
-        preflight = self._cors.preflight(scope)
+        app = self._cors.preflight(scope) or self._cors.refusal(scope) or self._app
         try:
-            if preflight is None:
-                await self._app(scope, passage.receive, passage.send)
-            else:
-                await preflight(scope, passage.receive, passage.send)
+            await app(scope, passage.receive, passage.send)
         finally:
             self.held_bytes -= passage.held_bytes
             method = scope["method"]

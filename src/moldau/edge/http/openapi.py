@@ -220,6 +220,7 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
 _REASONS: Final = {
     307: "Another broker answers this: its address is in Location",
     400: "The body, a parameter, or what was asked for does not fit",
+    403: "A web page of this origin may not do that",
     404: "There is no such thing",
     409: "In conflict with what is there",
     413: "The body is too large",
@@ -242,7 +243,7 @@ def document() -> Schema:
     schemas = dict(zip(ordered, references, strict=True))
     paths: dict[str, Schema] = {}
     for (method, path), operation in OPERATIONS.items():
-        paths.setdefault(path, {})[method.lower()] = _describe(path, operation, schemas)
+        paths.setdefault(path, {})[method.lower()] = _describe(method, path, operation, schemas)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -255,7 +256,7 @@ def document() -> Schema:
     }
 
 
-def _describe(path: str, operation: Operation, schemas: dict[type, Schema]) -> Schema:
+def _describe(method: str, path: str, operation: Operation, schemas: dict[type, Schema]) -> Schema:
     described: Schema = {"operationId": operation.name, "summary": operation.summary}
     parameters: list[Schema] = [
         {"name": name, "in": "query", "schema": schema}
@@ -283,7 +284,7 @@ def _describe(path: str, operation: Operation, schemas: dict[type, Schema]) -> S
             "description": words.get(status, _REASONS.get(status, "")),
             "content": content,
         }
-    for status in _refusals(operation):
+    for status in _refusals(method, operation):
         answers[str(status)] = {"description": _REASONS[status]}
         if status != 307:
             problem = {"schema": schemas[operation.problem]}
@@ -292,13 +293,15 @@ def _describe(path: str, operation: Operation, schemas: dict[type, Schema]) -> S
     return described
 
 
-def _refusals(operation: Operation) -> list[int]:
+def _refusals(method: str, operation: Operation) -> list[int]:
     # 503 also where nothing is to be waited for: when too much is on its way already.
     general = [500, 503]
     if operation.query is not None or operation.body is not None:
         general.append(400)
     if operation.body is not None:
         general += [413, 415]
+    if method != "GET":
+        general.append(403)
     return sorted({*general, *operation.refusals} - operation.answers.keys())
 
 
