@@ -16,6 +16,8 @@ from moldau.client.queue.settling import Nack, Settler
 from moldau.proto.v1 import queue_pb2 as pb
 
 CONSUMERS_MAX: Final = 10_000
+POLLERS_MAX: Final = 16
+"""Of one consumer: so many different sets of partitions are remembered."""
 IDLE_SECONDS_MAX: Final = 60.0
 _SWEEP_SECONDS: Final = 10.0
 _GIVE_BACK_SECONDS_MAX: Final = 5.0
@@ -35,6 +37,10 @@ class Consumer:
     """None: not known here."""
     used_at: float = 0.0
     pollers: dict[Parts, Poller] = field(default_factory=dict)
+
+    @property
+    def is_idle(self) -> bool:
+        return all(poller.is_idle for poller in self.pollers.values())
 
 
 class Consumers:
@@ -64,6 +70,9 @@ class Consumers:
         )
         poller = consumer.pollers.get(parts)
         if poller is None:
+            if len(consumer.pollers) >= POLLERS_MAX:
+                busy = {own: each for own, each in consumer.pollers.items() if not each.is_idle}
+                consumer.pollers = busy
             poller = consumer.pollers[parts] = self._make(consumer, parts)
         return poller
 
@@ -86,10 +95,19 @@ class Consumers:
         key = (group, name)
         consumer = self._consumers.get(key)
         if consumer is None:
+            if len(self._consumers) >= CONSUMERS_MAX:
+                self._drop_oldest()
             consumer = self._consumers[key] = Consumer(group, name)
         self._consumers.move_to_end(key)
         consumer.used_at = time.monotonic()
         return consumer
+
+    def _drop_oldest(self) -> None:
+        """Make room: it is learnt anew if it comes again."""
+        for key, consumer in self._consumers.items():
+            if consumer.is_idle:
+                del self._consumers[key]
+                return
 
     def _make(self, consumer: Consumer, parts: Parts) -> Poller:
         def targets() -> list[str]:
@@ -139,7 +157,7 @@ class Consumers:
             for key, consumer in list(self._consumers.items()):
                 if consumer.used_at > oldest and len(self._consumers) <= CONSUMERS_MAX:
                     break
-                if all(poller.is_idle for poller in consumer.pollers.values()):
+                if consumer.is_idle:
                     del self._consumers[key]
 
 

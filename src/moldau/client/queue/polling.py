@@ -133,7 +133,7 @@ class Poller:
 
     async def _sweep(self, visibility_ms: int, deadline: float) -> None:
         """Ask one after the other what is there now."""
-        targets = self._targets()
+        targets = [] if self._closed else self._targets()
         if len(targets) == 1 and deadline > time.monotonic():
             # It can wait at once: there is nobody else to have a share.
             return

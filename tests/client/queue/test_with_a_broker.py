@@ -1,0 +1,242 @@
+"""The queue client and a real broker: both kinds of groups, dead letters and their way back."""
+
+import itertools
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from moldau import (
+    Consumer,
+    LeaseLostError,
+    NotFoundError,
+    Outgoing,
+    Producer,
+    QueueClient,
+    QueueMessage,
+    RejectedError,
+    Worker,
+)
+from moldau.client.queue.message import StoredMessage
+from moldau.testing.broker import Broker
+
+pytestmark = pytest.mark.system
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def client(moldau_session_broker: Broker) -> Iterator[QueueClient]:
+    with QueueClient(moldau_session_broker.grpc_address) as made:
+        yield made
+
+
+@pytest.fixture
+def topic(client: QueueClient) -> str:
+    name = f"queue-{next(_numbers)}"
+    client.create_topic(name, partitions=2)
+    return name
+
+
+def test_every_message_is_done_once_by_many_workers(client: QueueClient, topic: str) -> None:
+    client.send_many(topic, [f"{number}" for number in range(500)])
+    seen: list[str] = []
+    lock = threading.Lock()
+
+    def handle(message: QueueMessage) -> None:
+        with lock:
+            seen.append(message.text)
+
+    threads = [
+        threading.Thread(
+            target=client.work,
+            args=(f"{topic}.g", topic, handle),
+            kwargs={"concurrency": 8, "idle": 1.0},
+        )
+        for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(seen, key=int) == [f"{number}" for number in range(500)]
+    stats = client.stats(f"{topic}.g")
+    assert (stats.ready, stats.leased, stats.delayed) == (0, 0, 0)
+
+
+def test_a_poison_message_becomes_a_dead_letter_and_comes_back(
+    client: QueueClient, topic: str
+) -> None:
+    group = f"{topic}.g"
+    client.send_many(topic, ["good", Outgoing("bad", key="k", headers={"h": "v"})])
+    worker = client.connect(group, topic, attempts=2, backoff=0.1)
+    deadline = time.monotonic() + 30
+    while not any(each.floor == each.end for each in client.stats(group).partitions) or (
+        client.stats(group).ready + client.stats(group).leased + client.stats(group).delayed
+    ):
+        assert time.monotonic() < deadline
+        for message in worker.poll(wait=0.2):
+            if message.text == "bad":
+                message.nack(delay=0, reason="it is bad")
+            else:
+                message.ack()
+    worker.close()
+    (dead,) = _read(client, f"{group}.dead", 1)
+    headers = dict(dead.headers)
+    assert (dead.text, dead.key) == ("bad", b"k")
+    assert headers["moldau-dead-reason"] == b"it is bad"
+    assert headers["moldau-dead-attempts"] == b"2"
+    assert (headers["moldau-dead-topic"], headers["h"]) == (topic.encode(), b"v")
+
+    assert list(client.redrive(group, idle=0.5))[-1] == (1, 0, 0)
+    (back,) = client.connect(group, topic).poll(wait=20)
+    assert (back.text, back.key, back.headers, back.attempt) == ("bad", b"k", [("h", b"v")], 1)
+    back.ack()
+    assert list(client.redrive(group, idle=0.5)) == []
+
+
+def test_redrive_drops_doubles_and_passes_strangers(client: QueueClient, topic: str) -> None:
+    dead = f"{topic}.dead"
+    client.create_topic(dead, partitions=1)
+    origin = {
+        "moldau-dead-group": "g",
+        "moldau-dead-topic": topic,
+        "moldau-dead-partition": "0",
+        "moldau-dead-offset": "7",
+    }
+    other = {**origin, "moldau-dead-offset": "8"}
+    stranger = {**origin, "moldau-dead-group": "another"}
+    client.send_many(
+        dead, [Outgoing("x", headers=headers) for headers in (origin, other, origin, stranger, {})]
+    )
+    *_, sums = client.redrive("g", topic=dead, idle=0.5)
+    assert sums == (2, 1, 2)
+    found = [m for n in (0, 1) for m in client.read_from(topic, n)]
+    assert [(message.text, message.headers) for message in found] == [("x", []), ("x", [])]
+
+
+def test_redrive_of_what_is_not_there_is_not_found(client: QueueClient) -> None:
+    with pytest.raises(NotFoundError, match="no queue group nobody") as raised:
+        list(client.redrive("nobody"))
+    assert "topic=" in raised.value.hint
+
+
+def test_a_delayed_message_waits(client: QueueClient, topic: str) -> None:
+    worker = client.connect(f"{topic}.g", topic)
+    began = time.monotonic()
+    client.send(topic, "later", delay=1.0)
+    (message,) = worker.poll(wait=30)
+    assert message.text == "later"
+    # The two clocks are the same machine's; a little is lost to rounding.
+    assert time.monotonic() - began >= 0.9
+
+
+def test_a_lease_that_ended_is_lost(client: QueueClient, topic: str) -> None:
+    client.send(topic, "x")
+    worker = client.connect(f"{topic}.g", topic, visibility=0.3, backoff=0.1)
+    (message,) = worker.poll(wait=20)
+    (again,) = worker.poll(wait=30)
+    assert again.attempt == 2
+    with pytest.raises(LeaseLostError):
+        message.ack()
+    again.extend(60)
+    again.ack()
+    again.ack()
+
+
+def test_an_ordered_group_repeats_until_it_is_acked(client: QueueClient, topic: str) -> None:
+    client.send_many(topic, [Outgoing(f"{number}", partition=0) for number in range(10)])
+    with client.connect(f"{topic}.o", topic, mode="ordered") as worker:
+        assert worker.mode == "ordered"
+        first = _poll(worker, 3)
+        assert [message.text for message in first] == ["0", "1", "2"]
+        assert [message.text for message in _poll(worker, 3)] == ["0", "1", "2"]
+        assert worker.ack(first[1]) == []
+        assert [message.text for message in _poll(worker, 3)] == ["2", "3", "4"]
+    with client.connect(f"{topic}.o", topic, mode="ordered") as worker:
+        done = []
+        while len(done) < 8:
+            messages = _poll(worker, 100)
+            done += [message.text for message in messages]
+            assert worker.ack(messages) == []
+    assert done == [f"{number}" for number in range(2, 10)]
+
+
+def test_ordered_work_stops_at_what_fails_and_goes_on_from_there(
+    client: QueueClient, topic: str
+) -> None:
+    client.send_many(topic, [Outgoing(f"{number}", partition=0) for number in range(5)])
+    seen: list[str] = []
+
+    def handle(message: QueueMessage) -> None:
+        seen.append(message.text)
+        if message.text == "2" and seen.count("2") == 1:
+            raise ValueError("once")
+
+    client.work(f"{topic}.o", topic, handle, mode="ordered", idle=2.0)
+    assert seen == ["0", "1", "2", "2", "3", "4"]
+
+
+def test_partitions_of_an_ordered_group_move_to_a_second_worker(
+    client: QueueClient, topic: str
+) -> None:
+    one = client.connect(f"{topic}.o", topic, mode="ordered")
+    assert len(one.assignment()) == 2
+    two = client.connect(f"{topic}.o", topic, mode="ordered")
+    deadline = time.monotonic() + 60
+    while not len(one.assignment()) == len(two.assignment()) == 1:
+        assert time.monotonic() < deadline
+        one.poll(wait=0.1)
+        two.poll(wait=0.1)
+    assert {*one.assignment(), *two.assignment()} == {(topic, 0), (topic, 1)}
+
+
+def test_a_group_has_one_mode(client: QueueClient, topic: str) -> None:
+    client.connect(f"{topic}.g", topic)
+    with pytest.raises(RejectedError):
+        client.connect(f"{topic}.g", topic, mode="ordered")
+
+
+def test_kafka_and_a_queue_share_a_topic(
+    client: QueueClient, topic: str, moldau_session_broker: Broker
+) -> None:
+    with Producer(moldau_session_broker.bootstrap) as producer:
+        producer.send(topic, {"id": 1}, key="k", headers={"h": "v"})
+    client.send(topic, {"id": 2}, key="k")
+    worker = client.connect(f"{topic}.g", topic)
+    polled: list[QueueMessage] = []
+    while len(polled) < 2:
+        polled += worker.poll(wait=20)
+    worker.ack(polled)
+    with Consumer(moldau_session_broker.bootstrap, group_id=f"{topic}.kafka") as consumer:
+        consumer.subscribe(topic)
+        read = list(itertools.islice(consumer, 2))
+    for messages in (read, polled):
+        found = sorted((message.json()["id"], message.key, message.headers) for message in messages)
+        assert found == [(1, b"k", [("h", b"v")]), (2, b"k", [])]
+
+
+def test_the_topology_is_learnt_over_http(moldau_session_broker: Broker, topic: str) -> None:
+    with QueueClient(f"http://{moldau_session_broker.http_address}") as client:
+        assert client.send(topic, "x").offset == 0
+        view = client._client._caller.view
+        assert view.alive_addresses == [moldau_session_broker.grpc_address]
+
+
+def _poll(worker: Worker, count: int) -> list[QueueMessage]:
+    deadline = time.monotonic() + 30
+    while not (messages := worker.poll(count, wait=1)):
+        assert time.monotonic() < deadline
+    return messages
+
+
+def _read(client: QueueClient, topic: str, count: int) -> list[StoredMessage]:
+    deadline = time.monotonic() + 30
+    while True:
+        assert time.monotonic() < deadline
+        try:
+            if len(found := list(client.read_from(topic))) >= count:
+                return found
+        except NotFoundError:
+            time.sleep(0.1)
