@@ -262,6 +262,44 @@ def test_what_is_not_assigned_cannot_be_paused_or_sought(
             consumer.commit({(topic, 0): -1})
 
 
+def test_what_cannot_be_meant_is_refused_with_what_to_write(
+    open_consumer: OpenConsumer, moldau_session_broker: Broker
+) -> None:
+    with open_consumer() as consumer:
+        for call in (
+            lambda: consumer.subscribe(5),  # type: ignore[arg-type]
+            lambda: consumer.subscribe([]),
+            lambda: consumer.subscribe(["a", 5]),  # type: ignore[list-item]
+            lambda: consumer.assign(["orders"]),  # type: ignore[list-item]
+            lambda: consumer.assign([("orders", "0")]),  # type: ignore[list-item]
+            lambda: consumer.pause("orders"),  # type: ignore[arg-type]
+            lambda: consumer.resume([("orders", -1)]),
+            lambda: consumer.commit(5),  # type: ignore[arg-type]
+            lambda: consumer.commit({"orders": 5}),  # type: ignore[dict-item]
+            lambda: consumer.commit({("orders", 0): 2**70}),
+        ):
+            with pytest.raises(InvalidArgumentError) as caught:
+                call()
+            assert caught.value.hint
+    with Consumer(moldau_session_broker.bootstrap, group_id="g") as consumer:
+        for read in (consumer.poll, lambda: next(iter(consumer))):
+            with pytest.raises(ClientError, match="reads nothing yet") as told:
+                read()
+            assert "subscribe" in told.value.hint
+
+
+def test_a_repr_says_where_it_reads_and_for_whom(
+    open_consumer: OpenConsumer, moldau_session_broker: Broker
+) -> None:
+    at = moldau_session_broker.bootstrap
+    with Consumer(at) as alone:
+        assert repr(alone) == f"<Consumer at {at}, no group>"
+    consumer = open_consumer()
+    assert repr(consumer) == f"<Consumer at {at}, group {consumer.config.group_id}>"
+    consumer.close()
+    assert repr(consumer).endswith(", closed>")
+
+
 def test_a_closed_consumer_refuses_and_may_be_closed_twice(open_consumer: OpenConsumer) -> None:
     consumer = open_consumer()
     consumer.close()

@@ -335,6 +335,11 @@ def test_a_message_that_is_too_large_is_refused(
         ({"value": "x", "timestamp": -5}, "no timestamp"),
         ({"value": "x", "headers": {"h": 5}}, "header h"),
         ({"value": "x", "headers": ["h"]}, "no header"),
+        ({"value": "\ud800"}, "surrogates"),
+        ({"value": "x", "key": "\ud800"}, "surrogates"),
+        ({"value": "x", "topic": ""}, "'' is no name of a topic"),
+        ({"value": "x", "topic": "a b!"}, "'a b!' is no name of a topic"),
+        ({"value": "x", "topic": None}, "None is no name of a topic"),
     ],
 )
 def test_what_cannot_be_sent_is_refused_with_a_hint(
@@ -342,7 +347,7 @@ def test_what_cannot_be_sent_is_refused_with_a_hint(
 ) -> None:
     with Producer(moldau_session_broker.bootstrap) as producer:
         with pytest.raises(InvalidArgumentError, match=said) as caught:
-            producer.send("refused", **wrong)  # type: ignore[arg-type]
+            producer.send(**{"topic": "refused", **wrong})  # type: ignore[arg-type]
         assert caught.value.hint
         assert len(producer) == 0
 
@@ -353,3 +358,58 @@ def test_settings_are_given_as_a_config_or_by_name_but_not_both() -> None:
     with pytest.raises(InvalidArgumentError, match="linger_mss") as caught:
         Producer(linger_mss=1)
     assert "linger_ms" in caught.value.hint
+
+
+def test_send_many_takes_values_and_pairs_and_nothing_else(moldau_session_broker: Broker) -> None:
+    with Producer(moldau_session_broker.bootstrap) as producer:
+        for wrong in ("abc", b"abc", {"a": 1}, [("a", "b", "c")]):
+            with pytest.raises(InvalidArgumentError, match="send_many") as caught:
+                producer.send_many("refused", wrong)  # type: ignore[arg-type]
+            assert caught.value.hint
+        assert len(producer) == 0
+
+
+def test_a_repr_says_where_it_sends_and_what_is_open(
+    moldau_session_broker: Broker, moldau_topic: str
+) -> None:
+    at = moldau_session_broker.bootstrap
+    with Producer(at, linger_ms=60_000) as producer:
+        assert repr(producer) == f"<Producer at {at}, 0 messages not acknowledged>"
+        delivery = producer.send(moldau_topic, "x")
+        assert repr(delivery) == "<Delivery pending>"
+        assert repr(producer) == f"<Producer at {at}, 1 messages not acknowledged>"
+        producer.flush(60)
+        assert f"Receipt(topic='{moldau_topic}'" in repr(delivery)
+    assert repr(producer) == f"<Producer at {at}, closed>"
+
+
+INTERRUPTED = """
+import os, signal, sys
+from moldau import Producer
+with Producer(sys.argv[1]) as producer:
+    producer.send(sys.argv[3], "first").result(60)
+    os.kill(int(sys.argv[2]), signal.SIGSTOP)
+    delivery = producer.send(sys.argv[3], "last")
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    delivery.result()
+"""
+
+
+def test_ctrl_c_ends_a_program_that_waits_and_says_what_is_lost(
+    pausable_broker: Broker, own_topic: str
+) -> None:
+    short = "from moldau.client import producer as p; p._EXIT_SECONDS_MAX = 0.5"
+    arguments = [pausable_broker.bootstrap, str(pausable_broker.pid), own_topic]
+    try:
+        # Within the test's time, not after the two minutes that a message may take.
+        done = subprocess.run(
+            [sys.executable, "-c", short + INTERRUPTED, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    finally:
+        pausable_broker.resume()
+    assert "KeyboardInterrupt" in done.stderr
+    assert "1 messages were given up" in done.stderr

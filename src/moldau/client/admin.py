@@ -19,6 +19,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from moldau.client.bootstrap import Brokers, bootstrap_list
 from moldau.client.connect import connect_admin, translate
 from moldau.client.errors import NotFoundError, TimedOutError
 from moldau.client.settings import REQUEST_SECONDS_MAX
@@ -121,9 +122,14 @@ class GroupDetail:
 class Admin:
     """Administrative requests to one cluster; connecting fails at once if nobody is there."""
 
-    def __init__(self, brokers: str, extra: Mapping[str, str] | None = None) -> None:
-        self.brokers = brokers
-        self._client = connect_admin(brokers, extra)
+    def __init__(
+        self, brokers: Brokers | None = None, extra: Mapping[str, str] | None = None
+    ) -> None:
+        self.brokers = brokers if isinstance(brokers, str) else bootstrap_list(brokers)
+        self._client = connect_admin(self.brokers, extra)
+
+    def __repr__(self) -> str:
+        return f"<Admin at {self.brokers}>"
 
     def nodes(self) -> tuple[str, list[BrokerNode]]:
         """The cluster's id and its brokers."""

@@ -36,6 +36,9 @@ class AsyncAdmin:
         self._connecting = asyncio.Lock()
         self._closed = False
 
+    def __repr__(self) -> str:
+        return f"<AsyncAdmin at {self.brokers}>"
+
     async def start(self) -> Self:
         """Connect. Raises UnreachableError if nobody is there."""
         await self._ready()

@@ -18,7 +18,8 @@ from confluent_kafka import TopicPartition
 
 from moldau.client.async_calls import Worker, in_thread
 from moldau.client.bootstrap import Brokers, config_from
-from moldau.client.consumer import JOIN_SECONDS_MAX, POLL_SECONDS, Consumer, Partition
+from moldau.client.consumer import JOIN_SECONDS_MAX, POLL_SECONDS, Consumer
+from moldau.client.consumer_arguments import Partition, described, partition_keys, topic_names
 from moldau.client.consumer_config import ConsumerConfig
 from moldau.client.errors import ClientError
 from moldau.client.message import Message
@@ -45,6 +46,9 @@ class AsyncConsumer:
         # Not a method: it would keep the consumer alive.
         self._abandon = weakref.finalize(self, self._worker.stop)
 
+    def __repr__(self) -> str:
+        return described("AsyncConsumer", self.config, is_closed=self._closed)
+
     async def start(self) -> Self:
         """Connect. Raises UnreachableError if nobody is there."""
         await self._ready()
@@ -63,7 +67,7 @@ class AsyncConsumer:
         The callbacks are those of Consumer.subscribe. They run in the event loop, and may be
         coroutine functions that use this consumer.
         """
-        names = topics if isinstance(topics, str) else list(topics)
+        names = topic_names(topics)
         loop = asyncio.get_running_loop()
         worker = self._worker
 
@@ -81,7 +85,7 @@ class AsyncConsumer:
 
     async def assign(self, partitions: Iterable[Partition]) -> None:
         """Read exactly these partitions, as no member of a group."""
-        keys = list(partitions)
+        keys = partition_keys(partitions)
         await self._run(lambda reader: reader.assign(keys))
 
     async def assignment(self) -> list[Partition]:
@@ -121,12 +125,12 @@ class AsyncConsumer:
 
     async def pause(self, partitions: Iterable[Partition]) -> None:
         """Hand out nothing of these until they are resumed; the group keeps them here."""
-        keys = list(partitions)
+        keys = partition_keys(partitions)
         await self._run(lambda reader: reader.pause(keys))
 
     async def resume(self, partitions: Iterable[Partition]) -> None:
         """Hand out messages of these again."""
-        keys = list(partitions)
+        keys = partition_keys(partitions)
         await self._run(lambda reader: reader.resume(keys))
 
     async def lag(self) -> dict[Partition, int]:

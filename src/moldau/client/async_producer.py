@@ -20,7 +20,7 @@ from moldau.client.async_delivery import AsyncDelivery, Mailbox
 from moldau.client.bootstrap import Brokers, config_from
 from moldau.client.deliveries import Delivery, Outbox
 from moldau.client.errors import BufferFullError, ClientError
-from moldau.client.producer import Producer, log
+from moldau.client.producer import Producer, close_seconds, keys_and_values, log
 from moldau.client.producer_config import Acks, ProducerConfig, ack_mode
 from moldau.client.transaction import Transaction
 from moldau.client.values import Headers, Key, Value
@@ -96,10 +96,8 @@ class AsyncProducer:
         If it is cancelled, or fails, the first of them may have been sent; flush waits for those.
         """
         return [
-            await self.send(topic, message[1], key=message[0], acks=acks)
-            if isinstance(message, tuple)
-            else await self.send(topic, message, acks=acks)
-            for message in messages
+            await self.send(topic, value, key=key, acks=acks)
+            for key, value in keys_and_values(messages)
         ]
 
     async def flush(self, timeout: float | None = None) -> None:
@@ -126,6 +124,10 @@ class AsyncProducer:
         """`async with producer.transaction():` what is sent inside is seen as a whole, or not."""
         return AsyncTransaction(self)
 
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{len(self)} messages not acknowledged"
+        return f"<AsyncProducer at {self.config.brokers}, {state}>"
+
     def __len__(self) -> int:
         """Messages that nobody has acknowledged yet."""
         return 0 if self._sender is None else len(self._sender)
@@ -144,7 +146,7 @@ class AsyncProducer:
         trace: TracebackType | None,
     ) -> None:
         try:
-            await self.close()
+            await self.close(close_seconds(error))
         except ClientError as failure:
             if error is None:
                 raise

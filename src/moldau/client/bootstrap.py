@@ -2,14 +2,16 @@
 
 import inspect
 import os
-from collections.abc import Sequence
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 from moldau.client.addresses import split_brokers
 from moldau.client.errors import ClientError, InvalidArgumentError
 
 BROKERS_VARIABLE = "MOLDAU_BROKERS"
 BROKERS_DEFAULT = "localhost:9092"
+"""Without the variable. It is read here alone, once for each config, so that a program which names
+no broker runs wherever `moldau` does; whoever names one is not touched by it."""
 
 Brokers = str | Sequence[str]
 C = TypeVar("C")
@@ -37,11 +39,49 @@ def bootstrap_list(brokers: Brokers | None) -> str:
     """HOST:PORT[,…] as librdkafka wants it: what was given, else MOLDAU_BROKERS, else localhost."""
     if brokers is None:
         brokers = os.environ.get(BROKERS_VARIABLE) or BROKERS_DEFAULT
-    joined = brokers if isinstance(brokers, str) else ",".join(brokers)
     try:
+        joined = brokers if isinstance(brokers, str) else ",".join(brokers)
         split_brokers(joined)
+    except TypeError as error:
+        raise InvalidArgumentError(
+            f"{brokers!r} is no list of broker addresses", hint='write ["HOST:PORT"]'
+        ) from error
     except ClientError as error:
         raise InvalidArgumentError(
             str(error), hint=f'write bootstrap_servers=["HOST:PORT"], or set {BROKERS_VARIABLE}'
         ) from error
     return joined
+
+
+class HasBrokers(Protocol):
+    """A config, frozen once it is made."""
+
+    @property
+    def bootstrap_servers(self) -> Brokers | None: ...
+
+
+def settle_brokers(config: HasBrokers) -> None:
+    """While a config is made: check its addresses, or put those in that hold without any."""
+    joined = bootstrap_list(config.bootstrap_servers)
+    if config.bootstrap_servers is None:
+        object.__setattr__(config, "bootstrap_servers", joined)
+
+
+def check_least(config: object, least: Mapping[str, float]) -> None:
+    """Refuse settings that are no numbers, or below the least. None passes."""
+    for name, lowest in least.items():
+        value = getattr(config, name)
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise InvalidArgumentError(f"{name}={value!r} is no number")
+        if value < lowest:
+            raise InvalidArgumentError(f"{name}={value} is too small", hint=f"at least {lowest}")
+
+
+def check_text(config: object, *names: str) -> None:
+    """Refuse settings that are neither text nor None."""
+    for name in names:
+        value = getattr(config, name)
+        if value is not None and not isinstance(value, str):
+            raise InvalidArgumentError(f"{name}={value!r} is no text")

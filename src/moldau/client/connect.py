@@ -120,10 +120,10 @@ def translate(
 
 
 def _reason(cause: KafkaError) -> str:
-    """The error's text without what librdkafka puts before it."""
-    text = str(cause.str())
-    for prefix in ("Unable to produce message: ", "Broker: ", "Local: "):
-        text = text.removeprefix(prefix)
+    """The error's text without librdkafka's remarks on where it was found."""
+    text = str(cause.str()).removeprefix("Unable to produce message: ")
+    for remark in ("Broker: ", "Local: "):
+        text = text.replace(remark, "")
     return text or str(cause.name())
 
 

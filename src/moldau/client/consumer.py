@@ -20,6 +20,14 @@ from confluent_kafka import Message as RawMessage
 from moldau.client import forks
 from moldau.client.bootstrap import Brokers, config_from
 from moldau.client.connect import probe, translate
+from moldau.client.consumer_arguments import (
+    Partition,
+    behind,
+    checked_offset,
+    described,
+    partition_keys,
+    topic_names,
+)
 from moldau.client.consumer_config import ConsumerConfig, OffsetResetPolicy
 from moldau.client.consumer_errors import (
     PASSING,
@@ -34,7 +42,6 @@ from moldau.client.settings import REQUEST_SECONDS_MAX
 
 log = logging.getLogger(__name__)
 
-Partition = tuple[str, int]
 OnPartitions = Callable[[list[Partition]], object]
 
 POLL_SECONDS = 1.0
@@ -61,6 +68,7 @@ class Consumer:
         self._unstored = False
         self._joined = False
         self._subscribed = False
+        self._reads = False
         self._streaming = False
         self._error: ClientError | None = None
         self._told: set[str] = set()
@@ -79,6 +87,9 @@ class Consumer:
         # Neither this nor what the client calls back may keep the consumer alive.
         self._abandon = weakref.finalize(self, _abandoned, self._client, weakref.ref(self))
         forks.watch(self)
+
+    def __repr__(self) -> str:
+        return described(type(self).__name__, self.config, is_closed=self._closed)
 
     def start(self) -> Self:
         """For those who like to say it; a consumer is ready once it is made."""
@@ -100,9 +111,7 @@ class Consumer:
         one, else to on_revoke: it can be committed no more.
         """
         self._check_open()
-        names = [topics] if isinstance(topics, str) else list(topics)
-        if not names or not all(isinstance(name, str) and name for name in names):
-            raise InvalidArgumentError(f"cannot subscribe to {names}", hint='write ["orders"]')
+        names = topic_names(topics)
         self._joined = False
         self._on_assign, self._on_revoke = on_assign, on_revoke
         self._on_lost = on_lost if on_lost is not None else on_revoke
@@ -125,7 +134,7 @@ class Consumer:
 
         with translated(self._brokers, f"subscribe to {', '.join(names)}"):
             self._client.subscribe(names, on_assign=assigned, on_revoke=revoked, on_lost=lost)
-        self._subscribed = True
+        self._subscribed = self._reads = True
 
     def _take_over(self, partitions: list[TopicPartition]) -> None:
         self._joined = True
@@ -160,13 +169,14 @@ class Consumer:
     def assign(self, partitions: Iterable[Partition]) -> None:
         """Read exactly these partitions, as no member of a group."""
         self._check_open()
-        self._joined = True
+        keys = partition_keys(partitions)
+        self._joined = self._reads = True
         self._subscribed = False
         self._buffer.clear()
         self._sought.clear()
         self._assigned = None
         with translated(self._brokers, "assign partitions"):
-            self._client.assign([TopicPartition(*partition) for partition in partitions])
+            self._client.assign([TopicPartition(*key) for key in keys])
 
     def assignment(self) -> list[Partition]:
         """The partitions that this consumer reads at the moment."""
@@ -213,11 +223,8 @@ class Consumer:
             )
         if what is None:
             offsets = self.handed_out()
-        elif isinstance(what, Message):
-            offsets = [TopicPartition(what.topic, what.partition, what.offset + 1)]
         else:
-            # Kafka commits the offset to go on from; here it is the last one that is done.
-            offsets = [TopicPartition(*key, _checked(offset) + 1) for key, offset in what.items()]
+            offsets = behind(what)
         if not offsets:
             return
         self._check_owned(offsets)
@@ -296,11 +303,11 @@ class Consumer:
             if self._assigned is None:
                 self._assigned = self._client.assignment()
             positions = self._client.position(self._assigned)
-        behind = dict(self._sought)
-        behind |= {(at.topic, at.partition): at.offset for at in positions if at.offset >= 0}
+        next_offsets = dict(self._sought)
+        next_offsets |= {(at.topic, at.partition): at.offset for at in positions if at.offset >= 0}
         for message in reversed(self._buffer):
-            behind[message.topic, message.partition] = message.offset
-        return [TopicPartition(*key, offset) for key, offset in behind.items()]
+            next_offsets[message.topic, message.partition] = message.offset
+        return [TopicPartition(*key, offset) for key, offset in next_offsets.items()]
 
     def group_metadata(self) -> Any:
         """What a transaction needs to commit offsets for this member."""
@@ -348,6 +355,8 @@ class Consumer:
         if self._error is not None:
             error, self._error = self._error, None
             raise error
+        if not self._reads:
+            raise ClientError("this consumer reads nothing yet", hint="subscribe or assign first")
         # In a stream a full batch is there in no time, and costs less than two halves.
         raws = self._consume(self._batch_max, _GATHER_SECONDS if self._streaming else 0)
         self._streaming = len(raws) > self._batch_max // 2
@@ -427,7 +436,7 @@ class Consumer:
 
     def _offset(self, key: Partition, offset: int | str) -> int:
         if not isinstance(offset, str):
-            return _checked(offset)
+            return checked_offset(offset)
         if offset not in ("earliest", "latest"):
             raise InvalidArgumentError(
                 f"{offset!r} is no offset", hint="a number, earliest, latest"
@@ -458,7 +467,7 @@ class Consumer:
 
     def _check_assigned(self, partitions: Iterable[Partition]) -> list[Partition]:
         self._check_open()
-        keys = [(topic, partition) for topic, partition in partitions]
+        keys = partition_keys(partitions)
         assigned = set(_keys(self._client.assignment()))
         for topic, partition in keys:
             if (topic, partition) not in assigned:
@@ -509,9 +518,3 @@ def _abandoned(client: Client, consumer: "weakref.ref[Consumer]") -> None:
 
 def _keys(partitions: Iterable[TopicPartition]) -> list[Partition]:
     return [(at.topic, at.partition) for at in partitions]
-
-
-def _checked(offset: int) -> int:
-    if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
-        raise InvalidArgumentError(f"{offset!r} is no offset", hint="0 or more")
-    return offset

@@ -4,7 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from moldau.client.bootstrap import Brokers, bootstrap_list
+from moldau.client.bootstrap import (
+    Brokers,
+    bootstrap_list,
+    check_least,
+    check_text,
+    settle_brokers,
+)
 from moldau.client.errors import InvalidArgumentError
 from moldau.client.settings import Settings, consumer_settings
 
@@ -47,19 +53,18 @@ class ConsumerConfig:
     """Further properties of librdkafka, by its names; they win over all others."""
 
     def __post_init__(self) -> None:
+        settle_brokers(self)
         self._check_word("auto_offset_reset", tuple(_RESET_WORDS))
         self._check_word("isolation_level", _ISOLATIONS)
         self._check_word("group_protocol", _PROTOCOLS)
-        for name in (
+        names = (
             "auto_commit_interval_ms",
             "max_poll_records",
             "max_poll_interval_ms",
             "session_timeout_ms",
-        ):
-            if getattr(self, name) < 1:
-                raise InvalidArgumentError(
-                    f"{name}={getattr(self, name)} is too small", hint="at least 1"
-                )
+        )
+        check_least(self, dict.fromkeys(names, 1))
+        check_text(self, "group_id", "client_id")
         if self.group_id == "":
             raise InvalidArgumentError("an empty group_id", hint="a name, or None for no group")
 

@@ -5,16 +5,17 @@ log does: none disappears unseen.
 """
 
 import logging
+import re
 import threading
 import time
 import warnings
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import Producer as Client
 
 from moldau.client import forks
@@ -47,6 +48,8 @@ _EXIT_SECONDS_MAX = 10.0
 """How long a producer that nobody closed may hold up the end of the program."""
 _ROOM_SECONDS = 0.05
 _SENDS_MASK = POLL_EVERY_SENDS - 1
+_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_TOPIC_HINT = "1 to 249 letters, digits, dots, - and _"
 _DOCTOR_HINT = "is a broker gone or its disk full? moldau doctor"
 
 
@@ -113,6 +116,8 @@ class Producer:
             self._send_when_there_is_room(outbox, delivery, topic, value, key, extra)
         except KafkaException as error:
             raise self._cannot_send(topic, error) from error
+        except (TypeError, UnicodeEncodeError) as error:
+            raise _unsendable(topic, error) from error
         outbox.sends = sends = outbox.sends + 1
         if not sends & _SENDS_MASK:
             outbox.poll(0)
@@ -123,10 +128,7 @@ class Producer:
     ) -> list[Delivery]:
         """Send values, or pairs of key and value, in their order."""
         return [
-            self.send(topic, message[1], key=message[0], acks=acks)
-            if isinstance(message, tuple)
-            else self.send(topic, message, acks=acks)
-            for message in messages
+            self.send(topic, value, key=key, acks=acks) for key, value in keys_and_values(messages)
         ]
 
     def flush(self, timeout: float | None = None) -> None:
@@ -190,6 +192,10 @@ class Producer:
             self._transactions_ready = True
             return self._transaction
 
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{len(self)} messages not acknowledged"
+        return f"<{type(self).__name__} at {self._brokers}, {state}>"
+
     def __len__(self) -> int:
         """Messages that nobody has acknowledged yet."""
         return sum(len(outbox) for outbox in list(self._outboxes.values()))
@@ -208,7 +214,7 @@ class Producer:
         trace: TracebackType | None,
     ) -> None:
         try:
-            self.close()
+            self.close(close_seconds(error))
         except ClientError as failure:
             if error is None:
                 raise
@@ -240,6 +246,9 @@ class Producer:
     def _connect(self, topic: str | None, mode: AckMode) -> Client:
         settings = self.config.settings(mode)
         if topic is not None and self.config.transactional_id is None:
+            if not _TOPIC_NAME.fullmatch(topic):
+                # Asked for such a topic, a broker says no more than that it is wrong.
+                raise InvalidArgumentError(f"{topic!r} is no name of a topic", hint=_TOPIC_HINT)
             return connect_producer(settings, topic)[0]
         try:
             return Client(settings)
@@ -316,6 +325,8 @@ class Producer:
             self._transaction is not None and self._transaction.is_open
         )
         hint = fenced_hint(error.args[0])
+        if _code(error) == KafkaError.TOPIC_EXCEPTION:
+            return InvalidArgumentError(f"{topic!r} is no name of a topic", hint=_TOPIC_HINT)
         if outside and not hint:
             hint = "send inside of `with producer.transaction():`"
         return translate(error, brokers=self._brokers, doing=f"send to {topic}", hint=hint)
@@ -348,6 +359,43 @@ def _extra(
     if timestamp is not None:
         extra["timestamp"] = encode_timestamp(timestamp)
     return extra
+
+
+def _code(error: KafkaException) -> int | None:
+    cause = error.args[0]
+    return cause.code() if isinstance(cause, KafkaError) else None
+
+
+def _unsendable(topic: object, error: TypeError | UnicodeEncodeError) -> InvalidArgumentError:
+    if not isinstance(topic, str):
+        return InvalidArgumentError(f"{topic!r} is no name of a topic", hint=_TOPIC_HINT)
+    return InvalidArgumentError(
+        f"cannot send to {topic}: {error}", hint="text must be writable as UTF-8"
+    )
+
+
+def keys_and_values(
+    messages: Iterable[Value | tuple[Key, Value]],
+) -> Iterator[tuple[Key, Value]]:
+    """Of values, or pairs of key and value. Raises InvalidArgumentError for what is neither."""
+    if isinstance(messages, str | bytes | bytearray | memoryview | Mapping):
+        raise InvalidArgumentError(
+            f"send_many of a {type(messages).__name__}", hint="a list of values, or of (key, value)"
+        )
+    for message in messages:
+        if not isinstance(message, tuple):
+            yield None, message
+        elif len(message) == 2:
+            yield message
+        else:
+            raise InvalidArgumentError(
+                f"a tuple of {len(message)} in send_many", hint="values, or pairs of key and value"
+            )
+
+
+def close_seconds(error: BaseException | None) -> float | None:
+    """How long leaving a block may flush: Ctrl-C, an exit and a cancelled task are in a hurry."""
+    return None if error is None or isinstance(error, Exception) else _EXIT_SECONDS_MAX
 
 
 def _abandoned(outboxes: dict[AckMode, Outbox], brokers: str) -> None:

@@ -4,7 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from moldau.client.bootstrap import Brokers, bootstrap_list
+from moldau.client.bootstrap import (
+    Brokers,
+    bootstrap_list,
+    check_least,
+    check_text,
+    settle_brokers,
+)
 from moldau.client.errors import InvalidArgumentError
 from moldau.client.settings import Settings, producer_settings
 
@@ -74,6 +80,7 @@ class ProducerConfig:
     """Further properties of librdkafka, by its names; they win over all others."""
 
     def __post_init__(self) -> None:
+        settle_brokers(self)
         mode = ack_mode(self.acks)
         if self.compression_type not in _COMPRESSIONS:
             raise InvalidArgumentError(
@@ -95,7 +102,7 @@ class ProducerConfig:
         self._check_bounds()
 
     def _check_bounds(self) -> None:
-        lowest = {
+        lowest: dict[str, float] = {
             "batch_size": 1,
             "linger_ms": 0,
             "retries": 0,
@@ -104,10 +111,8 @@ class ProducerConfig:
             "buffer_messages": 1,
             "max_block_ms": 0,
         }
-        for name, least in lowest.items():
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise InvalidArgumentError(f"{name}={value} is too small", hint=f"at least {least}")
+        check_least(self, lowest)
+        check_text(self, "transactional_id", "client_id", "compression_type")
         if self.delivery_timeout_ms <= self.linger_ms:
             raise InvalidArgumentError(
                 "delivery_timeout_ms is not above linger_ms",

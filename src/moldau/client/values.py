@@ -3,11 +3,13 @@
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 from moldau.client.errors import InvalidArgumentError
 
 Key = bytes | str | None
-Value = bytes | bytearray | memoryview | str | dict[str, object] | list[object] | None
+# Any, and not object: a dict[str, int] is no dict[str, object] to a type checker.
+Value = bytes | bytearray | memoryview | str | dict[str, Any] | list[Any] | None
 Headers = Mapping[str, bytes | str | None] | Sequence[tuple[str, bytes | str | None]]
 
 PLAIN_TYPES = frozenset({bytes, str, type(None)})
