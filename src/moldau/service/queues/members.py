@@ -93,6 +93,10 @@ class Members:
         view = self._views.get(group)
         return None if view is None else view.members.get(name)
 
+    def is_following(self, group: str) -> bool:
+        """Whether there is a view of the group."""
+        return group in self._views
+
     async def count(self, group: str) -> int:
         await self.refresh(group)
         return len(self._view(group).members)
