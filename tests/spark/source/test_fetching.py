@@ -1,0 +1,190 @@
+"""Fetching a range from a real broker: everything once, over deletions and lost leaders."""
+
+import logging
+from collections.abc import Callable, Iterator
+
+import pytest
+from confluent_kafka import Producer
+
+from moldau.client.admin import Admin
+from moldau.client.errors import ClientError, TimedOutError
+from moldau.client.kafka.client import KafkaClient
+from moldau.model.ids import Offset, TimestampMs
+from moldau.records.batch import HEADER_BYTES
+from moldau.records.record import Record, build_batch, read_records
+from moldau.spark.source.fetching import FetchLimits, RangeFetcher
+from moldau.spark.source.losses import DataLossError
+from moldau.spark.source.planning import OffsetRange
+from moldau.testing.broker import Broker
+from moldau.testing.cluster import Cluster
+from moldau.wire.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+)
+
+LIMITS = FetchLimits(
+    bytes_max=1 << 20, timeout_seconds=20, read_committed=False, fail_on_data_loss=True
+)
+
+
+def batch(values: list[bytes]) -> bytes:
+    now = TimestampMs(1_700_000_000_000)
+    return build_batch([Record(Offset(0), now, None, value, []) for value in values])
+
+
+def read(client: KafkaClient, planned: OffsetRange, limits: FetchLimits = LIMITS) -> list[int]:
+    """The offsets that were read."""
+    return list(_offsets(iter(RangeFetcher(client, planned, limits)), planned))
+
+
+def _offsets(fetched: Iterator[object], planned: OffsetRange) -> Iterator[int]:
+    for found in fetched:
+        for body in found.bodies:  # type: ignore[attr-defined]
+            whole = bytes(found.data[body.start - HEADER_BYTES : body.end])  # type: ignore[attr-defined]
+            for record in read_records(whole):
+                if planned.start <= record.offset < planned.end:
+                    yield record.offset
+
+
+def the_range(topic: str, start: int, end: int, **more: int) -> OffsetRange:
+    return OffsetRange(topic=topic, partition=0, start=start, end=end, **more)
+
+
+def delete_before(client: KafkaClient, topic: str, offset: int) -> None:
+    partition = DeleteRecordsPartition(partition_index=0, offset=offset)
+    request = DeleteRecordsRequest(
+        topics=[DeleteRecordsTopic(name=topic, partitions=[partition])], timeout_ms=10_000
+    )
+    answer = client.leader(topic, 0).ask(request, DeleteRecordsResponse)
+    assert not answer.topics[0].partitions[0].error_code
+
+
+def test_a_range_is_read_from_many_small_answers(topic: str, client: KafkaClient) -> None:
+    for _ in range(30):
+        client.produce(topic, 0, batch([b"x" * 200] * 10))
+    small = LIMITS._replace(bytes_max=5000)
+    assert read(client, the_range(topic, 0, 300), small) == list(range(300))
+    assert read(client, the_range(topic, 105, 217), small) == list(range(105, 217))
+
+
+def test_a_reader_that_stops_half_way_leaves_a_client_that_works(
+    topic: str, client: KafkaClient
+) -> None:
+    for _ in range(30):
+        client.produce(topic, 0, batch([b"x" * 200] * 10))
+    fetched = iter(RangeFetcher(client, the_range(topic, 0, 300), LIMITS._replace(bytes_max=5000)))
+    next(fetched)
+    fetched.close()  # type: ignore[attr-defined]
+    assert read(client, the_range(topic, 0, 300)) == list(range(300))
+
+
+def test_deleted_offsets_are_a_loss_that_is_told(topic: str, client: KafkaClient) -> None:
+    for _ in range(3):
+        client.produce(topic, 0, batch([b"x"] * 10))
+    delete_before(client, topic, 20)
+    with pytest.raises(DataLossError, match=r"offsets 5 to 19 of .* were deleted") as caught:
+        read(client, the_range(topic, 5, 30))
+    assert "failOnDataLoss" in str(caught.value)
+
+
+def test_deleted_offsets_can_be_passed_over(
+    topic: str, client: KafkaClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(3):
+        client.produce(topic, 0, batch([b"x"] * 10))
+    delete_before(client, topic, 20)
+    tolerant = LIMITS._replace(fail_on_data_loss=False)
+    with caplog.at_level(logging.WARNING):
+        assert read(client, the_range(topic, 5, 30), tolerant) == list(range(20, 30))
+    assert "offsets 5 to 19" in caplog.text
+    assert read(client, the_range(topic, 5, 15), tolerant) == []
+
+
+def test_offsets_beyond_the_end_are_a_loss(topic: str, client: KafkaClient) -> None:
+    """The topic was made again, or lost its end."""
+    client.produce(topic, 0, batch([b"x"] * 10))
+    with pytest.raises(DataLossError, match="the partition ends at 10"):
+        read(client, the_range(topic, 50, 60))
+    assert read(client, the_range(topic, 50, 60), LIMITS._replace(fail_on_data_loss=False)) == []
+
+
+def test_another_topic_of_the_same_name_is_not_read(topic: str, client: KafkaClient) -> None:
+    client.produce(topic, 0, batch([b"x"] * 10))
+    with pytest.raises(DataLossError, match="was deleted and made again"):
+        read(client, the_range(topic, 0, 10, topic_id=12345))
+
+
+def test_a_deleted_topic_is_a_loss(broker: Broker, topic: str, client: KafkaClient) -> None:
+    client.produce(topic, 0, batch([b"x"] * 10))
+    Admin(broker.bootstrap).delete_topic(topic)
+    with pytest.raises(DataLossError, match="cannot be read"):
+        read(client, the_range(topic, 0, 10))
+    assert read(client, the_range(topic, 0, 10), LIMITS._replace(fail_on_data_loss=False)) == []
+
+
+def test_a_partition_that_does_not_grow_is_not_waited_for_for_ever(
+    topic: str, client: KafkaClient
+) -> None:
+    client.produce(topic, 0, batch([b"x"] * 10))
+    hasty = LIMITS._replace(timeout_seconds=1)
+    with pytest.raises(TimedOutError, match=r"from 10 on: nothing came .* up to 10") as caught:
+        read(client, the_range(topic, 0, 11), hasty)
+    assert "kafka.request.timeout.ms" in caught.value.hint
+
+
+def test_a_damaged_batch_is_named_by_its_place(topic: str, client: KafkaClient) -> None:
+    client.produce(topic, 0, batch([b"x"] * 10))
+    fetcher = RangeFetcher(client, the_range(topic, 0, 10), LIMITS)
+    answer = client.fetch_partition(topic, 0, 0)
+    spoilt = bytearray(answer.records)  # type: ignore[arg-type]
+    spoilt[-1] ^= 1
+    answer.records = memoryview(spoilt)
+    with pytest.raises(ClientError, match=rf"{topic}-0 holds a batch from offset 0 on"):
+        fetcher._accept(answer)
+
+
+@pytest.mark.parametrize("read_committed", [True, False])
+def test_aborted_records_are_read_only_by_those_who_read_everything(
+    read_committed: bool,
+    broker: Broker,
+    topic: str,
+    client: KafkaClient,
+    new_name: Callable[[str], str],
+) -> None:
+    producer = Producer(
+        {"bootstrap.servers": broker.bootstrap, "transactional.id": new_name("spark-tx")}
+    )
+    producer.init_transactions(30)
+    for number, ending in enumerate(["commit", "abort", "commit"]):
+        producer.begin_transaction()
+        for _ in range(5):
+            producer.produce(topic, b"%d" % number, partition=0)
+        if ending == "commit":
+            producer.commit_transaction(30)
+        else:
+            producer.flush(30)
+            producer.abort_transaction(30)
+    limits = LIMITS._replace(read_committed=read_committed)
+    # Five records and a marker each.
+    wanted = [*range(5), *range(6, 11), *range(12, 17)]
+    if read_committed:
+        wanted = [offset for offset in wanted if not 6 <= offset < 11]
+    assert read(client, the_range(topic, 0, 18), limits) == wanted
+
+
+@pytest.mark.system
+def test_a_leader_lost_half_way_costs_nothing(new_name: Callable[[str], str]) -> None:
+    name = new_name("spark")
+    with Cluster(brokers=3) as cluster, KafkaClient(cluster.bootstrap) as client:
+        client.create_topic(name, partitions=1)
+        for _ in range(40):
+            client.produce(name, 0, batch([b"x" * 500] * 10))
+        planned = the_range(name, 0, 400)
+        limits = LIMITS._replace(bytes_max=20_000, timeout_seconds=60)
+        fetched = _offsets(iter(RangeFetcher(client, planned, limits)), planned)
+        found = [next(fetched) for _ in range(15)]
+        cluster.leader(name, 0).kill()
+        found += fetched
+    assert found == list(range(400))

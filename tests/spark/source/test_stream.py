@@ -1,0 +1,175 @@
+"""Streams of topics in Spark: each record once, in batches as large as allowed, over restarts."""
+
+import json
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from moldau.client.admin import Admin
+from moldau.client.kafka.client import KafkaClient
+from moldau.testing.broker import Broker
+from moldau.testing.cluster import Cluster
+
+pytestmark = pytest.mark.system
+
+Fill = Callable[..., None]
+Stream = Callable[..., Any]
+SECONDS_MAX = 120
+
+
+class Sink:
+    """Collects what a query writes, batch by batch."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[tuple[int, int]]] = []
+        self.arrived = threading.Condition()
+
+    def __call__(self, frame: Any, number: int) -> None:
+        rows = sorted((row.partition, row.offset) for row in frame.collect())
+        with self.arrived:
+            self.batches.append(rows)
+            self.arrived.notify_all()
+
+    @property
+    def rows(self) -> list[tuple[int, int]]:
+        return sorted(row for batch in self.batches for row in batch)
+
+    def wait(self, count: int) -> None:
+        with self.arrived:
+            assert self.arrived.wait_for(lambda: len(self.rows) >= count, SECONDS_MAX)
+
+
+def started(frame: Any, sink: Sink, checkpoint: Path, **trigger: Any) -> Any:
+    writer = frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(checkpoint))
+    return writer.trigger(**(trigger or {"availableNow": True})).start()
+
+
+def read_all(frame: Any, checkpoint: Path) -> tuple[Sink, Any]:
+    """Read what is available now."""
+    sink = Sink()
+    query = started(frame, sink, checkpoint)
+    assert query.awaitTermination(SECONDS_MAX)
+    return sink, query
+
+
+def failure(frame: Any, checkpoint: Path) -> str:
+    with pytest.raises(Exception, match=r".") as caught:
+        started(frame, Sink(), checkpoint).awaitTermination(SECONDS_MAX)
+    return str(caught.value)
+
+
+def offsets(partition: int, first: int, end: int) -> list[tuple[int, int]]:
+    return [(partition, offset) for offset in range(first, end)]
+
+
+def test_what_is_available_is_read_in_batches_and_a_restart_goes_on(
+    broker: Broker, stream: Stream, topic: str, fill: Fill, tmp_path: Path, new_name: Any
+) -> None:
+    group = new_name("spark-group")
+    for partition in (0, 1):
+        fill(topic, partition, count=100)
+    frame = stream(subscribe=topic, maxOffsetsPerTrigger="80", groupId=group)
+    sink, query = read_all(frame, tmp_path)
+    assert [len(batch) for batch in sink.batches] == [80, 80, 40]
+    assert sink.rows == offsets(0, 0, 100) + offsets(1, 0, 100)
+    last = query.recentProgress[-1]["sources"][0]
+    assert json.loads(last["latestOffset"])[topic] == {"0": 100, "1": 100}
+
+    fill(topic, 1, count=5)
+    # The lag that Spark would tell is the lag of the group, before and after.
+    lags = {found.partition: found.lag for found in Admin(broker.bootstrap).group(group).lags}
+    assert lags == {0: 0, 1: 5}
+    sink, _ = read_all(frame, tmp_path)
+    assert sink.rows == offsets(1, 100, 105)
+    lags = {found.partition: found.lag for found in Admin(broker.bootstrap).group(group).lags}
+    assert lags == {0: 0, 1: 0}
+
+
+def test_partitions_that_are_added_while_a_query_runs_are_read(
+    broker: Broker, stream: Stream, topic: str, fill: Fill, tmp_path: Path, client: KafkaClient
+) -> None:
+    fill(topic, 0, count=10)
+    sink = Sink()
+    query = started(stream(subscribe=topic), sink, tmp_path, processingTime="0 seconds")
+    try:
+        sink.wait(10)
+        Admin(broker.bootstrap).add_partitions(topic, 3)
+        deadline = time.monotonic() + SECONDS_MAX
+        while len(client.layout(topic).leaders) < 3 and time.monotonic() < deadline:
+            client.forget(topic)
+        fill(topic, 2, count=10)
+        fill(topic, 0, count=10)
+        sink.wait(30)
+        assert query.exception() is None
+    finally:
+        query.stop()
+    assert sink.rows == offsets(0, 0, 20) + offsets(2, 0, 10)
+
+
+def test_a_topic_made_again_fails_the_query_or_is_read_anew(
+    broker: Broker, stream: Stream, topic: str, fill: Fill, tmp_path: Path, client: KafkaClient
+) -> None:
+    fill(topic, 0, count=10)
+    read_all(stream(subscribe=topic), tmp_path / "one")
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    Admin(broker.bootstrap).delete_topic(topic)
+    client.forget(topic)
+    client.create_topic(topic, partitions=2)
+    fill(topic, 0, count=30)
+    said = failure(stream(subscribe=topic), tmp_path / "one")
+    assert "was deleted and made again" in said
+    assert "failOnDataLoss" in said
+    sink, _ = read_all(stream(subscribe=topic, failOnDataLoss="false"), tmp_path / "two")
+    assert sink.rows == offsets(0, 0, 30)
+
+
+def test_a_checkpoint_of_another_topic_is_refused(
+    stream: Stream, topic: str, fill: Fill, tmp_path: Path, client: KafkaClient
+) -> None:
+    fill(topic, 0, count=10)
+    read_all(stream(subscribe=topic), tmp_path)
+    client.create_topic(f"{topic}-other", partitions=1)
+    said = failure(stream(subscribe=f"{topic}-other"), tmp_path)
+    assert f"the checkpoint is of {topic}" in said
+    assert "checkpointLocation" in said
+
+
+def test_an_option_for_batches_is_refused(stream: Stream, topic: str, tmp_path: Path) -> None:
+    said = failure(stream(subscribe=topic, endingOffsets="latest"), tmp_path)
+    assert "option endingOffsets is for batch reads" in said
+
+
+def test_a_leader_lost_in_the_middle_does_not_fail_the_query(
+    spark: Any, tmp_path: Path, new_name: Callable[[str], str]
+) -> None:
+    from moldau.model.ids import Offset, TimestampMs
+    from moldau.records.record import Record, build_batch
+
+    name = new_name("spark")
+    record = Record(Offset(0), TimestampMs(1_700_000_000_000), None, b"x" * 100, [])
+    with Cluster(brokers=3) as cluster, KafkaClient(cluster.bootstrap) as client:
+        client.create_topic(name, partitions=1)
+        for _ in range(5):
+            client.produce(name, 0, build_batch([record] * 100))
+        options = {
+            "kafka.bootstrap.servers": cluster.bootstrap,
+            "subscribe": name,
+            "startingOffsets": "earliest",
+            "maxOffsetsPerTrigger": "100",
+        }
+        frame = spark.readStream.format("moldau").options(**options).load()
+        sink = Sink()
+        query = started(frame, sink, tmp_path, processingTime="0 seconds")
+        try:
+            sink.wait(100)
+            cluster.leader(name, 0).kill()
+            sink.wait(500)
+            assert query.exception() is None
+        finally:
+            query.stop()
+    assert sink.rows == offsets(0, 0, 500)
