@@ -36,6 +36,7 @@ def run(command: list[str], broker: Broker) -> subprocess.CompletedProcess[str]:
     environment = {
         **os.environ,
         "MOLDAU_BROKERS": broker.bootstrap,
+        "MOLDAU_GRPC": broker.grpc_address,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
     }
     done = subprocess.run(

@@ -26,6 +26,7 @@ HOLD_SECONDS_MAX: Final = 1.0
 """How long messages wait for the consumer's next poll before they are given back."""
 _CALL_SECONDS_MAX: Final = 10.0
 """On top of the wait."""
+_QUICK_SECONDS_MAX: Final = 1.0
 _FULL_SECONDS: Final = 0.05
 _DOWN_SECONDS: Final = 0.1
 
@@ -147,7 +148,9 @@ class Poller:
             ask = self._asks.get(address)
             # One that waits already, from an earlier poll, has nothing.
             if ask is not None and ask.get_name() == _QUICK:
-                await asyncio.wait([ask])
+                # A broker that hangs must not keep us from the others; its answer is not lost.
+                limit = _QUICK_SECONDS_MAX if len(targets) > 1 else _CALL_SECONDS_MAX
+                await asyncio.wait([ask], timeout=limit)
 
     async def _wait(self, visibility_ms: int, deadline: float) -> None:
         """Ask all to wait, until one has something or the time is over."""
