@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import grpc
 import uvloop
 
-from moldau.edge.grpc.server import GrpcLimits, GrpcListener
+from moldau.edge.grpc.server import GrpcLimits, GrpcListener, listener_for
 from moldau.model.topology import JoinReply, JoinRequest
 from moldau.proto.v1 import queue_pb2_grpc
 from moldau.testing.ports import free_ports
@@ -65,9 +65,10 @@ class FakeCluster:
 class Door:
     """A listener, and a channel to it."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, listener: GrpcListener, port: int) -> None:
+    listener: GrpcListener
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, port: int) -> None:
         self.loop = loop
-        self.listener = listener
         self.address = f"127.0.0.1:{port}"
         self.queues = FakeQueues()
         self.cluster = FakeCluster()
@@ -93,13 +94,12 @@ def opened(
         (port,) = free_ports(1)
 
         async def make() -> Door:
-            listener = GrpcListener(loop, limits or GrpcLimits())
-            door = Door(loop, listener, port)
+            door = Door(loop, port)
             parts = {"queues": door.queues, "cluster": door.cluster, "broker_id": 1}
             whole: Any = SimpleNamespace(**parts, **(broker or {}))
-            await listener.load(whole)
-            listener.bind(door.address)
-            await listener.start()
+            door.listener = listener_for(whole, loop=loop, limits=limits or GrpcLimits())
+            door.listener.bind("127.0.0.1", port)
+            door.listener.start()
             return door
 
         door = asyncio.run_coroutine_threadsafe(make(), loop).result(60)

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from moldau.edge.grpc.server import GrpcListener
 from moldau.edge.http.server import HttpListener
 from moldau.edge.kafka.apis import APIS
 from moldau.edge.kafka.dispatcher import Dispatcher
@@ -35,7 +36,7 @@ from moldau.replica.transport import Transport
 from moldau.server.config.schema import Address, ServerConfig
 from moldau.server.coordinators import Coordinators
 from moldau.server.descriptors import connections_allowed, raise_limit
-from moldau.server.doors import load_grpc, open_appends, open_http, open_views, start_grpc
+from moldau.server.doors import open_appends, open_grpc, open_http, open_views
 from moldau.server.entry import Endpoints, Entry, enter_cluster
 from moldau.server.info import BrokerInfo as BrokerInfo
 from moldau.server.ports import Port
@@ -98,7 +99,6 @@ class BrokerServer:
         self._loop = asyncio.get_running_loop()
         self._on_defect = on_defect
         self._on_removed = on_removed
-        self._grpc = load_grpc(config.grpc, self._loop)
         self._storage = Storage.open(config)
         self._disk = DiskGuard()
         self._flusher = Flusher(
@@ -115,6 +115,7 @@ class BrokerServer:
         self._ports: list[Port] = []
         self._listener: Listener | None = None
         self._http: HttpListener | None = None
+        self._grpc: GrpcListener | None = None
         self._transport: Transport | None = None
         self._driver: Driver | None = None
 
@@ -186,7 +187,8 @@ class BrokerServer:
         self._http = open_http(config.http, self._broker, self._vitals(listener), self._loop)
         listener.bind(kafka.host, kafka.port)
         self._http.bind(http.host, http.port)
-        for port in (kafka, raft, http):
+        self._grpc = open_grpc(self._loop, self._broker, grpc)
+        for port in self._ports:
             port.release()
         self._follow_peers()
         raft.listen(transport.start)
@@ -211,7 +213,7 @@ class BrokerServer:
         await self._partitions.wait_led()
         kafka.listen(listener.start)
         if self._grpc is not None and grpc is not None:
-            await start_grpc(self._grpc, grpc, self._broker)
+            grpc.listen(self._grpc.start)
         self._cluster.starting = None
         await self._steward.wait_for_vote()
         return BrokerInfo(

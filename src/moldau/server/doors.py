@@ -1,17 +1,18 @@
 """Owns what stands between the doors and the rest of a broker.
 
-How they reach other brokers: questions and writes that peers ask of each other. And the gRPC door,
-which takes its port late, since it cannot hold it without listening.
+How they reach other brokers: questions and writes that peers ask of each other. And how those are
+opened that load late.
 """
 
 import os
 from asyncio import AbstractEventLoop
 
 from moldau.edge.grpc.server import GrpcListener
+from moldau.edge.grpc.server import listener_for as grpc_listener
 from moldau.edge.http.server import HttpListener, listener_for
 from moldau.model.ids import BrokerId
 from moldau.replica.transport import Transport
-from moldau.server.config.schema import GrpcConfig, HttpConfig
+from moldau.server.config.schema import HttpConfig
 from moldau.server.ports import Port
 from moldau.service.appending import APPEND_METHOD, AppendService
 from moldau.service.broker import Broker
@@ -58,19 +59,12 @@ def open_http(
     return listener_for(broker, vitals, loop=loop, cors_origins=config.cors_origin_list)
 
 
-def load_grpc(config: GrpcConfig, loop: AbstractEventLoop) -> GrpcListener | None:
-    """Begin to load the gRPC door, which takes a while; None: there shall be none."""
-    if config.addr is None:
+def open_grpc(loop: AbstractEventLoop, broker: Broker, port: Port | None) -> GrpcListener | None:
+    """The gRPC door, bound where `port` is; None: there shall be none."""
+    if port is None:
         return None
     # What clients did wrong is none of our log; an operator may ask for more.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    return GrpcListener(loop)
-
-
-async def start_grpc(listener: GrpcListener, port: Port, broker: Broker) -> None:
-    """Let the door listen and answer. Raises ConfigError."""
-    await listener.load(broker)
-    address = str(port.address) if port.host else f"[::]:{port.port}"
-    port.listen(lambda: listener.bind(address))
-    port.release()
-    await listener.start()
+    listener = grpc_listener(broker, loop=loop)
+    listener.bind(port.host, port.port)
+    return listener

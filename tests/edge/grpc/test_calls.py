@@ -187,8 +187,3 @@ def test_health_is_told_while_it_serves_and_while_it_stops(door: Door) -> None:
         lambda: health.Check(health_pb2.HealthCheckRequest(service="x"), timeout=SECONDS)
     )
     assert error.code() is grpc.StatusCode.UNAVAILABLE
-
-
-def test_a_port_that_is_taken_is_an_error_of_the_system(door: Door) -> None:
-    with pytest.raises(OSError, match="bind"):
-        door.listener.bind(door.address)

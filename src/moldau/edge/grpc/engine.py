@@ -72,14 +72,16 @@ class Engine:
 
 def _options(limits: GrpcLimits) -> list[tuple[str, int]]:
     return [
-        # Two brokers on one port would share its clients, and nobody would know.
-        ("grpc.so_reuseport", 0),
+        # To take the port over from the listener that waited for the first connection. That no
+        # two brokers have the same is seen to before, in server/ports.py.
+        ("grpc.so_reuseport", 1),
         ("grpc.max_receive_message_length", limits.request_bytes_max),
         ("grpc.max_send_message_length", limits.answer_bytes_max),
         ("grpc.max_concurrent_streams", limits.calls_per_connection_max),
         ("grpc.max_allowed_incoming_connections", limits.connections_max),
         ("grpc.server_handshake_timeout_ms", limits.handshake_ms_max),
         ("grpc.max_connection_idle_ms", limits.idle_ms_max),
+        ("grpc.max_connection_age_ms", limits.age_ms_max),
         ("grpc.keepalive_time_ms", limits.silence_ms_max),
         ("grpc.keepalive_timeout_ms", limits.handshake_ms_max),
         ("grpc.http2.min_ping_interval_without_data_ms", limits.ping_ms_min),

@@ -1,18 +1,29 @@
-"""Owns the gRPC listener of a broker, from the import of its library to its end.
+"""Owns the gRPC listener of a broker: a bound socket, and a server that starts when it is needed.
 
-gRPC costs a tenth of a second to import. A thread does it while the broker opens its logs and finds
-its cluster; this module must therefore not import it.
+gRPC takes a tenth of a second and 17 MB to import, and most brokers are started, used over Kafka
+and stopped without one call. So the socket listens at once, and the first connections wait in its
+backlog while a thread imports the rest. This module must therefore not import it.
+
+gRPC opens its sockets itself: when it is loaded it takes the port over, and relay.py looks after
+those who came before.
 """
 
 import asyncio
+import logging
+import socket
 from asyncio import AbstractEventLoop
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+from moldau.edge.grpc.relay import Relay
+from moldau.net.bound import bound_socket
 
 if TYPE_CHECKING:
     from moldau.edge.grpc.engine import Engine
     from moldau.service.broker import Broker
+
+log = logging.getLogger(__name__)
 
 MIB: Final = 1024 * 1024
 
@@ -29,52 +40,133 @@ class GrpcLimits:
     """As batches they go to another broker, which takes 8 MiB at once."""
     answer_bytes_max: int = 64 * MIB
     handshake_ms_max: int = 20_000
+    age_ms_max: int = 900_000
+    """A connection is renewed after this, when its calls are done: one that is passed on costs
+    more than one of gRPC's own."""
     idle_ms_max: int = 600_000
     """A connection without a call is closed after this; clients open it again by themselves."""
     silence_ms_max: int = 30_000
     """A client that is silent for so long is asked whether it is there."""
     ping_ms_min: int = 5_000
     """Who asks more often whether we are there is cut off."""
+    backlog: int = 256
 
 
 DEFAULT_LIMITS: Final = GrpcLimits()
 
-
-def _load() -> "type[Engine]":
-    from moldau.edge.grpc.engine import Engine
-
-    return Engine
+MakeEngine = Callable[[], "Engine"]
 
 
 class GrpcListener:
-    """One gRPC address. Load it early, start it when the broker can answer, stop it once."""
+    """One gRPC address. Bind it, start it when the broker can answer, stop it once."""
 
-    def __init__(self, loop: AbstractEventLoop, limits: GrpcLimits = DEFAULT_LIMITS) -> None:
+    def __init__(
+        self,
+        *,
+        loop: AbstractEventLoop,
+        load: Callable[[], MakeEngine],
+        limits: GrpcLimits = DEFAULT_LIMITS,
+    ) -> None:
+        """`load` is called in another thread when the first connection has come, and what it
+        returns is called in the loop."""
+        self._loop = loop
+        self._load = load
         self._limits = limits
+        self._socket: socket.socket | None = None
+        self._address = ("", 0)
         self._engine: Engine | None = None
-        with_thread = ThreadPoolExecutor(1, thread_name_prefix="grpc-import")
-        self._loading: asyncio.Future[type[Engine]] = loop.run_in_executor(with_thread, _load)
-        with_thread.shutdown(wait=False)
+        self._loading: asyncio.Task[None] | None = None
+        self._relay = Relay()
 
-    async def load(self, broker: "Broker") -> None:
-        """Wait for the import, and put everything together."""
-        kind = await self._loading
-        self._engine = kind(broker, self._limits)
+    @property
+    def is_loaded(self) -> bool:
+        """Somebody has connected, and gRPC runs."""
+        return self._engine is not None
 
-    def bind(self, address: str) -> None:
-        """Begin to listen, but answer nobody yet. Raises OSError."""
-        if self._engine is None:
-            raise RuntimeError("load first")
-        self._engine.bind(address)
+    def bind(self, host: str, port: int) -> tuple[str, int]:
+        """Take the address; returns it (port 0 picks a free one). Raises OSError."""
+        self._socket = sock = bound_socket(host, port, is_shared=True)
+        name = sock.getsockname()
+        self._address = (name[0], name[1])
+        return self._address
 
-    async def start(self) -> None:
-        """Answer."""
-        if self._engine is None:
-            raise RuntimeError("load first")
-        await self._engine.start()
+    def start(self) -> None:
+        """Begin to listen: before this, clients see a closed port and try again. Raises OSError."""
+        if self._socket is None:
+            raise RuntimeError("bind first")
+        self._socket.listen(self._limits.backlog)
+        self._loop.add_reader(self._socket, self._on_first_connection, self._socket)
+
+    def _on_first_connection(self, sock: socket.socket) -> None:
+        self._loop.remove_reader(sock)
+        self._loading = self._loop.create_task(self._take_over(sock))
+        self._loading.add_done_callback(self._on_loaded)
+
+    async def _take_over(self, sock: socket.socket) -> None:
+        make = await self._loop.run_in_executor(None, self._load)
+        engine = make()
+        # Both listen for a moment, so that nobody finds the port closed.
+        engine.bind(_target(*self._address))
+        self._engine = engine
+        await engine.start()
+        early = _accept_all(sock)
+        self._close()
+        self._relay.pass_on(early, *self._address)
+
+    def _on_loaded(self, task: asyncio.Task[None]) -> None:
+        """A defect here costs the broker its gRPC, and nothing else: Kafka clients stay served."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.critical("gRPC is not served", exc_info=error)
+            self._close()
 
     async def stop(self, grace_seconds: float) -> None:
         """Refuse who waits, let calls finish for so long, then cut them."""
-        self._loading.cancel()
+        loading = self._loading
+        if loading is None:
+            if self._socket is not None:
+                self._loop.remove_reader(self._socket)
+        elif not loading.done():
+            loading.cancel()
+            await asyncio.wait({loading})
         if self._engine is not None:
             await self._engine.stop(grace_seconds)
+        await self._relay.stop()
+        self._close()
+
+    def _close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+
+def _accept_all(sock: socket.socket) -> list[socket.socket]:
+    sock.setblocking(False)
+    accepted: list[socket.socket] = []
+    while True:
+        try:
+            connection, _ = sock.accept()
+        except BlockingIOError:
+            return accepted
+        except OSError:
+            # That one has gone, or there is no descriptor for it.
+            log.debug("a connection could not be accepted", exc_info=True)
+            return accepted
+        connection.setblocking(False)
+        accepted.append(connection)
+
+
+def _target(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def listener_for(
+    broker: "Broker", *, loop: AbstractEventLoop, limits: GrpcLimits = DEFAULT_LIMITS
+) -> GrpcListener:
+    """The listener of a broker's whole gRPC API."""
+
+    def load() -> MakeEngine:
+        from moldau.edge.grpc.engine import Engine
+
+        return lambda: Engine(broker, limits)
+
+    return GrpcListener(loop=loop, load=load, limits=limits)
