@@ -23,6 +23,7 @@ class Coordinator:
     def __init__(self) -> None:
         self.members: dict[str, list[int]] = {}
         self.asked = 0
+        self.is_queue = False
         self.refusal: QueueRefusedError | None = None
         self.answering = asyncio.Event()
         self.answering.set()
@@ -38,7 +39,7 @@ class Coordinator:
                 MemberTold(
                     member=name,
                     topics=("t",),
-                    is_queue=False,
+                    is_queue=self.is_queue,
                     assigned=[(TOPIC, owned)],
                     revoking=[(TOPIC, [9])] if 1 in owned else [],
                 )
@@ -167,4 +168,26 @@ async def test_views_are_renewed_while_they_are_used_and_forgotten_after(
         before = asked.asked
         await until(lambda: asked.asked > before + 2)
     await until(lambda: not world.members.is_following("g"))
+    running.cancel()
+
+
+async def test_a_queue_is_followed_while_it_has_members_also_if_nobody_asks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(members_module, "REFRESH_SECONDS", 0.001)
+    world = World()
+    world.coordinator.is_queue = True
+    world.coordinator.members = {"a": []}
+    running = asyncio.create_task(world.members.run())
+    await world.members.member("g", "a")
+    # It may have messages, and be gone any time.
+    for _ in range(20):
+        world.clock.steady += 20
+        await asyncio.sleep(0.002)
+    world.coordinator.members = {}
+    async with asyncio.timeout(30):
+        while not world.gone or world.members.is_following("g"):
+            world.clock.steady += 20
+            await asyncio.sleep(0.002)
+    assert world.gone == [("g", "a")]
     running.cancel()

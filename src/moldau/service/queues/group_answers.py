@@ -95,6 +95,8 @@ class GroupAnswers:
             if result.error not in _MOVED:
                 break
             await asyncio.sleep(_PAUSE_SECONDS)
+        else:
+            raise _busy(asked.member)
         if asked.kind is BeatKind.LEAVE and result.error is ErrorCode.UNKNOWN_MEMBER_ID:
             return BeatTold(interval_ms=0)
         if result.error is not ErrorCode.NONE:
@@ -139,9 +141,9 @@ class GroupAnswers:
             for _ in range(_TRIES_MAX):
                 told = await self._commit_once(asked)
                 if not any(one.error in _MOVED for one in told):
-                    break
+                    return told
                 await asyncio.sleep(_PAUSE_SECONDS)
-        return told
+        raise _busy(asked.member)
 
     async def _commit_once(self, asked: CommitAsked) -> list[Committed]:
         member = self._groups.consumer(asked.group, asked.member)
@@ -253,6 +255,12 @@ def _told(member: DescribedConsumer) -> MemberTold:
 def _check(error: ErrorCode) -> None:
     if error is not ErrorCode.NONE:
         raise RefusedError(error)
+
+
+def _busy(member: str) -> RefusedError:
+    return RefusedError(
+        ErrorCode.COORDINATOR_NOT_AVAILABLE, f"what {member!r} said before is not stored yet"
+    )
 
 
 def _unknown(group: str, member: str) -> RefusedError:

@@ -24,7 +24,8 @@ REFRESH_SECONDS: Final = 1.0
 _TRUSTED_SECONDS: Final = 10.0
 """How old a view may be while no coordinator answers: an election shall not stop the workers."""
 _IDLE_SECONDS: Final = 30.0
-"""A view that was not used for so long is forgotten."""
+"""A view that was not used for so long is forgotten, or renewed less often."""
+_SELDOM_SECONDS: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,10 +155,14 @@ class Members:
             await asyncio.sleep(REFRESH_SECONDS)
             now = self._clock.monotonic()
             for group, view in list(self._views.items()):
-                is_idle = now - view.used_at > _IDLE_SECONDS or not view.members
-                if is_idle and not view.users and view.refreshing is None:
+                if view.refreshing is not None:
+                    continue
+                is_idle = not view.users and now - view.used_at > _IDLE_SECONDS
+                # A member of a queue may have messages from here, for longer than it polls.
+                is_needed = any(one.is_queue or not is_idle for one in view.members.values())
+                if not view.users and not is_needed:
                     del self._views[group]
-                elif view.refreshing is None and now - view.at >= REFRESH_SECONDS / 2:
+                elif now - view.at >= (_SELDOM_SECONDS if is_idle else REFRESH_SECONDS / 2):
                     self._begin(group, view)
 
     def _view(self, group: str) -> _View:
