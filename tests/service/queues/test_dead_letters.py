@@ -4,9 +4,10 @@ import asyncio
 import logging
 
 import pytest
+from msgspec.structs import replace
 from queue_world import QueueWorld, eventually, values_of
 
-from moldau.log.interface import LogConfig
+from moldau.log.interface import LogRead
 from moldau.log.memory import MemoryLog
 from moldau.model.ids import Offset
 from moldau.model.queue_headers import (
@@ -19,7 +20,7 @@ from moldau.model.queue_headers import (
     DEAD_TOPIC_HEADER,
     DEAD_TRUNCATED_HEADER,
 )
-from moldau.records.record import Record
+from moldau.records.record import Record, read_records
 from moldau.service.commit import trim_replica
 from moldau.service.queues.settling import Nacked
 
@@ -87,18 +88,12 @@ async def test_a_key_goes_where_producers_send_it_and_the_others_are_spread() ->
     await kill(world, 12)
     await is_settled(world, 12)
     by_partition = [
-        [record.value for batch in log.batches(Offset(0)) for record in _records(batch)]
+        [record.value for batch in log.batches(Offset(0)) for record in read_records(batch)]
         for (name, _), log in sorted(world.logs.items())
         if name == "g.dead"
     ]
     assert sorted(values.count(b"x") for values in by_partition) == [0, 0, 0, 4]
     assert [values.count(b"y") for values in by_partition] == [2, 2, 2, 2]
-
-
-def _records(batch: bytes) -> list[Record]:
-    from moldau.records.record import read_records
-
-    return read_records(batch)
 
 
 async def test_what_cannot_be_written_is_tried_again_and_written_once() -> None:
@@ -176,8 +171,6 @@ async def test_one_that_is_gone_before_it_could_be_moved_is_named_and_buried(
 
 
 async def test_the_topic_of_new_settings_is_used_at_once() -> None:
-    from msgspec.structs import replace
-
     world = await QueueWorld.make(attempts_max=1)
     await world.send(b"a")
     settings = replace(world.group.settings, dead_letter_topic="elsewhere")
@@ -206,9 +199,8 @@ async def test_messages_that_compaction_took_are_passed() -> None:
 def _without(log: MemoryLog, offset: Offset) -> MemoryLog:
     real = log.read
 
-    def read(position: Offset, bytes_max: int, end: Offset):  # type: ignore[no-untyped-def]
+    def read(position: Offset, bytes_max: int, end: Offset) -> LogRead:
         return real(Offset(offset + 1) if position == offset else position, bytes_max, end)
 
     log.read = read  # type: ignore[method-assign]
-    assert LogConfig
     return log

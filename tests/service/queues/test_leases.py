@@ -229,6 +229,18 @@ async def test_a_hundred_waiting_workers_share_what_comes() -> None:
     assert len(world.ledger.writes) <= 5
 
 
+async def test_workers_who_want_more_than_there_is_get_the_same_and_else_what_they_want() -> None:
+    world = await QueueWorld.make()
+    polls = [asyncio.create_task(world.take(10, member=f"w{n}", wait=30)) for n in range(4)]
+    await asyncio.sleep(0.01)
+    await world.send(*[b"x"] * 12)
+    assert [len(await poll) for poll in polls] == [3, 3, 3, 3]
+    polls = [asyncio.create_task(world.take(n, member=f"w{n}", wait=30)) for n in (1, 10, 2)]
+    await asyncio.sleep(0.01)
+    await world.send(*[b"x"] * 13)
+    assert [len(await poll) for poll in polls] == [1, 10, 2]
+
+
 async def test_a_message_wakes_no_more_than_the_one_who_waits_longest() -> None:
     world = await QueueWorld.make()
     polls = [asyncio.create_task(world.take(wait=30, member=f"w{n}")) for n in range(3)]

@@ -7,6 +7,7 @@ gone, or nobody has asked for long.
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from itertools import zip_longest
 
 from moldau.groups.queue.answers import Judged
@@ -329,7 +330,7 @@ class LeaseHost:
     async def forget(self, group_name: str, topics: Iterable[Topic]) -> None:
         """The group is deleted: end its queues here, and what is stored of them, wherever led.
 
-        Raises RefusedError if some of it could not be forgotten now; it may be called again.
+        Refused if some of it could not be forgotten now; it may be called again.
         """
         places = [(topic.topic_id, part.index) for topic in topics for part in topic.partitions]
         self._turns.pop(group_name, None)
@@ -344,7 +345,7 @@ class LeaseHost:
             except RefusedError as error:
                 failure = error
         if failure is not None:
-            raise failure
+            raise QueueRefusedError(Why.UNAVAILABLE, str(failure))
 
     # ---- finding queues
 
@@ -353,8 +354,9 @@ class LeaseHost:
         starts at the end starts at what is the end then."""
         for topic, index in partitions:
             hosted = self._partitions.get(topic.name, index)
-            if hosted is not None and hosted.replica.is_ready and not self._is_stopping:
-                self._find(group, topic, index)
+            if hosted is not None and hosted.replica.is_ready:
+                with suppress(QueueRefusedError):
+                    self._find(group, topic, index)
 
     def _find_all(
         self, group: QueueGroup, partitions: Sequence[tuple[Topic, PartitionIndex]]

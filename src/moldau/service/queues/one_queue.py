@@ -122,6 +122,8 @@ class OneQueue:
         """Those whose records are being written."""
         self._looks: deque[Look] = deque()
         self._asks: dict[Ask, None] = {}
+        self._hasty: dict[Ask, None] = {}
+        """Those of them that are not parked, and hear of it if there is nothing."""
         self._work = asyncio.Event()
         self.is_over = False
         self._failure: QueueRefusedError | None = None
@@ -179,11 +181,14 @@ class OneQueue:
             ask.leave(self, self._failure)
         else:
             self._asks[ask] = None
+            if not ask.is_parked:
+                self._hasty[ask] = None
             self._wake()
 
     def leave(self, ask: Ask) -> None:
         """Whoever asked has its answer, or is gone."""
         self._asks.pop(ask, None)
+        self._hasty.pop(ask, None)
 
     async def tell(self, make: Make) -> Answer:
         """Decide about a command; returns when that is committed. Raises QueueRefusedError."""
@@ -240,6 +245,7 @@ class OneQueue:
         self._mover.stop()
         self._refuse_waiting(error)
         asks, self._asks = self._asks, {}
+        self._hasty.clear()
         for ask in asks:
             ask.leave(self, error)
         self._work.set()
@@ -314,8 +320,8 @@ class OneQueue:
         """It can be asked nothing for a while. Polls that are parked may outlast that."""
         self._failure = failure
         self._refuse_waiting(failure)
-        for ask in [ask for ask in self._asks if not ask.is_parked]:
-            del self._asks[ask]
+        for ask in list(self._hasty):
+            self.leave(ask)
             ask.leave(self, failure)
 
     async def _load(self) -> Serving:
@@ -407,8 +413,10 @@ class OneQueue:
             told = self._told.popleft()
             self._decided.append((told, serving.carry_out(told.make)))
         is_dry = not asks or serving.poll_all(self, asks, share)
-        waiting = [ask for ask in self._asks if ask.is_open]
-        is_full = serving.is_full
+        hasty = list(self._hasty)
+        if serving.is_full:
+            for ask in self._asks:
+                ask.is_full = True
         if serving.records and not self.is_over:
             try:
                 await self._around.ledgers.write(self.queue, serving.records)
@@ -420,7 +428,11 @@ class OneQueue:
             return False
         await self._answer(serving)
         if is_dry:
-            self._send_away(waiting, is_full)
+            # There was nothing for them when it was decided.
+            for ask in hasty:
+                if ask.is_open:
+                    self.leave(ask)
+                    ask.give_up()
         is_more = serving.is_more or bool(self._told)
         return is_more or (not is_dry and any(ask.is_open for ask in self._asks))
 
@@ -430,19 +442,24 @@ class OneQueue:
         If there is less than all want, it is shared: nobody shall wait while another one has a
         hundred messages before it.
         """
-        waiting = [ask for ask in self._asks if ask.is_open]
-        if not waiting:
-            return waiting, 0
         there = serving.may_have(serving.now)
         share = self._limits.poll_count_max
-        if there < sum(ask.count_max for ask in waiting):
-            share = max(1, -(-there // len(waiting)))
-        room = self._limits.round_count_max
-        for place, ask in enumerate(waiting[: self._limits.commands_per_write_max // 2]):
-            room -= min(ask.count_max, share)
-            if room <= 0:
-                return waiting[: place + 1], share
-        return waiting[: self._limits.commands_per_write_max // 2], share
+        wanted = 0
+        # No further than needed: hundreds may wait for the one message that there is.
+        for ask in self._asks:
+            wanted += ask.count_max
+            if wanted > there:
+                share = max(1, -(-there // len(self._asks)))
+                break
+        left = min(self._limits.round_count_max, there)
+        asks: list[Ask] = []
+        for ask in self._asks:
+            if ask.is_open:
+                asks.append(ask)
+                left -= min(ask.count_max, share)
+                if left <= 0 or len(asks) >= self._limits.commands_per_write_max // 2:
+                    break
+        return asks, share
 
     async def _prepare(self, serving: Serving, asks: list[Ask], share: int) -> None:
         try:
@@ -456,7 +473,7 @@ class OneQueue:
             return
         for ask in asks:
             if ask.is_open:
-                self._asks.pop(ask, None)
+                self.leave(ask)
                 ask.refuse(failure)
 
     def _lose(self, serving: Serving, error: QueueRefusedError) -> None:
@@ -465,7 +482,7 @@ class OneQueue:
         for told, _ in decided:
             _refuse(told.future, error)
         for given in serving.given:
-            self._asks.pop(given.ask, None)
+            self.leave(given.ask)
             given.ask.refuse(error)
 
     # ---- answers
@@ -485,11 +502,11 @@ class OneQueue:
             try:
                 deliveries = await self._deliveries(serving, given)
             except (RefusedError, CorruptionError) as error:
-                self._asks.pop(ask, None)
+                self.leave(ask)
                 self._give_back(ask, given.leases)
                 ask.refuse(QueueRefusedError(Why.UNAVAILABLE, str(error)))
                 continue
-            self._asks.pop(ask, None)
+            self.leave(ask)
             if not ask.answer(deliveries):
                 self._give_back(ask, given.leases)
         self.reader.shrink()
@@ -534,14 +551,6 @@ class OneQueue:
         if not self.is_over:
             self._told.append(Told(make, None))
             self._work.set()
-
-    def _send_away(self, asks: list[Ask], is_full: bool) -> None:
-        """There was nothing for them: who does not want to wait goes."""
-        for ask in asks:
-            ask.is_full |= is_full
-            if not ask.is_parked:
-                self._asks.pop(ask, None)
-                ask.give_up()
 
 
 def _done(member: str, token: Token, now: TimestampMs) -> Command:
