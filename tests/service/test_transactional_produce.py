@@ -27,6 +27,7 @@ from moldau.service import transactional_produce
 from moldau.service.disk import DiskGuard
 from moldau.service.partitions import Partitions
 from moldau.service.produce import ACKS_ALL, ProduceService
+from moldau.service.traffic import Traffic
 from moldau.service.transactional_produce import (
     Outcome,
     TransactionalProduce,
@@ -75,6 +76,7 @@ class World:
             config=SimpleNamespace(message_bytes_max=1 << 20, insync_replicas_min=1),
             is_plain=True,
             stamps_append_time=False,
+            traffic=Traffic(),
         )
 
         def lead(topic: str, index: int) -> Any:
