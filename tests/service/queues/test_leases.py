@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from queue_world import LIMITS, QueueWorld, eventually, values_of
 
 from moldau.groups.queue.answers import Refusal
+from moldau.log.interface import LogRead
 from moldau.model.ids import Offset, PartitionIndex
 from moldau.records.compression import Codec
 from moldau.service.commit import trim_replica
@@ -281,6 +282,37 @@ async def test_a_message_with_a_time_comes_then_and_one_with_a_bad_time_at_once(
     assert not poll.done()
     world.pass_time(500)
     assert values_of(await poll) == [b"later"]
+
+
+async def test_a_full_queue_says_so_and_an_ack_makes_room_for_who_waits() -> None:
+    world = await QueueWorld.make()
+    for _ in range(9):
+        await world.send(*[b"x"] * 500)
+    taken: list[Delivery] = []
+    while some := await world.take(1_000):
+        taken += some
+    polled = await world.poll(1)
+    assert (len(taken), polled.deliveries, polled.is_full) == (4_000, [], True)
+    poll = asyncio.create_task(world.poll(10, wait=30))
+    late = await world.poll(10, wait=0.01)
+    assert (late.deliveries, late.is_full, poll.done()) == ([], True, False)
+    await ack(world, taken[:3])
+    assert len((await poll).deliveries) == 3
+
+
+async def test_a_damaged_batch_takes_the_partition_offline() -> None:
+    world = await QueueWorld.make()
+    await world.send(b"a")
+    log = world.logs["t", 0]
+    real = log.read
+
+    def read(position: Offset, bytes_max: int, end: Offset) -> LogRead:
+        found = real(position, bytes_max, end)
+        return found._replace(data=bytes(found.size - 1) + b"!")
+
+    log.read = read  # type: ignore[method-assign]
+    assert await why_refused(world) in (Why.UNAVAILABLE, Why.NOT_LEADER)
+    assert len(world.offline) == 1
 
 
 async def test_too_many_polls_that_wait_are_refused() -> None:
