@@ -15,6 +15,7 @@ from moldau.edge.grpc.server import GrpcLimits
 from moldau.model.errors import ErrorCode, RefusedError, StorageError
 from moldau.proto.trailers import HINT_TRAILER, REASON_TRAILER, decode_text
 from moldau.proto.v1 import queue_pb2 as pb
+from moldau.proto.v1.queue_pb2_grpc import QueueStub
 from moldau.service.queues.types import Polled, QueueRefusedError, Why
 
 SECONDS = 60
@@ -114,6 +115,20 @@ def test_a_request_above_the_bound_is_refused_and_the_next_one_answered() -> Non
         error = refused(lambda: door.stub.Ack(large, timeout=SECONDS))
         assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert door.stub.Ack(ACK, timeout=SECONDS) == pb.SettleResponse()
+
+
+def test_connections_above_the_bound_are_closed_until_another_one_ends() -> None:
+    alone = [("grpc.use_local_subchannel_pool", 1)]
+    with opened(GrpcLimits(connections_max=2)) as door:
+        door.queues.answers["ack"] = []
+        channels = [grpc.insecure_channel(door.address, options=alone) for _ in range(2)]
+        for channel in channels:
+            assert QueueStub(channel).Ack(ACK, timeout=SECONDS) == pb.SettleResponse()
+        error = refused(lambda: door.stub.Ack(ACK, timeout=SECONDS))
+        assert error.code() is grpc.StatusCode.UNAVAILABLE
+        channels.pop().close()
+        assert door.stub.Ack(ACK, timeout=SECONDS, wait_for_ready=True) == pb.SettleResponse()
+        channels.pop().close()
 
 
 def test_calls_above_the_bound_are_refused() -> None:
