@@ -69,9 +69,8 @@ async def test_it_reads_on_from_where_it_was(on_disk: bool, codec: Codec, tmp_pa
 
 
 async def test_an_offer_ends_before_what_is_too_much_and_holds_what_is_not_due() -> None:
-    reader, replica = await make(batch_of(*[bytes(1_000)] * 5))
     later = Record(Offset(0), NOW, None, b"later", [("moldau-deliver-at", b"2000")])
-    append(replica, build_batch([later]))
+    reader, _ = await make(batch_of(*[bytes(1_000)] * 5), build_batch([later]))
     await reader.read_on(10)
     assert reader.offer(2, 1 << 20, NOW, is_first=True).read.end == 2
     assert reader.offer(5, 2_500, NOW, is_first=True).ready_count == 2
