@@ -15,9 +15,15 @@ import grpc
 import pytest
 from queue_worker import CALL_SECONDS, Refused, Worker, door
 
+from moldau.client.kafka.connection import KafkaConnection
+from moldau.model.errors import ErrorCode
 from moldau.proto.v1 import queue_pb2 as pb
 from moldau.testing.broker import Broker
 from moldau.testing.cluster import Cluster
+from moldau.wire.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 
 SETTINGS = {
     "GROUP__SESSION_TIMEOUT_MS_MIN": "500",
@@ -304,6 +310,26 @@ def test_kafkas_consumers_do_not_get_into_a_queue(
         assert seen
     finally:
         mine.close()
+
+
+def test_no_consumer_of_kafka_shares_messages_by_asking_for_the_assignor(
+    broker: Broker, topic: Topic
+) -> None:
+    with KafkaConnection(broker.host, broker.port) as connection:
+        answer = connection.ask(
+            ConsumerGroupHeartbeatRequest(
+                group_id="k-queue",
+                member_id="m",
+                member_epoch=0,
+                rebalance_timeout_ms=1_000,
+                subscribed_topic_names=[topic.name],
+                server_assignor="queue",
+                topic_partitions=[],
+            ),
+            ConsumerGroupHeartbeatResponse,
+            1,
+        )
+    assert answer.error_code == ErrorCode.UNSUPPORTED_ASSIGNOR
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])

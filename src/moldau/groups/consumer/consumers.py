@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from moldau.groups.assignors.interface import Assignor
+from moldau.groups.assignors.queue import QUEUE_ASSIGNOR
 from moldau.groups.consumer.beat import Beat
 from moldau.groups.consumer.patterns import PatternError
 from moldau.groups.consumer.records import AWAY_EPOCH, JOIN_EPOCH, ConsumerMember, MemberState
@@ -91,7 +92,7 @@ class Consumers:
             raise RefusedError(
                 ErrorCode.UNSUPPORTED_ASSIGNOR,
                 f"ServerAssignor {event.assignor} is not supported. Supported assignors: "
-                + ", ".join(self.assignors)
+                + ", ".join(name for name in self.assignors if name != QUEUE_ASSIGNOR)
                 + ".",
             )
         _check_sizes(event)
