@@ -2,11 +2,13 @@
 
 import asyncio
 import json
+from http.client import HTTPConnection
 
 import pytest
 
 from moldau.edge.http.cors import Cors
 from moldau.edge.http.gate import Gate
+from moldau.testing.broker import Broker
 
 PIECE = 256 * 1024
 
@@ -214,3 +216,17 @@ def test_a_page_that_is_not_named_changes_nothing_whatever_its_name_points_to(me
         client = asked(gate_of(reader, origins=origins), b"{}", method=method, headers=[ORIGIN])
         assert client.status == 200
     assert asked(gate_of(reader), b"{}", method=method).status == 200
+
+
+@pytest.mark.system
+def test_the_setting_of_a_broker_names_who_may():
+    settings = {"HTTP__CORS_ORIGINS": "https://a.example, https://page.example"}
+    with Broker(settings=settings) as broker:
+        for origin, status in (("https://page.example", 201), ("https://evil.example", 403)):
+            connection = HTTPConnection(broker.http_address, timeout=60)
+            sent = {"content-type": "application/json", "origin": origin}
+            connection.request("POST", "/api/v1/topics", body=b'{"name": "t"}', headers=sent)
+            response = connection.getresponse()
+            told = response.getheader("access-control-allow-origin")
+            assert (response.status, told) == (status, origin if status == 201 else None)
+            connection.close()
