@@ -172,7 +172,7 @@ class QueueService:
                 if found is None:
                     # Nothing of it is here, or not yet.
                     await asyncio.sleep(max(0.0, min(left, _IDLE_SECONDS)))
-                elif found.deliveries or found.is_full:
+                elif found.deliveries:
                     return found
                 if self._clock.monotonic() >= deadline:
                     return found or Polled()
