@@ -330,7 +330,7 @@ async def test_too_many_polls_that_wait_are_refused() -> None:
     assert await world.take(wait=0.001) == []
 
 
-async def test_what_a_worker_that_is_gone_would_have_got_is_for_others_at_once() -> None:
+async def test_what_a_worker_that_is_gone_would_have_got_is_for_others_after_a_pause() -> None:
     world = await QueueWorld.make()
     await world.take()
     world.ledger.gate.clear()
@@ -340,7 +340,10 @@ async def test_what_a_worker_that_is_gone_would_have_got_is_for_others_at_once()
     poll.cancel()
     await asyncio.gather(poll, return_exceptions=True)
     world.ledger.gate.set()
-    (taken,) = await world.take(wait=30)
+    other = asyncio.create_task(world.take(wait=30))
+    await asyncio.sleep(0.01)
+    world.pass_time(world.group.settings.backoff_ms)
+    (taken,) = await other
     assert (taken.attempt, taken.record.value) == (2, b"a")
 
 

@@ -18,8 +18,9 @@ class LeaseLimits:
     parked_max: int = 20_000
     commands_waiting_max: int = 1_000
     """Per queue: calls that wait for the write before theirs."""
-    commands_per_write_max: int = 100
-    """Fewer than there are records between snapshots, so that a write holds one at most."""
+    commands_per_write_max: int = 80
+    """And half as many polls: fewer than there are records between snapshots, so that a write
+    holds one at most."""
     round_count_max: int = 500
     """Messages that are decided about in one turn of the loop, some five milliseconds."""
     read_bytes: int = 64 * 1024

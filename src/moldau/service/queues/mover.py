@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
 
 from moldau.groups.queue.answers import Answer
 from moldau.groups.queue.commands import Bury, Command
@@ -15,6 +16,8 @@ from moldau.service.queues.reader import QueueReader
 from moldau.service.queues.types import QueueRefusedError
 
 log = logging.getLogger(__name__)
+
+_WORTH_A_WARNING_SECONDS: Final = 0.4
 
 
 class DeadMover:
@@ -86,7 +89,10 @@ class DeadMover:
                 await self._move_some()
                 pause = self._limits.pause_seconds_min
             except (RefusedError, CorruptionError, QueueRefusedError) as error:
-                log.warning(
+                # At first it may be a topic that was made just now.
+                level = logging.WARNING if pause >= _WORTH_A_WARNING_SECONDS else logging.DEBUG
+                log.log(
+                    level,
                     "%d dead messages of group %s on %s-%d wait: %s",
                     *(len(self._owed), *self._origin, error),
                 )

@@ -539,12 +539,13 @@ class OneQueue:
         return deliveries
 
     def _give_back(self, ask: Ask, leases: tuple[Lease, ...]) -> None:
-        """Nobody was there to take them: for others at once, rather than when the leases end."""
+        """Nobody was there to take them: sent back, rather than left until their leases end.
+
+        With a pause: who gives up too early each time shall not use up all attempts at once.
+        """
         tokens = tuple(lease.token for lease in leases)
         self._tell_later(
-            lambda now: Nack(
-                member=ask.member, tokens=tokens, now=now, delay_ms=0, reason=_NOT_FETCHED
-            )
+            lambda now: Nack(member=ask.member, tokens=tokens, now=now, reason=_NOT_FETCHED)
         )
 
     def _tell_later(self, make: Make) -> None:
