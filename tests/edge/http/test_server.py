@@ -293,6 +293,21 @@ def test_who_reads_a_large_reply_slowly_gets_all_of_it():
         assert is_closed(sock)
 
 
+def test_the_system_gives_up_on_clients_that_fell_silent():
+    """No packet comes from a machine that died, and too little is sent to fill a buffer."""
+    limits = HttpLimits(reply_stall_seconds_max=7.5)
+    with served(limits=limits) as world, world.connect() as sock:
+        sock.sendall(REQUEST)
+        read_reply(sock)
+
+        async def timeout() -> int:
+            (connection,) = world.listener._engine.server_state.connections
+            theirs = connection.transport.get_extra_info("socket")
+            return theirs.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+
+        assert world.run(timeout) == 7500
+
+
 def wait_until_no_connections(world: Served) -> None:
     async def count() -> int:
         engine = world.listener._engine
