@@ -1,5 +1,6 @@
 """A consumer reads, commits what is done, and goes on there."""
 
+import signal
 from collections.abc import Callable
 
 import pytest
@@ -307,3 +308,23 @@ def test_a_closed_consumer_refuses_and_may_be_closed_twice(open_consumer: OpenCo
     with pytest.raises(ClientError, match="the consumer is closed"):
         consumer.poll()
     assert list(consumer) == []
+
+
+def test_a_handler_of_a_signal_may_close_and_the_loop_ends(open_consumer: OpenConsumer) -> None:
+    def iterate(consumer: Consumer) -> None:
+        assert list(consumer) == []
+
+    def poll(consumer: Consumer) -> None:
+        # It has no other way to say that there will be nothing any more.
+        with pytest.raises(ClientError, match="the consumer is closed"):
+            consumer.poll(60)
+
+    for read in (iterate, poll):
+        consumer = open_consumer(enable_auto_commit=False)
+        assert len(texts(consumer, 10)) == 10
+        before = signal.signal(signal.SIGALRM, lambda *_, one=consumer: one.close())
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        try:
+            read(consumer)
+        finally:
+            signal.signal(signal.SIGALRM, before)

@@ -52,6 +52,10 @@ _GATHER_SECONDS = 0.002
 """How long to wait for more behind the first message, up to a full batch."""
 
 
+class _ClosedError(ClientError):
+    """Whoever reads one by one need not be told: there is nothing more."""
+
+
 class Consumer:
     """Reads messages. For one thread at a time; give each thread a consumer of its own."""
 
@@ -205,7 +209,10 @@ class Consumer:
             self._check_open()
             if not self._buffer:
                 self._store()
-                self._buffer.extend(self._fetch(POLL_SECONDS))
+                try:
+                    self._buffer.extend(self._fetch(POLL_SECONDS))
+                except _ClosedError:
+                    return
             if self._buffer:
                 self._unstored = True
                 yield self._buffer.popleft()
@@ -383,6 +390,10 @@ class Consumer:
             return self._client.consume(count, seconds)
         except KafkaException as error:
             raise self._cannot("read", error) from error
+        except RuntimeError as error:
+            # librdkafka's word for a handle that was closed meanwhile, by a handler of a signal.
+            self._check_open()
+            raise ClientError(f"cannot read: {error}") from error
 
     def _messages(self, raws: list[RawMessage]) -> list[Message]:
         """Those that are messages; librdkafka reports errors among them."""
@@ -413,11 +424,17 @@ class Consumer:
         if not (self._unstored and self._commits_itself):
             return
         self._unstored = False
-        offsets = [at for at in self.handed_out() if (at.topic, at.partition) != without]
-        if not offsets:
-            return
         try:
-            self._client.store_offsets(offsets=offsets)
+            if self._assigned is not None and not (self._sought or self._buffer or without):
+                # Every poll of a stream comes by here: what librdkafka says is all there is.
+                found = self._client.position(self._assigned)
+            else:
+                found = self.handed_out()
+            offsets = [at for at in found if at.offset >= 0]
+            if without is not None:
+                offsets = [at for at in offsets if (at.topic, at.partition) != without]
+            if offsets:
+                self._client.store_offsets(offsets=offsets)
         except KafkaException as error:
             # A partition that was taken away meanwhile: its next owner reads that again.
             log.debug("offsets were not stored: %s", error)
@@ -494,7 +511,7 @@ class Consumer:
         if self._copied:
             raise forks.copied_error("consumer")
         if self._closed:
-            raise ClientError("the consumer is closed", hint="make a new one")
+            raise _ClosedError("the consumer is closed", hint="make a new one")
 
     def _cannot(self, doing: str, error: KafkaException | KafkaError) -> ClientError:
         return translate(error, brokers=self._brokers, doing=doing)
