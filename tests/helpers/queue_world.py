@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from moldau.groups.queue.answers import Refusal
 from moldau.groups.queue.ledger import Ledger
 from moldau.groups.queue.records import encode
@@ -34,7 +36,16 @@ from moldau.service.produce import ProduceService
 from moldau.service.queues.leases import LeaseHost
 from moldau.service.queues.ledgers import LedgerRefusedError
 from moldau.service.queues.limits import LeaseLimits
-from moldau.service.queues.types import Delivery, Polled
+from moldau.service.queues.settling import Acked, Settling
+from moldau.service.queues.types import (
+    DONE,
+    Delivery,
+    PartitionStats,
+    Polled,
+    QueueRefusedError,
+    Verdict,
+    Why,
+)
 from moldau.testing.replicas import SetClock, make_driver, make_flusher, open_replica, wait_ready
 
 LIMITS = LeaseLimits(
@@ -332,3 +343,28 @@ async def eventually(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(20):
         while not condition():
             await asyncio.sleep(0.001)
+
+
+# ---- what tests say
+
+
+async def settle(
+    world: QueueWorld, deliveries: Sequence[Delivery], what: Settling, member: str = "w"
+) -> list[Verdict]:
+    tokens = [delivery.token for delivery in deliveries]
+    return await world.host.settle(world.group, member, tokens, what)
+
+
+async def ack(world: QueueWorld, deliveries: Sequence[Delivery], member: str = "w") -> None:
+    verdicts = await settle(world, deliveries, Acked(), member)
+    assert verdicts == [DONE] * len(deliveries)
+
+
+async def why_refused(world: QueueWorld, **named: object) -> Why:
+    with pytest.raises(QueueRefusedError) as caught:
+        await world.poll(**named)  # type: ignore[arg-type]
+    return caught.value.why
+
+
+async def stats(world: QueueWorld) -> PartitionStats:
+    return await world.host.stats(world.group, world.topics["t"], PartitionIndex(0))
