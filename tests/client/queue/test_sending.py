@@ -1,5 +1,7 @@
 """Messages go to the leaders of their partitions, and are sent again only if they are not there."""
 
+from collections.abc import Iterator
+
 import pytest
 from queue_brokers import FakeCluster
 
@@ -99,7 +101,7 @@ def test_the_places_of_failures_hold_over_many_slices(
     monkeypatch.setattr("moldau.client.queue.sync._SLICE_MESSAGES", 10)
     done = iter(range(1000))
 
-    def messages() -> "list[Outgoing]":
+    def messages() -> Iterator[Outgoing]:
         for number in done:
             if number == 12:
                 brokers.brokers[1].refusals["batch"] = [(pb.TOO_LARGE, False)]

@@ -155,7 +155,7 @@ def test_an_ordered_group_repeats_until_it_is_acked(client: QueueClient, topic: 
         assert worker.ack(first[1]) == []
         assert [message.text for message in _poll(worker, 3)] == ["2", "3", "4"]
     with client.connect(f"{topic}.o", topic, mode="ordered") as worker:
-        done = []
+        done: list[str] = []
         while len(done) < 8:
             messages = _poll(worker, 100)
             done += [message.text for message in messages]

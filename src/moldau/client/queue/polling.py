@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from math import inf
 from typing import Final, NamedTuple
 
 from grpc import aio
@@ -43,6 +44,11 @@ class Polled(NamedTuple):
     is_full: bool
 
 
+class _Arrived(NamedTuple):
+    message: pb.Message
+    at: float
+
+
 class Poller:
     """Polls for one consumer, of which it owns everything that is under way."""
 
@@ -64,7 +70,7 @@ class Poller:
         self._only = only
         self._asks: dict[str, asyncio.Task[None]] = {}
         self._returns: set[asyncio.Task[None]] = set()
-        self._arrived: deque[pb.Message] = deque()
+        self._arrived: deque[_Arrived] = deque()
         self._waiters: set[asyncio.Future[None]] = set()
         self._wanted = 0
         self._turn = 0
@@ -125,7 +131,7 @@ class Poller:
         if asks:
             await asyncio.wait(asks)
         self._wake()
-        self._arrived = deque(each for each in self._arrived if not _is_ordered(each))
+        self._drop_ordered()
         self._release()
         if self._returns:
             await asyncio.wait(set(self._returns), timeout=_CALL_SECONDS_MAX)
@@ -199,7 +205,7 @@ class Poller:
             return
         self.answered_at = time.monotonic()
         self.failures.pop(address, None)
-        self._arrived.extend(answer.messages)
+        self._arrived.extend(_Arrived(message, self.answered_at) for message in answer.messages)
         if answer.is_full and not answer.messages:
             self._full.add(address)
             self._rest_until[address] = time.monotonic() + _FULL_SECONDS
@@ -245,26 +251,32 @@ class Poller:
     # ---- what arrived
 
     def _take(self, count_max: int) -> list[pb.Message]:
-        return [self._arrived.popleft() for _ in range(min(count_max, len(self._arrived)))]
+        count = min(count_max, len(self._arrived))
+        return [self._arrived.popleft().message for _ in range(count)]
 
     def _hold(self) -> None:
         """Keep what is left for the next poll, for a moment."""
         if not self._wanted:
             # An ordered group's broker repeats them: kept, they would come after what follows them.
-            kept = [each for each in self._arrived if not _is_ordered(each)]
-            self._arrived = deque(kept)
+            self._drop_ordered()
         if self._arrived and self._releasing is None and not self._closed:
             loop = asyncio.get_running_loop()
-            self._releasing = loop.call_later(HOLD_SECONDS_MAX, self._release_if_unwanted)
+            seconds = self._arrived[0].at + HOLD_SECONDS_MAX - time.monotonic()
+            self._releasing = loop.call_later(max(0.0, seconds), self._release_old)
 
-    def _release_if_unwanted(self) -> None:
+    def _release_old(self) -> None:
         self._releasing = None
         if not self._wanted:
-            self._release()
+            self._release(before=time.monotonic() - HOLD_SECONDS_MAX)
+            self._hold()
 
-    def _release(self) -> None:
-        tokens = [message.token for message in self._arrived]
-        self._arrived.clear()
+    def _drop_ordered(self) -> None:
+        self._arrived = deque(each for each in self._arrived if not _is_ordered(each.message))
+
+    def _release(self, *, before: float = inf) -> None:
+        tokens = []
+        while self._arrived and self._arrived[0].at <= before:
+            tokens.append(self._arrived.popleft().message.token)
         if not tokens:
             return
         task = asyncio.create_task(self._return(tokens), name="queue-give-back")
