@@ -310,7 +310,7 @@ async def test_a_queue_that_cannot_be_loaded_says_so_and_is_loaded_later() -> No
 async def test_who_waits_is_told_when_the_leader_changes() -> None:
     world = await QueueWorld.make()
     poll = asyncio.create_task(world.take(wait=30))
-    await asyncio.sleep(0.01)
+    await eventually(lambda: world.host.parked_count == 1)
     await world.change_leader(new_host=False)
     with pytest.raises(QueueRefusedError) as caught:
         await poll
@@ -391,7 +391,7 @@ async def test_a_forgotten_group_is_forgotten_and_begins_anew() -> None:
     await world.send(b"a")
     await ack(world, await world.take())
     poll = asyncio.create_task(world.take(wait=30))
-    await asyncio.sleep(0.01)
+    await eventually(lambda: world.host.parked_count == 1)
     await world.host.forget("g", [world.topics["t"]])
     with pytest.raises(QueueRefusedError) as caught:
         await poll

@@ -83,7 +83,8 @@ class LeaseHost:
         self._ready: dict[Place, tuple[Replica, Epoch, Offset]] = {}
         """Where the log ended when this broker was ready to lead there."""
         self._turns: dict[str, int] = {}
-        self._parked_count = 0
+        self.parked_count = 0
+        """Polls that wait for a message."""
         self._is_stopping = False
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._around = Surroundings(
@@ -172,11 +173,11 @@ class LeaseHost:
 
     async def _wait(self, queues: list[OneQueue], ask: Ask, wait_seconds: float) -> Polled:
         """At all of them, until one has something."""
-        if self._parked_count >= self._limits.parked_max:
+        if self.parked_count >= self._limits.parked_max:
             raise QueueRefusedError(Why.BUSY)
         for queue in queues:
             self._check_room(queue)
-        self._parked_count += 1
+        self.parked_count += 1
         timer = self._loop.call_later(wait_seconds, ask.expire)
         try:
             # Counted as waiting at all before the first may refuse it.
@@ -188,7 +189,7 @@ class LeaseHost:
                 raise QueueRefusedError(Why.NOT_LEADER)
             return await ask.future
         finally:
-            self._parked_count -= 1
+            self.parked_count -= 1
             timer.cancel()
             ask.future.cancel()
             for queue in queues:

@@ -183,7 +183,17 @@ class OneQueue:
             self._asks[ask] = None
             if not ask.is_parked:
                 self._hasty[ask] = None
-            self._wake()
+                self._wake()
+            elif self._is_worth_a_look():
+                self._wake()
+
+    def _is_worth_a_look(self) -> bool:
+        """Whether one more who waits may get something, or needs a timer: a poll waits at many
+        queues, most of which have nothing."""
+        if self._serving is None:
+            return True
+        state = self._serving.machine.state
+        return state.next_due() is not None or self.may_have() > 0
 
     def leave(self, ask: Ask) -> None:
         """Whoever asked has its answer, or is gone."""
