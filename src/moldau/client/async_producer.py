@@ -71,10 +71,13 @@ class AsyncProducer:
         sender = self._sender
         if sender is None or self._closed or not sender.connected(acks):
             sender = await self._ready(topic, acks)
-        self._sends += 1
-        if not self._sends % _YIELD_EVERY_SENDS:
+        self._sends = sends = self._sends + 1
+        if not sends % _YIELD_EVERY_SENDS:
             await asyncio.sleep(0)
         try:
+            if headers is None and partition is None and timestamp is None and acks is None:
+                # Most messages are of this kind, and names of arguments cost.
+                return sender.send(topic, value, key=key)  # type: ignore[return-value]
             delivery = sender.send(
                 topic,
                 value,
