@@ -1,0 +1,92 @@
+"""A failed call is understood: who said so, whether it may be tried again, and what to tell."""
+
+import grpc
+import pytest
+from grpc import aio
+
+from moldau.client import errors
+from moldau.client.queue.failures import Failure, error_for, error_of, exhausted, failure_of
+
+
+def failed(
+    status: grpc.StatusCode, details: str = "", trailers: tuple[tuple[str, str], ...] = ()
+) -> Failure:
+    error = aio.AioRpcError(status, aio.Metadata(), aio.Metadata(*trailers), details=details)
+    return failure_of(error, "a:1")
+
+
+def test_a_refusal_says_what_the_broker_said() -> None:
+    failure = failed(
+        grpc.StatusCode.FAILED_PRECONDITION,
+        "this broker does not lead it",
+        (("moldau-reason", "NOT_LEADER"), ("moldau-hint", "ask%20another")),
+    )
+    assert (failure.reason, failure.hint) == ("NOT_LEADER", "ask another")
+    assert failure.may_repeat
+    assert failure.is_misrouted
+    assert not failure.is_silent
+    assert not failure.is_uncertain
+
+
+def test_a_call_that_never_left_is_certain() -> None:
+    text = "failed to connect to all addresses; last error: UNKNOWN: Connection refused"
+    failure = failed(grpc.StatusCode.UNAVAILABLE, text)
+    assert failure.is_silent
+    assert failure.may_repeat
+    assert not failure.is_uncertain
+    assert failure.text == "connection refused"
+
+
+def test_a_connection_that_breaks_leaves_it_open() -> None:
+    failure = failed(grpc.StatusCode.UNAVAILABLE, "Socket closed; {a lot of text}")
+    assert failure.is_uncertain
+    assert failure.text == "socket closed"
+
+
+@pytest.mark.parametrize(
+    ("trailers", "uncertain"),
+    [
+        ((("moldau-reason", "UNAVAILABLE"),), False),
+        ((("moldau-reason", "UNAVAILABLE"), ("moldau-uncertain", "true")), True),
+        ((("moldau-reason", "TIMED_OUT"),), True),
+    ],
+)
+def test_a_broker_says_whether_it_is_uncertain(
+    trailers: tuple[tuple[str, str], ...], uncertain: bool
+) -> None:
+    assert failed(grpc.StatusCode.UNAVAILABLE, "x", trailers).is_uncertain is uncertain
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind"),
+    [
+        ("UNKNOWN_TOPIC", errors.NotFoundError),
+        ("UNKNOWN_GROUP", errors.NotFoundError),
+        ("INVALID_ARGUMENT", errors.InvalidArgumentError),
+        ("TIMED_OUT", errors.TimedOutError),
+        ("BUSY", errors.UnavailableError),
+        ("UNAVAILABLE", errors.UnavailableError),
+        ("OTHER_MODE", errors.RejectedError),
+        ("A_REASON_OF_TOMORROW", errors.RejectedError),
+    ],
+)
+def test_reasons_become_errors(reason: str, kind: type[errors.ClientError]) -> None:
+    assert type(error_for(reason, "x")) is kind
+
+
+def test_silence_is_unreachable_or_late() -> None:
+    gone = failed(grpc.StatusCode.UNAVAILABLE, "failed to connect to all addresses")
+    late = failed(grpc.StatusCode.DEADLINE_EXCEEDED)
+    assert isinstance(error_of(gone, "send"), errors.UnreachableError)
+    assert isinstance(error_of(late, "send"), errors.TimedOutError)
+    assert isinstance(exhausted({"a": late}, "send", 3), errors.TimedOutError)
+    assert isinstance(exhausted({"a": gone, "b": late}, "send", 3), errors.UnreachableError)
+
+
+def test_who_spoke_counts_for_more_than_who_was_silent() -> None:
+    gone = failed(grpc.StatusCode.UNAVAILABLE, "failed to connect to all addresses")
+    busy = failed(grpc.StatusCode.RESOURCE_EXHAUSTED, "full", (("moldau-reason", "BUSY"),))
+    error = exhausted({"a:1": gone, "b:1": busy}, "send to t", 2.5)
+    assert isinstance(error, errors.UnavailableError)
+    assert "cannot send to t: tried" in str(error)
+    assert "(full)" in str(error)

@@ -1,0 +1,130 @@
+"""The view is the newest that anybody tells, and stays when nobody does."""
+
+import asyncio
+from typing import Any
+
+import grpc
+import pytest
+from grpc import aio
+
+from moldau.client.errors import InvalidArgumentError, UnreachableError
+from moldau.client.queue.resolver import Resolver, grpc_seeds
+from moldau.proto.v1 import queue_pb2 as pb
+
+
+class Told:
+    """In place of channels: what each address answers; None is silence."""
+
+    def __init__(self, **answers: pb.TopologyResponse | None) -> None:
+        self.answers = {f"{name}:1": answer for name, answer in answers.items()}
+        self.asked: list[str] = []
+        self.kept: set[str] = set()
+
+    async def call(self, address: str, *_: Any, **__: Any) -> pb.TopologyResponse:
+        self.asked.append(address)
+        answer = self.answers.get(address)
+        if answer is None:
+            raise aio.AioRpcError(
+                grpc.StatusCode.UNAVAILABLE,
+                aio.Metadata(),
+                aio.Metadata(),
+                details="failed to connect to all addresses; last error: refused",
+            )
+        return answer
+
+    def keep_only(self, addresses: set[str]) -> None:
+        self.kept = addresses
+
+
+def topology(version: int, *brokers: str, cluster: str = "c") -> pb.TopologyResponse:
+    answer = pb.TopologyResponse(cluster_id=cluster, version=version)
+    for number, name in enumerate(brokers, 1):
+        answer.brokers.add(id=number, grpc_address=f"{name}:1", is_alive=True)
+    return answer
+
+
+def resolver(told: Any, *seeds: str) -> Resolver:
+    return Resolver([f"{seed}:1" for seed in seeds], told)
+
+
+def test_one_seed_that_answers_leads_to_all_brokers() -> None:
+    async def work() -> None:
+        told = Told(b=topology(1, "b", "c"))
+        own = resolver(told, "a", "b")
+        await own.refresh()
+        assert own.view.alive_addresses == ["b:1", "c:1"]
+        assert own.is_answered
+        assert told.kept == {"a:1", "b:1", "c:1"}
+
+    asyncio.run(work())
+
+
+def test_an_older_answer_is_not_believed_while_there_is_a_newer_one() -> None:
+    async def work() -> None:
+        told = Told(a=topology(5, "a", "b"), b=topology(4, "b"))
+        own = resolver(told, "a")
+        for _ in range(4):
+            await own.refresh()
+            assert own.view.version == 5
+        told.answers["a:1"] = None
+        await own.refresh()
+        assert own.view.version == 4, "the only answer there is"
+
+    asyncio.run(work())
+
+
+def test_brokers_are_asked_in_turn() -> None:
+    async def work() -> None:
+        told = Told(a=topology(1, "a", "b"), b=topology(1, "a", "b"))
+        own = resolver(told, "a")
+        for _ in range(5):
+            await own.refresh()
+        assert {*told.asked} == {"a:1", "b:1"}
+
+    asyncio.run(work())
+
+
+def test_the_view_stays_when_nobody_answers() -> None:
+    async def work() -> None:
+        told = Told(a=topology(1, "a"))
+        own = resolver(told, "a")
+        await own.refresh()
+        told.answers.clear()
+        await own.refresh()
+        assert own.view.alive_addresses == ["a:1"]
+        assert not own.is_answered
+        assert list(own.failures) == ["a:1"]
+        told.answers["a:1"] = topology(0, "a", "d", cluster="another")
+        await own.refresh()
+        assert own.view.alive_addresses == ["a:1", "d:1"]
+
+    asyncio.run(work())
+
+
+def test_many_who_want_it_at_once_share_one_question() -> None:
+    async def work() -> None:
+        told = Told(a=topology(1, "a"))
+        own = resolver(told, "a")
+        await asyncio.gather(*(own.refresh() for _ in range(50)))
+        assert told.asked == ["a:1"]
+
+    asyncio.run(work())
+
+
+def test_a_start_without_anybody_is_unreachable() -> None:
+    async def work() -> None:
+        with pytest.raises(UnreachableError, match="a:1"):
+            await resolver(Told(), "a").start(0.1)
+
+    asyncio.run(work())
+
+
+def test_seeds_are_addresses() -> None:
+    assert grpc_seeds(["a", "b:1,c:2", "http://d:8080", "[::1]:3"]) == [
+        "a:8000",
+        "b:1",
+        "c:2",
+        "[::1]:3",
+    ]
+    with pytest.raises(InvalidArgumentError, match="no broker address"):
+        grpc_seeds(["a:99999"])
