@@ -33,3 +33,12 @@ def test_nothing_is_committed_without_a_group() -> None:
 
 def test_own_properties_win() -> None:
     assert ConsumerConfig(extra={"client.id": "me"}).settings()["client.id"] == "me"
+
+
+def test_a_session_ends_no_later_than_the_time_between_polls() -> None:
+    classic = ConsumerConfig(max_poll_interval_ms=10_000).settings()
+    assert classic["max.poll.interval.ms"] == classic["session.timeout.ms"] == 10_000
+    # In the next generation brokers say how long a session is.
+    assigned = ConsumerConfig(max_poll_interval_ms=2_000, group_protocol="consumer").settings()
+    assert assigned["max.poll.interval.ms"] == 2_000
+    assert "session.timeout.ms" not in assigned

@@ -217,3 +217,47 @@ def test_a_dropped_consumer_leaves_its_group_with_a_warning(
     with Consumer(moldau_session_broker.bootstrap, group_id=group) as consumer:
         consumer.subscribe(topic)
         assert consumer.poll(20)[0].text == "x"
+
+
+def test_who_does_not_poll_in_time_loses_its_partitions_and_is_told_so(
+    moldau_session_broker: Broker, topic: str, new_name: NewName
+) -> None:
+    fill(moldau_session_broker, topic, ["x"])
+    told: list[str] = []
+    with Consumer(
+        moldau_session_broker.bootstrap,
+        group_id=new_name("g"),
+        group_protocol="consumer",
+        enable_auto_commit=False,
+        max_poll_interval_ms=1_500,
+    ) as consumer:
+        consumer.subscribe(
+            topic,
+            on_assign=lambda _: told.append("came"),
+            on_revoke=lambda _: told.append("went"),
+            on_lost=lambda _: told.append("lost"),
+        )
+        (message,) = consumer.poll(SECONDS_MAX)
+        time.sleep(2.5)
+        with pytest.raises(ClientError, match="poll interval") as caught:
+            consumer.poll(SECONDS_MAX)
+        assert "poll more often" in caught.value.hint
+        assert told == ["came", "lost"]
+        with pytest.raises(ClientError, match="is not read by this consumer") as lost:
+            consumer.commit(message)
+        assert "max_poll_interval_ms" in lost.value.hint
+        # It joins again by itself, and begins where was committed last.
+        assert [again.text for again in consumer.poll(SECONDS_MAX)] == ["x"]
+    assert told[:3] == ["came", "lost", "came"]
+
+
+def test_a_session_that_brokers_refuse_is_told_with_what_to_change(
+    moldau_session_broker: Broker, topic: str, new_name: NewName
+) -> None:
+    with Consumer(
+        moldau_session_broker.bootstrap, group_id=new_name("g"), session_timeout_ms=10
+    ) as consumer:
+        consumer.subscribe(topic)
+        with pytest.raises(ClientError, match="session timeout") as caught:
+            consumer.poll(SECONDS_MAX)
+        assert "session_timeout_ms" in caught.value.hint

@@ -96,12 +96,14 @@ class ConsumerConfig:
             # Stored by us, once a batch is done: a crash repeats messages rather than skip them.
             "enable.auto.offset.store": False,
             "enable.partition.eof": False,
-            "max.poll.interval.ms": max(self.max_poll_interval_ms, self.session_timeout_ms),
+            "max.poll.interval.ms": self.max_poll_interval_ms,
             "isolation.level": self.isolation_level,
             "group.protocol": self.group_protocol,
             # A topic that is created after the subscription is found within seconds.
             "topic.metadata.refresh.interval.ms": 5000,
         }
         if self.group_protocol == "classic":
-            settings["session.timeout.ms"] = self.session_timeout_ms
+            # librdkafka refuses a session that outlives the time between polls.
+            session_ms = min(self.session_timeout_ms, self.max_poll_interval_ms)
+            settings["session.timeout.ms"] = session_ms
         return settings | dict(self.extra)

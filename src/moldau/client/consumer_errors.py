@@ -61,4 +61,6 @@ def read_hint(cause: KafkaError) -> str:
         return "nothing is committed there: seek, or set auto_offset_reset to earliest or latest"
     if cause.code() == KafkaError._MAX_POLL_EXCEEDED:
         return "poll more often, lower max_poll_records or raise max_poll_interval_ms"
+    if cause.code() == KafkaError.INVALID_SESSION_TIMEOUT:
+        return "session_timeout_ms and max_poll_interval_ms: brokers want 6,000 at least by default"
     return ""
