@@ -82,3 +82,13 @@ def test_one_member_can_be_looked_at(world):
     assert found.revoking == {world.t: frozenset({2, 3})}
     assert world.coordinator.consumer("g", "x") is None
     assert world.coordinator.consumer("other", "a") is None
+
+
+def test_who_may_be_silent_for_a_short_time_only_is_to_be_heard_of_more_often(world):
+    assert world.beat("usual", 0).heartbeat_interval_ms == 5_000
+    assert (
+        world.beat("short", 0, group="h", session_timeout_ms=6_000).heartbeat_interval_ms == 2_000
+    )
+    assert (
+        world.beat("long", 0, group="i", session_timeout_ms=60_000).heartbeat_interval_ms == 5_000
+    )

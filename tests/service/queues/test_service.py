@@ -259,6 +259,15 @@ async def test_the_numbers_of_a_group_are_of_what_is_led_here() -> None:
     assert [peeked.record.value for peeked in found] == [b"a", b"b"]
 
 
+async def test_a_queue_that_starts_at_the_end_does_so_when_its_partition_is_first_led() -> None:
+    world = await World.make(starts_at_end=True)
+    await world.broker.send(b"old")
+    world.service.on_leadership(world.broker.replicas["t", 0])
+    await eventually(lambda: bool(world.broker.ledger.writes))
+    await world.broker.send(b"new")
+    assert await world.poll(wait_ms=1_000) == [b"new"]
+
+
 async def test_a_deleted_group_has_neither_members_nor_messages_nor_a_name() -> None:
     world = await World.make()
     await world.broker.send(b"a")

@@ -6,7 +6,7 @@ know: `leases` for queue groups, `ordered` for the others.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -96,6 +96,7 @@ class QueueService:
         self._polls = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._seen: Image | None = None
+        self._late: tuple[Mapping[str, QueueGroup], list[QueueGroup]] = ({}, [])
 
     @property
     def _image(self) -> Image:
@@ -469,7 +470,23 @@ class QueueService:
         )
 
     def on_leadership(self, replica: Replica) -> None:
+        """As Partitions.on_leadership: queues that start at the end do so under each new leader,
+        if nobody has led them yet."""
         self._leases.on_leadership(replica)
+        name, index = replica.partition
+        topic = self._image.topic(name)
+        if topic is None or topic.topic_id != replica.topic_id or not self._is_led(topic, index):
+            return
+        for group in self._starting_late():
+            if name in group.topics:
+                self._leases.touch(group, [(topic, index)])
+
+    def _starting_late(self) -> list[QueueGroup]:
+        """Groups that start at the end; found once for all partitions of a start."""
+        groups = self._image.queue_groups
+        if groups is not self._late[0]:
+            self._late = groups, [one for one in groups.values() if one.settings.starts_at_end]
+        return self._late[1]
 
     def stop(self) -> None:
         """Everybody who waits is refused."""
