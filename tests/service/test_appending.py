@@ -108,8 +108,29 @@ def test_what_is_not_acknowledged_is_told_as_doubtful(leader, through_another):
     answer = (World(leader) if through_another else leader).append()
     assert answer.error is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
     assert "may be lost" in answer.message
+    assert answer.is_uncertain
     leader.acknowledges = None
     assert leader.append(timeout_seconds=0.01).error is ErrorCode.REQUEST_TIMED_OUT
+
+
+@pytest.mark.parametrize(
+    ("code", "is_uncertain"),
+    [
+        (ErrorCode.NETWORK_EXCEPTION, True),
+        (ErrorCode.REQUEST_TIMED_OUT, True),
+        (ErrorCode.NOT_LEADER_OR_FOLLOWER, False),
+    ],
+)
+def test_what_is_lost_on_the_way_is_uncertain_and_what_is_refused_is_not(
+    leader, code, is_uncertain
+):
+    world = World(leader)
+
+    async def call(peer, method, payload, timeout_seconds):
+        raise RefusedError(code, "why")
+
+    world.call = call
+    assert world.append() == Appended(code, "why", is_uncertain=is_uncertain)
 
 
 def test_a_topic_of_the_same_name_that_is_another_is_not_written_to(leader):

@@ -73,7 +73,7 @@ class Sender:
         places = []
         for partition, key in asked:
             if partition is None:
-                places.append(unkeyed if key is None else partition_of(key, count))
+                places.append(unkeyed if key is None or count == 1 else partition_of(key, count))
                 continue
             check_partition(topic, partition)
             places.append(partition)

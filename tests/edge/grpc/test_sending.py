@@ -12,6 +12,7 @@ import grpc
 import pytest
 
 from grpc_world import opened
+from moldau.edge.grpc import sending
 from moldau.edge.grpc.sending import AHEAD_MAX
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import TimestampMs
@@ -257,6 +258,34 @@ def test_a_stream_is_read_no_faster_than_it_is_stored() -> None:
         assert appends.begun == AHEAD_MAX
         appends.free.set()
         assert [answer.offsets[0] for answer in answers] == list(range(count))
+
+
+def test_what_finds_no_room_is_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sending, "BYTES_MAX", 1_000)
+    appends = SlowAppends()
+    message = pb.OutgoingMessage(value=bytes(600))
+    request = pb.SendRequest(topic="t", message=message)
+    with opened(broker=appends.broker()) as door:
+        first = door.stub.Send.future(request, timeout=SECONDS)
+        deadline = time.monotonic() + SECONDS
+        while not appends.begun and time.monotonic() < deadline:
+            time.sleep(0.005)
+        busy = (grpc.StatusCode.RESOURCE_EXHAUSTED, "BUSY")
+        assert refused(lambda: door.stub.Send(request, timeout=SECONDS)) == busy
+        batch = pb.SendBatchRequest(topic="t", messages=[message])
+        (answer,) = door.stub.SendBatch(iter([batch]), timeout=SECONDS)
+        assert answer.failures[0].reason == pb.BUSY
+        appends.free.set()
+        assert first.result().offset == 0
+        (answer,) = door.stub.SendBatch(iter([batch]), timeout=SECONDS)
+        assert list(answer.offsets) == [1]
+
+
+def test_more_messages_than_a_request_may_have_are_refused(stub: QueueStub, topic: str) -> None:
+    batch = pb.SendBatchRequest(topic=topic, messages=[MESSAGE] * 5_001)
+    (answer,) = stub.SendBatch(iter([batch]), timeout=SECONDS)
+    assert answer.failures[0].reason == pb.INVALID_ARGUMENT
+    assert set(answer.offsets) == {-1}
 
 
 def test_a_stop_answers_what_is_under_way_and_refuses_the_rest() -> None:

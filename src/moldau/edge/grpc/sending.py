@@ -2,6 +2,8 @@
 
 import asyncio
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from moldau.edge.grpc.calls import Call, Calls, RefusedCallError
@@ -23,12 +25,15 @@ from moldau.service.appending import Appended
 from moldau.service.broker import Broker
 from moldau.service.finding import find_topic
 from moldau.service.produce import ACKS_ALL, ACKS_LEADER, ACKS_NONE
-from moldau.service.queues.types import QueueRefusedError
+from moldau.service.queues.types import QueueRefusedError, Why
 from moldau.service.sending import Sender, offsets_of
 
 AHEAD_MAX: Final = 8
 """Requests of one stream that are worked on at once; the next one stays in the connection."""
-MESSAGES_MAX: Final = 10_000
+MESSAGES_MAX: Final = 5_000
+"""Of a request: some ten milliseconds in which nothing else runs."""
+BYTES_MAX: Final = 128 * 1024 * 1024
+"""Of requests that are being stored, of all clients; who finds no room comes again."""
 TIMEOUT_MS: Final = 30_000
 TIMEOUT_MS_MAX: Final = 300_000
 
@@ -46,6 +51,7 @@ class Sending:
         self._broker = broker
         self._calls = calls
         self._sender = Sender(broker)
+        self._bytes = 0
 
     async def send(
         self, request: SendRequest, call: Call[SendRequest, SendResponse]
@@ -53,12 +59,14 @@ class Sending:
         if not request.HasField("message"):
             raise invalid("there is no message")
         message = request.message
+        acks, seconds = _acks(request), _seconds(request)
         record = read_message(message, self._broker.clock.wall_ms())
         topic = find_topic(self._broker, topic_name("topic", request.topic))
         (partition,) = places = self._sender.places(topic, [(_partition(message), record.key)])
-        answers = await self._sender.store(
-            topic, [record], places, acks=_acks(request), timeout_seconds=_seconds(request)
-        )
+        with self._room_for(request):
+            answers = await self._sender.store(
+                topic, [record], places, acks=acks, timeout_seconds=seconds
+            )
         found = answers[partition]
         if found.error is not ErrorCode.NONE:
             raise RefusedCallError(
@@ -111,9 +119,10 @@ class Sending:
             acks, seconds = _acks(request), _seconds(request)
             records, asked = self._read(request)
             places = self._sender.places(topic, asked)
-            answers = await self._sender.store(
-                topic, records, places, acks=acks, timeout_seconds=seconds
-            )
+            with self._room_for(request):
+                answers = await self._sender.store(
+                    topic, records, places, acks=acks, timeout_seconds=seconds
+                )
         except (QueueRefusedError, RefusedError) as error:
             refusal = refusal_of(error)
             failure = SendFailure(
@@ -127,6 +136,20 @@ class Sending:
                 offsets = [-1] * count
             return SendBatchResponse(partitions=places, offsets=offsets)
         return _with_failures(places, offsets, answers)
+
+    @contextmanager
+    def _room_for(self, request: SendRequest | SendBatchRequest) -> Iterator[None]:
+        """Raises QueueRefusedError."""
+        size = request.ByteSize()
+        if self._bytes + size > BYTES_MAX:
+            raise QueueRefusedError(
+                Why.BUSY, f"{self._bytes:,} bytes are being stored; more than {BYTES_MAX:,} are not"
+            )
+        self._bytes += size
+        try:
+            yield
+        finally:
+            self._bytes -= size
 
     def _read(
         self, request: SendBatchRequest

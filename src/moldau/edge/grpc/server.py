@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from moldau.edge.grpc.relay import Relay
-from moldau.net.bound import bound_socket
+from moldau.net.bound import prefer_second, shared_socket
 
 if TYPE_CHECKING:
     from moldau.edge.grpc.engine import Engine
@@ -54,6 +54,11 @@ class GrpcLimits:
 
 DEFAULT_LIMITS: Final = GrpcLimits()
 
+_HANDOVER_SECONDS: Final = 1.0
+"""So long may a connection have been on its way when gRPC took over."""
+
+_PROBE_SECONDS_MAX: Final = 5.0
+
 MakeEngine = Callable[[], "Engine"]
 
 
@@ -85,9 +90,7 @@ class GrpcListener:
 
     def bind(self, host: str, port: int) -> tuple[str, int]:
         """Take the address; returns it (port 0 picks a free one). Raises OSError."""
-        self._socket = sock = bound_socket(host, port, is_shared=True)
-        name = sock.getsockname()
-        self._address = (name[0], name[1])
+        self._socket, self._address = shared_socket(host, port)
         return self._address
 
     def start(self) -> None:
@@ -105,11 +108,19 @@ class GrpcListener:
     async def _take_over(self, sock: socket.socket) -> None:
         make = await self._loop.run_in_executor(None, self._load)
         engine = make()
-        # Both listen for a moment, so that nobody finds the port closed.
+        # Both listen for a while, so that nobody finds the port closed.
         engine.bind(_target(*self._address))
+        prefer_second(sock)
         self._engine = engine
         await engine.start()
-        early = _accept_all(sock)
+        with socket.create_connection(self._address, _PROBE_SECONDS_MAX) as probe:
+            early = _accept_all(sock)
+            probed = probe.getsockname()[:2]
+            is_preferred = all(_peer_of(connection) != probed for connection in early)
+        if is_preferred:
+            self._relay.pass_on(early, *self._address)
+            await asyncio.sleep(_HANDOVER_SECONDS)
+            early = _accept_all(sock)
         self._close()
         self._relay.pass_on(early, *self._address)
 
@@ -153,6 +164,15 @@ def _accept_all(sock: socket.socket) -> list[socket.socket]:
             return accepted
         connection.setblocking(False)
         accepted.append(connection)
+
+
+def _peer_of(connection: socket.socket) -> tuple[str, int]:
+    try:
+        host, port, *_ = connection.getpeername()
+    except OSError:
+        # It has gone already.
+        return "", 0
+    return str(host).removeprefix("::ffff:"), int(port)
 
 
 def _target(host: str, port: int) -> str:
