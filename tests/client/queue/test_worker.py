@@ -1,5 +1,6 @@
 """A worker gets messages from every leader, settles them there, and survives its own eviction."""
 
+import gc
 import threading
 import time
 from collections.abc import Callable
@@ -289,6 +290,18 @@ def test_iterating_a_worker_yields_messages(client: QueueClient, brokers: FakeCl
         if len(texts) == 3:
             break
     assert texts == ["0", "1", "2"]
+
+
+def test_a_loop_that_is_left_gives_back_the_rest(client: QueueClient, brokers: FakeCluster) -> None:
+    fill(brokers, 60, partitions=1)
+    for seen, message in enumerate(client.connect("g", "jobs"), 1):
+        message.ack()
+        if seen == 10:
+            break
+    gc.collect()
+    queue = brokers.groups["g"].queues["jobs", 0]
+    assert len(queue.settled) == 10
+    eventually(lambda: not queue.leases)
 
 
 @pytest.mark.parametrize(

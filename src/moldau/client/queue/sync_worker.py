@@ -1,11 +1,13 @@
 """Owns Worker: an AsyncWorker for programs with threads."""
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Collection, Iterator
 from types import TracebackType
 from typing import Self
 
 from moldau.client.queue.loop_thread import LoopThread
 from moldau.client.queue.message import AsyncQueueMessage, DeliveredMessage, QueueMessage
+from moldau.client.queue.pace import Pace
 from moldau.client.queue.worker import (
     POLL_MESSAGES,
     POLL_WAIT_SECONDS,
@@ -78,9 +80,24 @@ class Worker:
         return QueueMessage(message._raw, message.consumer, self)
 
     def __iter__(self) -> Iterator[QueueMessage]:
-        """Messages one by one, without end; each is to be settled."""
-        while not self.is_closed:
-            yield from self.poll()
+        """Messages one by one, without end; each is to be settled. Takes as many at a time as are
+        done within their lease; what is left when the loop ends is given back."""
+        pace = Pace()
+        rest: deque[QueueMessage] = deque()
+        try:
+            while not self.is_closed:
+                rest.extend(self.poll(pace.count))
+                pace.taken(len(rest))
+                while rest:
+                    yield rest.popleft()
+                pace.done(self.visibility)
+        finally:
+            self.give_back(rest)
+
+    def give_back(self, messages: Collection[DeliveredMessage]) -> None:
+        """Let others have what was polled and is not wanted. An ordered group repeats it anyway."""
+        if messages:
+            self._loop.run(self._worker.give_back(messages))
 
     def ack(self, messages: Messages) -> list[Refused]:
         """They are done. Returns those that were refused: empty is all well.

@@ -3,7 +3,8 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
@@ -14,6 +15,7 @@ from moldau.client.queue.channels import CONNECT, DISCONNECT
 from moldau.client.queue.failures import error_for, exhausted
 from moldau.client.queue.message import AsyncQueueMessage, DeliveredMessage
 from moldau.client.queue.outgoing import milliseconds
+from moldau.client.queue.pace import Pace
 from moldau.client.queue.session import Session
 from moldau.client.queue.settling import DONE, Extend, Nack, Settler, Verdict
 from moldau.proto.v1 import queue_pb2 as pb
@@ -139,10 +141,24 @@ class AsyncWorker:
             return session.consumer, polled.messages
 
     async def __aiter__(self) -> AsyncIterator[AsyncQueueMessage]:
-        """Messages one by one, without end; each is to be settled."""
-        while not self._closed:
-            for message in await self.poll():
-                yield message
+        """Messages one by one, without end; each is to be settled. Takes as many at a time as are
+        done within their lease; what is left when the loop ends is given back."""
+        pace = Pace()
+        rest: deque[AsyncQueueMessage] = deque()
+        try:
+            while not self._closed:
+                rest.extend(await self.poll(pace.count))
+                pace.taken(len(rest))
+                while rest:
+                    yield rest.popleft()
+                pace.done(self.visibility)
+        finally:
+            await self.give_back(rest)
+
+    async def give_back(self, messages: Collection[DeliveredMessage]) -> None:
+        """Let others have what was polled and is not wanted. An ordered group repeats it anyway."""
+        if messages and not self._closed and self.mode == "queue":
+            await self.nack(messages, delay=0, reason="it was polled, but not taken")
 
     async def ack(self, messages: Messages) -> list[Refused]:
         """They are done. Returns those that were refused: empty is all well.
