@@ -1,0 +1,1 @@
+"""Owns what Spark writes to topics: rows to records, and streams exactly once."""

@@ -1,0 +1,350 @@
+"""Owns the way of a batch to its topics exactly once: what tasks and the driver do, in which order.
+
+A task writes in a transaction of its own, leaves it open, and tells the driver which one it is.
+When all tasks are done the driver writes one decision and only then ends the transactions, one
+after another. Whoever comes after a crash reads first: a batch that was decided is finished and not
+written again; one that was not is written anew, and what was left open of it is aborted.
+
+What makes this safe against those that were taken for dead and are not:
+
+- a run claims its query before it writes. Whatever a run before it decides from then on does not
+  count, so its open transactions may be aborted;
+- the number of the claim is part of the name of each transaction. Nobody aborts transactions of a
+  claim above its own;
+- a transaction belongs to one attempt of one task. The first attempt goes on with the name that
+  served the task in the batch before, so that a query needs no more names than it has tasks; every
+  other attempt takes a name that never was.
+
+All that leaves this process goes through a `Port`, and any call of it may be the last.
+"""
+
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+from moldau.client.errors import ClientError
+from moldau.spark.sink.decisions import Claim, Decision, Entry, Finish, Ledger, Transaction
+
+PREFIX: Final = "moldau-spark"
+_CLAIM_TRIES_MAX: Final = 100
+
+
+class SupersededError(ClientError):
+    """Another run of the same query writes now."""
+
+
+class LostTransactionError(ClientError):
+    """A decided transaction was aborted by someone else: its records are missing."""
+
+
+class Port(Protocol):
+    """The cluster, as far as the protocol needs it. Each call may fail, and may have been done."""
+
+    def read(self, query: str) -> Ledger:
+        """What was decided about a query until now; a copy that nobody changes."""
+        ...
+
+    def append(self, ledger: Ledger, entries: Sequence[Entry], deleted: Sequence[str] = ()) -> None:
+        """Make entries durable, all or none, and delete others."""
+        ...
+
+    def begin(self, transactional_id: str) -> Transaction:
+        """A new transaction of that name; one that is open is aborted."""
+        ...
+
+    def seconds_left(self, transactions: Iterable[Transaction]) -> dict[str, float]:
+        """Until they time out, by name; those that are not open any more are left out."""
+        ...
+
+    def commit(self, transactions: Iterable[Transaction]) -> list[Transaction]:
+        """End them, also if they were before; which of them were aborted by someone else."""
+        ...
+
+    def abort(self, transactional_ids: Iterable[str]) -> None:
+        """Abort what is open, and lock out whoever writes in it."""
+        ...
+
+    def open_ids(self, prefix: str) -> list[str]:
+        """Names of all open transactions that begin like that."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One attempt to write one part of a batch."""
+
+    query: str
+    run: str
+    """Another one with every start of the query."""
+    batch: int
+    number: int
+    """Of the part; every attempt writes the same."""
+    attempt: str
+    """Never the same twice in a run."""
+    is_first: bool
+    """Whether no other attempt for this part came before or beside it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskDone:
+    """What a task tells the driver."""
+
+    query: str
+    run: str
+    claim: int
+    batch: int
+    number: int
+    is_first: bool
+    transaction: Transaction | None
+    """None if there was nothing to write, or the batch had been decided before."""
+
+
+def prefix_of(query: str) -> str:
+    return f"{PREFIX}-{query}-"
+
+
+def claim_of(transactional_id: str, query: str) -> int | None:
+    """The claim that a transaction is of; None if it is none of this query's."""
+    prefix = prefix_of(query)
+    number = transactional_id.removeprefix(prefix).partition("-")[0]
+    if not transactional_id.startswith(prefix) or not number.isdecimal():
+        return None
+    return int(number)
+
+
+# -- tasks
+
+
+def run_task(
+    port: Port, task: Task, write: Callable[[Callable[[], Transaction]], bool]
+) -> TaskDone:
+    """Write a part, unless its batch was decided.
+
+    `write` calls what it is given once it has something to write, and says whether it did; it
+    returns when all of it is stored.
+    """
+    ledger, claim = claimed(port, task.query, task.run)
+    check_order(ledger, task.batch)
+    done = TaskDone(
+        query=task.query,
+        run=task.run,
+        claim=claim,
+        batch=task.batch,
+        number=task.number,
+        is_first=task.is_first,
+        transaction=None,
+    )
+    if ledger.is_decided(task.batch):
+        return done
+    begun: list[Transaction] = []
+
+    def begin() -> Transaction:
+        if not begun:
+            begun.append(port.begin(_name(ledger, claim, task)))
+        return begun[0]
+
+    try:
+        is_written = write(begin)
+    except BaseException:
+        if begun:
+            # Nobody was told of it, so nobody can have decided for it. If this fails too, the
+            # driver's next commit or the next run ends it.
+            _abort_if_possible(port, begun[0])
+        raise
+    return replace(done, transaction=begun[0] if is_written and begun else None)
+
+
+def _name(ledger: Ledger, claim: int, task: Task) -> str:
+    before = ledger.decision
+    if task.is_first and before is not None and before.claim == claim and ledger.is_finished:
+        name = _names(before).get(task.number)
+        if name is not None:
+            return name
+    return f"{prefix_of(task.query)}{claim}-{task.number}-{task.attempt}"
+
+
+def _names(decision: Decision) -> dict[int, str]:
+    """The name that each task goes on with, if it is the first to try."""
+    return {**decision.spare, **{number: part.id for number, part in decision.parts.items()}}
+
+
+def _spare(before: Decision | None, done: Sequence[TaskDone], claim: int) -> dict[int, str]:
+    """Names that nobody used in this batch, and nobody can come to use for it any more."""
+    if before is None or before.claim != claim:
+        return {}
+    gone = {each.number for each in done if each.transaction is not None or not each.is_first}
+    return {number: name for number, name in _names(before).items() if number not in gone}
+
+
+def _abort_if_possible(port: Port, transaction: Transaction) -> None:
+    try:
+        port.abort([transaction.id])
+    except ClientError:
+        return
+
+
+def claimed(port: Port, query: str, run: str) -> tuple[Ledger, int]:
+    """Make the run the owner of its query, if it is not; what is decided, and its claim's number.
+
+    Whoever makes it the owner cleans up after the runs before it. Raises SupersededError if the
+    run was the owner and is not any more.
+    """
+    nonce = uuid.uuid4().hex
+    for _ in range(_CLAIM_TRIES_MAX):
+        ledger = port.read(query)
+        owner = ledger.owner
+        if owner is not None and owner.run == run:
+            if owner.nonce == nonce:
+                finish(port, ledger)
+                sweep(port, ledger, claim_max=owner.number - 1)
+                ledger = port.read(query)
+            return ledger, owner.number
+        if ledger.is_superseded(run):
+            raise superseded(query)
+        port.append(ledger, [Claim(number=ledger.next_number, run=run, nonce=nonce)])
+    raise SupersededError(f"many runs of query {query} want to write at once")
+
+
+# -- the driver
+
+
+def commit_batch(
+    port: Port, done: Sequence[TaskDone], batch: int, *, seconds_left_min: float
+) -> None:
+    """All tasks are done: decide for what they wrote, and end their transactions.
+
+    Raises SupersededError if another run took over, and LostTransactionError if records of a
+    decided batch are missing. Nothing is decided if a transaction would not live for another
+    `seconds_left_min`.
+    """
+    query, run, claim = _told(done)
+    ledger = port.read(query)
+    check_order(ledger, batch)
+    # What the batch before left behind, if whoever was to do it died.
+    finish(port, ledger)
+    if not ledger.is_decided(batch):
+        ledger = _decide(port, ledger, done, batch, seconds_left_min)
+        finish(port, ledger)
+    owner = ledger.owner
+    if owner is not None and owner.run == run and owner.number == claim:
+        sweep(port, ledger, claim_max=claim)
+
+
+def _decide(
+    port: Port, ledger: Ledger, done: Sequence[TaskDone], batch: int, seconds_left_min: float
+) -> Ledger:
+    query, run, claim = _told(done)
+    owner = ledger.owner
+    if owner is None or owner.run != run or owner.number != claim:
+        raise superseded(query)
+    parts = {each.number: each.transaction for each in done if each.transaction is not None}
+    left = port.seconds_left(parts.values())
+    for part in parts.values():
+        if left.get(part.id, 0.0) < seconds_left_min:
+            raise ClientError(
+                f"batch {batch} took so long that the transaction {part.id} "
+                + ("has ended" if part.id not in left else "is about to end"),
+                hint="raise option kafka.transaction.timeout.ms (and transaction.timeout_ms_max of "
+                "the brokers), or lower maxOffsetsPerTrigger",
+            )
+    spare = _spare(ledger.decision, done, claim)
+    decision = Decision(claim=claim, batch=batch, parts=parts, spare=spare)
+    port.append(ledger, [decision], ledger.deletable())
+    ledger = port.read(query)
+    found = ledger.decision
+    if found is None or (found.claim, found.batch) != (claim, batch):
+        raise superseded(query)
+    return ledger
+
+
+def abort_batch(port: Port, done: Sequence[TaskDone], batch: int) -> None:
+    """The batch failed, perhaps while it was committed.
+
+    A decision may be on its way and still arrive. So the query is claimed first, for nobody: after
+    that it is settled whether there is one.
+    """
+    if not done:
+        return
+    query, run, claim = _told(done)
+    ledger = port.read(query)
+    if ledger.is_decided(batch) or ledger.owner is None or ledger.owner.run != run:
+        # Whoever comes next finishes the one, and cleans up after the other.
+        return
+    nonce = uuid.uuid4().hex
+    port.append(ledger, [Claim(number=ledger.next_number, run=f"{run}-ended", nonce=nonce)])
+    ledger = port.read(query)
+    decided = set() if ledger.decision is None else {p.id for p in ledger.decision.parts.values()}
+    if ledger.is_decided(batch):
+        finish(port, ledger)
+    port.abort(
+        each.transaction.id
+        for each in done
+        if each.transaction is not None and each.transaction.id not in decided
+    )
+    sweep(port, ledger, claim_max=claim)
+
+
+def finish(port: Port, ledger: Ledger) -> None:
+    """End the transactions of what was decided last, unless it is known that they have ended."""
+    decision = ledger.decision
+    if decision is None or ledger.is_finished:
+        return
+    lost = port.commit(decision.parts.values())
+    if lost:
+        raise lost_part(ledger.query, decision, lost)
+    port.append(ledger, [Finish(claim=decision.claim, batch=decision.batch)])
+
+
+def sweep(port: Port, ledger: Ledger, *, claim_max: int) -> None:
+    """Abort what attempts that came to nothing left open, up to a claim that is not above ours."""
+    decided = (
+        set() if ledger.decision is None else {part.id for part in ledger.decision.parts.values()}
+    )
+    orphans = []
+    for name in port.open_ids(prefix_of(ledger.query)):
+        claim = claim_of(name, ledger.query)
+        if claim is not None and claim <= claim_max and name not in decided:
+            orphans.append(name)
+    if orphans:
+        port.abort(orphans)
+
+
+# -- what can be wrong
+
+
+def check_order(ledger: Ledger, batch: int) -> None:
+    decided = ledger.decision
+    if decided is not None and decided.batch > batch:
+        raise ClientError(
+            f"the checkpoint goes on with batch {batch}, but batch {decided.batch} of this query "
+            "was written already: is it an older copy?",
+            hint="begin with a new checkpointLocation and startingOffsets",
+        )
+
+
+def superseded(query: str) -> SupersededError:
+    return SupersededError(
+        f"another run of query {query} has taken over: this one may not write any more",
+        hint="is the query running twice with the same checkpointLocation?",
+    )
+
+
+def lost_part(query: str, decision: Decision, lost: Sequence[Transaction]) -> LostTransactionError:
+    of = {part.id: number for number, part in decision.parts.items()}
+    parts = ", ".join(f"part {of[part.id]} ({part.id})" for part in lost)
+    return LostTransactionError(
+        f"batch {decision.batch} of query {query} was decided, but its {parts} was aborted before "
+        "it could be ended: its records are missing",
+        hint="the query was down for longer than kafka.transaction.timeout.ms, or someone aborted "
+        "its transactions. Write the batch again from its offsets in the checkpoint, then begin "
+        "with a new checkpointLocation behind it",
+    )
+
+
+def _told(done: Sequence[TaskDone]) -> tuple[str, str, int]:
+    """Query, run and claim that all tasks agree on."""
+    found = {(each.query, each.run, each.claim) for each in done}
+    if len(found) != 1:
+        raise ClientError(f"tasks of {len(found)} different runs in one batch")
+    return found.pop()
