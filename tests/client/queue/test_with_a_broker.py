@@ -116,6 +116,13 @@ def test_redrive_drops_doubles_and_passes_strangers(client: QueueClient, topic: 
     assert [(message.text, message.headers) for message in found] == [("x", []), ("x", [])]
 
 
+def test_a_group_without_dead_letters_has_nothing_to_redrive(
+    client: QueueClient, topic: str
+) -> None:
+    client.connect(f"{topic}.g", topic).close()
+    assert list(client.redrive(f"{topic}.g")) == []
+
+
 def test_redrive_of_what_is_not_there_is_not_found(client: QueueClient) -> None:
     with pytest.raises(NotFoundError, match="no queue group nobody") as raised:
         list(client.redrive("nobody"))

@@ -311,6 +311,10 @@ class AsyncQueueClient:
         """
         if topic is None:
             topic = await self._dead_letter_topic(group)
+            await self._caller.resolver.refresh()
+            if topic not in self._caller.view.topics:
+                # It is made for the first dead letter: there is none.
+                return
         worker = await self.connect(group + REDRIVE_SUFFIX, topic)
 
         async def send_many(back: str, messages: list[pb.OutgoingMessage]) -> list[Sent]:
