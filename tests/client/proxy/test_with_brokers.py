@@ -5,6 +5,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from typing import Any
 
 import grpc
 import pytest
@@ -13,6 +14,7 @@ from proxy_process import proxy_process
 from moldau import QueueClient, QueueMessage
 from moldau.proto.v1 import queue_pb2 as pb
 from moldau.proto.v1 import queue_pb2_grpc
+from moldau.testing.broker import Broker
 from moldau.testing.cluster import Cluster
 from moldau.testing.ports import free_ports
 
@@ -75,6 +77,35 @@ def test_it_starts_without_brokers_and_stops_when_it_is_told() -> None:
                 stub.Topology(pb.TopologyRequest(), timeout=20)
         assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
         assert f"127.0.0.1:{port}: connection refused" in raised.value.details()
+        assert proxy.stop() == (0, "")
+
+
+def _call(channel: grpc.Channel, method: Any, path: str, data: bytes) -> None:
+    if method.client_streaming:
+        list(channel.stream_stream(path)(iter([data]), timeout=20))
+    elif method.server_streaming:
+        list(channel.unary_stream(path)(data, timeout=20))
+    else:
+        channel.unary_unary(path)(data, timeout=20)
+
+
+def test_bytes_that_are_no_message_are_refused_by_every_call_and_it_goes_on(
+    moldau_session_broker: Broker,
+) -> None:
+    service = pb.DESCRIPTOR.services_by_name["Queue"]
+    with (
+        proxy_process([moldau_session_broker.grpc_address]) as proxy,
+        grpc.insecure_channel(proxy.address) as channel,
+    ):
+        for method in service.methods:
+            path = f"/moldau.v1.Queue/{method.name}"
+            for garbage in (b"\xff" * 9, b"\x0a\xff\xff\xff\xff\x0f", b"\x0a\x02\xc3\x28"):
+                with pytest.raises(grpc.RpcError) as raised:
+                    _call(channel, method, path, garbage)
+                assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT, method.name
+                assert raised.value.details(), method.name
+        stub = queue_pb2_grpc.QueueStub(channel)
+        assert len(stub.Topology(pb.TopologyRequest(), timeout=20).brokers) == 1
         assert proxy.stop() == (0, "")
 
 
