@@ -15,6 +15,7 @@ MoldauError
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from moldau.model.errors import ErrorCode, MoldauError
 
@@ -29,6 +30,10 @@ class ClientError(MoldauError):
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
         self.hint = hint
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Exceptions are unpickled by a call with their args, which are not all that ours take.
+        return _restore, (type(self), self.args, self.__dict__)
 
 
 class UnreachableError(ClientError):
@@ -110,3 +115,9 @@ class RejectedError(ClientError):
 
 class UnavailableError(RejectedError):
     """A broker answered that it cannot just now; the same request may succeed later."""
+
+
+def _restore(kind: type[ClientError], args: tuple[Any, ...], state: dict[str, Any]) -> ClientError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(state)
+    return error

@@ -1,0 +1,37 @@
+"""Errors of the client cross processes whole."""
+
+import copy
+import pickle
+
+import pytest
+
+from moldau import (
+    BufferFullError,
+    ClientError,
+    DeliveryFailedError,
+    InvalidArgumentError,
+    RejectedError,
+    UnavailableError,
+)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ClientError("failed", hint="do"),
+        InvalidArgumentError("failed", hint="do"),
+        BufferFullError("failed", hint="do"),
+        RejectedError("failed", 3, hint="do"),
+        UnavailableError("failed", 7, hint="do"),
+        DeliveryFailedError("failed", [ClientError("one", hint="first")], hint="do"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_is_pickled_with_all_that_it_says(error: ClientError) -> None:
+    for again in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
+        assert type(again) is type(error)
+        assert (str(again), again.hint) == ("failed", "do")
+        if isinstance(again, RejectedError):
+            assert again.name == error.name
+        if isinstance(again, DeliveryFailedError):
+            assert [(str(one), one.hint) for one in again.errors] == [("one", "first")]
