@@ -121,6 +121,8 @@ def test_connections_above_the_bound_are_closed_until_another_one_ends() -> None
     alone = [("grpc.use_local_subchannel_pool", 1)]
     with opened(GrpcLimits(connections_max=2)) as door:
         door.queues.answers["ack"] = []
+        with grpc.insecure_channel(door.address, options=alone) as loads_it:
+            QueueStub(loads_it).Ack(ACK, timeout=SECONDS)
         channels = [grpc.insecure_channel(door.address, options=alone) for _ in range(2)]
         for channel in channels:
             assert QueueStub(channel).Ack(ACK, timeout=SECONDS) == pb.SettleResponse()

@@ -15,7 +15,7 @@ import grpc
 import pytest
 
 from grpc_world import Door, opened
-from moldau.edge.grpc.server import GrpcListener
+from moldau.edge.grpc.server import GrpcLimits, GrpcListener
 from moldau.proto.v1 import queue_pb2 as pb
 from moldau.proto.v1.queue_pb2_grpc import QueueStub
 from moldau.service.queues.types import DONE
@@ -66,6 +66,20 @@ def test_all_who_come_while_it_loads_are_served(door: Door) -> None:
     with ThreadPoolExecutor(20) as pool:
         assert list(pool.map(ask, range(20))) == [20] * 20
     assert door.listener.is_loaded
+
+
+def test_who_came_early_is_soon_no_burden_and_does_not_notice() -> None:
+    with opened(GrpcLimits(early_ms=500)) as door:
+        door.queues.answers["ack"] = [DONE]
+        seen = 0
+        deadline = time.monotonic() + SECONDS
+        while time.monotonic() < deadline:
+            assert door.stub.Ack(ACK, timeout=SECONDS).done == 1
+            seen = max(seen, door.listener.early_count)
+            if seen and not door.listener.early_count:
+                break
+        assert (seen, door.listener.early_count) == (1, 0)
+        assert door.stub.Ack(ACK, timeout=SECONDS).done == 1
 
 
 def test_large_answers_and_requests_come_through_to_the_first(door: Door) -> None:

@@ -4,6 +4,7 @@ It shares the broker's event loop. gRPC reads and writes sockets in threads of i
 wakes the loop when a call has something for it.
 """
 
+import asyncio
 import errno
 from typing import Final
 
@@ -15,7 +16,7 @@ from grpc_health.v1.health_pb2 import HealthCheckResponse
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from moldau.edge.grpc.calls import Calls
-from moldau.edge.grpc.server import GrpcLimits
+from moldau.edge.grpc.server import LOOPBACK, GrpcLimits
 from moldau.edge.grpc.service import SERVICE, handlers
 from moldau.service.broker import Broker
 
@@ -23,21 +24,26 @@ _REFLECTION_V1: Final = "grpc.reflection.v1.ServerReflection"
 
 
 class Engine:
-    """One server. Made, bound and started in the broker's loop; stopped once."""
+    """Made, bound and started in the broker's loop; stopped once.
+
+    Two servers with the same calls: one for the broker's address, and one for the relay, whose
+    connections are to be renewed soon.
+    """
 
     def __init__(self, broker: Broker, limits: GrpcLimits) -> None:
+        self._limits = limits
         self._calls = Calls()
         self._health = health.aio.HealthServicer()
-        self._server = server = aio.server(
-            options=_options(limits), maximum_concurrent_rpcs=limits.calls_max
+        self._handlers = handlers(broker, self._calls)
+        self._servers = [self._make_server(limits.age_ms_max), self._make_server(limits.early_ms)]
+
+    def _make_server(self, age_ms_max: int) -> aio.Server:
+        server = aio.server(
+            options=_options(self._limits, age_ms_max),
+            maximum_concurrent_rpcs=self._limits.calls_max,
         )
-        server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler(SERVICE, handlers(broker, self._calls)),)
-        )
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         names = (SERVICE, HEALTH.services_by_name["Health"].full_name, reflection.SERVICE_NAME)
-        reflection.enable_server_reflection(names, server)
-        # The same messages under the name that tools ask for first.
+        # The same messages as in v1alpha, under the name that tools ask for first.
         reflecting = grpc.stream_stream_rpc_method_handler(
             reflection.aio.ReflectionServicer(names).ServerReflectionInfo,
             request_deserializer=reflection_pb2.ServerReflectionRequest.FromString,
@@ -45,32 +51,42 @@ class Engine:
         )
         server.add_generic_rpc_handlers(
             (
+                grpc.method_handlers_generic_handler(SERVICE, self._handlers),
                 grpc.method_handlers_generic_handler(
                     _REFLECTION_V1, {"ServerReflectionInfo": reflecting}
                 ),
             )
         )
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        reflection.enable_server_reflection(names, server)
+        return server
 
-    def bind(self, address: str) -> None:
-        """Begin to listen. Raises OSError."""
+    def bind(self, address: str) -> int:
+        """Begin to listen there, and at a port of loopback for the relay, which is returned.
+
+        Raises OSError.
+        """
+        main, early = self._servers
         try:
-            self._server.add_insecure_port(address)
+            main.add_insecure_port(address)
+            return early.add_insecure_port(f"{LOOPBACK}:0")
         except RuntimeError as error:
             # It does not say why; somebody else was quicker, as far as can be known.
             raise OSError(errno.EADDRINUSE, str(error)) from None
 
     async def start(self) -> None:
-        await self._server.start()
+        for server in self._servers:
+            await server.start()
         await self._health.set(SERVICE, HealthCheckResponse.SERVING)
 
     async def stop(self, grace_seconds: float) -> None:
         """Refuse who waits and who comes, let calls finish for so long, then cut them."""
         await self._health.enter_graceful_shutdown()
         self._calls.stop()
-        await self._server.stop(grace_seconds)
+        await asyncio.gather(*(server.stop(grace_seconds) for server in self._servers))
 
 
-def _options(limits: GrpcLimits) -> list[tuple[str, int]]:
+def _options(limits: GrpcLimits, age_ms_max: int) -> list[tuple[str, int]]:
     return [
         # To take the port over from the listener that waited for the first connection. That no
         # two brokers have the same is seen to before, in server/ports.py.
@@ -81,7 +97,7 @@ def _options(limits: GrpcLimits) -> list[tuple[str, int]]:
         ("grpc.max_allowed_incoming_connections", limits.connections_max),
         ("grpc.server_handshake_timeout_ms", limits.handshake_ms_max),
         ("grpc.max_connection_idle_ms", limits.idle_ms_max),
-        ("grpc.max_connection_age_ms", limits.age_ms_max),
+        ("grpc.max_connection_age_ms", age_ms_max),
         ("grpc.keepalive_time_ms", limits.silence_ms_max),
         ("grpc.keepalive_timeout_ms", limits.handshake_ms_max),
         ("grpc.http2.min_ping_interval_without_data_ms", limits.ping_ms_min),

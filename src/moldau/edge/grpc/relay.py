@@ -19,6 +19,10 @@ class Relay:
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
 
+    @property
+    def count(self) -> int:
+        return len(self._tasks)
+
     def pass_on(self, connections: Iterable[socket.socket], host: str, port: int) -> None:
         for connection in connections:
             task = asyncio.create_task(_pass_on(connection, host, port))

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MIB: Final = 1024 * 1024
+LOOPBACK: Final = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,9 +41,10 @@ class GrpcLimits:
     """As batches they go to another broker, which takes 8 MiB at once."""
     answer_bytes_max: int = 64 * MIB
     handshake_ms_max: int = 20_000
-    age_ms_max: int = 900_000
-    """A connection is renewed after this, when its calls are done: one that is passed on costs
-    more than one of gRPC's own."""
+    age_ms_max: int = 3_600_000
+    early_ms: int = 3_000
+    """A connection is renewed after this, when its calls are done; soon if it came so early that
+    it is passed on, which costs more."""
     idle_ms_max: int = 600_000
     """A connection without a call is closed after this; clients open it again by themselves."""
     silence_ms_max: int = 30_000
@@ -56,8 +58,6 @@ DEFAULT_LIMITS: Final = GrpcLimits()
 
 _HANDOVER_SECONDS: Final = 1.0
 """So long may a connection have been on its way when gRPC took over."""
-
-_PROBE_SECONDS_MAX: Final = 5.0
 
 MakeEngine = Callable[[], "Engine"]
 
@@ -88,6 +88,11 @@ class GrpcListener:
         """Somebody has connected, and gRPC runs."""
         return self._engine is not None
 
+    @property
+    def early_count(self) -> int:
+        """Connections that came before, and are still passed on."""
+        return self._relay.count
+
     def bind(self, host: str, port: int) -> tuple[str, int]:
         """Take the address; returns it (port 0 picks a free one). Raises OSError."""
         self._socket, self._address = shared_socket(host, port)
@@ -109,20 +114,22 @@ class GrpcListener:
         make = await self._loop.run_in_executor(None, self._load)
         engine = make()
         # Both listen for a while, so that nobody finds the port closed.
-        engine.bind(_target(*self._address))
+        early_port = engine.bind(_target(*self._address))
         prefer_second(sock)
         self._engine = engine
         await engine.start()
-        with socket.create_connection(self._address, _PROBE_SECONDS_MAX) as probe:
-            early = _accept_all(sock)
-            probed = probe.getsockname()[:2]
-            is_preferred = all(_peer_of(connection) != probed for connection in early)
-        if is_preferred:
-            self._relay.pass_on(early, *self._address)
+
+        def pass_on() -> None:
+            self._relay.pass_on(_accept_all(sock), LOOPBACK, early_port)
+
+        pass_on()
+        self._loop.add_reader(sock, pass_on)
+        try:
             await asyncio.sleep(_HANDOVER_SECONDS)
-            early = _accept_all(sock)
-        self._close()
-        self._relay.pass_on(early, *self._address)
+        finally:
+            self._loop.remove_reader(sock)
+            pass_on()
+            self._close()
 
     def _on_loaded(self, task: asyncio.Task[None]) -> None:
         """A defect here costs the broker its gRPC, and nothing else: Kafka clients stay served."""
@@ -164,15 +171,6 @@ def _accept_all(sock: socket.socket) -> list[socket.socket]:
             return accepted
         connection.setblocking(False)
         accepted.append(connection)
-
-
-def _peer_of(connection: socket.socket) -> tuple[str, int]:
-    try:
-        host, port, *_ = connection.getpeername()
-    except OSError:
-        # It has gone already.
-        return "", 0
-    return str(host).removeprefix("::ffff:"), int(port)
 
 
 def _target(host: str, port: int) -> str:
