@@ -198,7 +198,7 @@ def client_table(bench: Bench) -> Table:
     """The Python client and what it stands on, in turns within one process."""
     table = Table(
         "Python client against confluent-kafka, 100 B, in turns on one handle",
-        ["call", "confluent-kafka µs", "moldau µs", "ratio", "lowest–highest"],
+        ["call", "confluent-kafka µs", "moldau µs", "ratio", "lowest–highest", "CPU ratio"],
     )
     for load, name in (
         ("send", "Producer.send"),
@@ -210,7 +210,9 @@ def client_table(bench: Bench) -> Table:
         if ratios:
             keys = ("base_us", "ours_us", "ratio")
             row = [number(bench.value(f"client.{load}.{key}")) for key in keys]
-            table.rows.append([name, *row, f"{number(min(ratios))}–{number(max(ratios))}"])
+            spread = f"{number(min(ratios))}–{number(max(ratios))}"
+            cpu = number(bench.value(f"client.{load}.cpu_ratio"))
+            table.rows.append([name, *row, spread, cpu])
     return table
 
 

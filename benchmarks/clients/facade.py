@@ -11,7 +11,7 @@ import asyncio
 import statistics
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from moldau.client.async_consumer import AsyncConsumer
 from moldau.client.async_producer import AsyncProducer
@@ -23,11 +23,30 @@ BATCH = 500
 FLUSH_SECONDS_MAX = 60.0
 FETCH_AHEAD_SECONDS = 1.5
 
-Turn = Callable[[], Awaitable[float]]
+
+class Took(NamedTuple):
+    """Seconds by the clock on the wall, and of the CPU for all threads of the process."""
+
+    wall: float
+    cpu: float
 
 
-async def _alternate(base: Turn, ours: Turn, rounds: int) -> tuple[list[float], list[float]]:
-    """Seconds of each, after one round that counts for neither."""
+Turn = Callable[[], Awaitable[Took]]
+
+
+class Watch:
+    """Started when it is made."""
+
+    def __init__(self) -> None:
+        self._wall, self._cpu = time.perf_counter(), time.process_time()
+
+    def took(self, share: float = 1.0) -> Took:
+        wall, cpu = time.perf_counter() - self._wall, time.process_time() - self._cpu
+        return Took(wall * share, cpu * share)
+
+
+async def _alternate(base: Turn, ours: Turn, rounds: int) -> tuple[list[Took], list[Took]]:
+    """What each took, after one round that counts for neither."""
     theirs, mine = [], []
     for number in range(rounds + 1):
         pair = (base, ours) if number % 2 else (ours, base)
@@ -39,9 +58,10 @@ async def _alternate(base: Turn, ours: Turn, rounds: int) -> tuple[list[float], 
 
 
 def _result(
-    theirs: list[float], mine: list[float], messages: int, size: int, began: float
+    theirs: list[Took], mine: list[Took], messages: int, size: int, began: float
 ) -> dict[str, Any]:
-    base, ours = statistics.median(theirs), statistics.median(mine)
+    base, ours = (statistics.median(took.wall for took in turns) for turns in (theirs, mine))
+    base_cpu, ours_cpu = (statistics.median(took.cpu for took in turns) for turns in (theirs, mine))
     count = 2 * messages * len(theirs)
     return {
         "wall_s": time.perf_counter() - began,
@@ -50,6 +70,7 @@ def _result(
         "base_us": base / messages * 1e6,
         "ours_us": ours / messages * 1e6,
         "ratio": ours / base,
+        "cpu_ratio": ours_cpu / base_cpu,
     }
 
 
@@ -57,7 +78,7 @@ def _result(
 
 
 def _base_send(client: Any, topic: str, value: bytes, count: int) -> Turn:
-    async def turn() -> float:
+    async def turn() -> Took:
         failed = 0
 
         def delivered(error: object, _: object) -> None:
@@ -65,13 +86,13 @@ def _base_send(client: Any, topic: str, value: bytes, count: int) -> Turn:
             if error is not None:
                 failed += 1
 
-        begun = time.perf_counter()
+        watch = Watch()
         for number in range(count):
             client.produce(topic, value, on_delivery=delivered)
             if not number % POLL_EVERY:
                 client.poll(0)
         left = client.flush(FLUSH_SECONDS_MAX)
-        took = time.perf_counter() - begun
+        took = watch.took()
         if left or failed:
             raise SystemExit(f"{left + failed} of {count} messages did not arrive")
         return took
@@ -88,12 +109,12 @@ def send(spec: dict[str, Any]) -> Callable[[], dict[str, Any]]:
             producer.send(topic, value).result(FLUSH_SECONDS_MAX)
             client = next(iter(producer._outboxes.values())).client
 
-            async def ours() -> float:
-                begun = time.perf_counter()
+            async def ours() -> Took:
+                watch = Watch()
                 for _ in range(count):
                     producer.send(topic, value)
                 producer.flush(FLUSH_SECONDS_MAX)
-                return time.perf_counter() - begun
+                return watch.took()
 
             base = _base_send(client, topic, value, count)
             return _result(
@@ -115,12 +136,12 @@ def async_send(spec: dict[str, Any]) -> Callable[[], dict[str, Any]]:
                 raise SystemExit("the producer is not connected")
             client = next(iter(sender._outboxes.values())).client
 
-            async def ours() -> float:
-                begun = time.perf_counter()
+            async def ours() -> Took:
+                watch = Watch()
                 for _ in range(count):
                     await producer.send(topic, value)
                 await producer.flush(FLUSH_SECONDS_MAX)
-                return time.perf_counter() - begun
+                return watch.took()
 
             base = _base_send(client, topic, value, count)
             return _result(
@@ -142,15 +163,15 @@ def _fill(spec: dict[str, Any]) -> None:
 
 
 def _base_poll(client: Any, count: int) -> Turn:
-    async def turn() -> float:
+    async def turn() -> Took:
         found = size = 0
-        begun = time.perf_counter()
+        watch = Watch()
         while found < count:
             for message in client.consume(min(BATCH, count - found), 1.0):
                 if message.error() is None:
                     found += 1
                     size += len(message.value())
-        return time.perf_counter() - begun
+        return watch.took()
 
     return turn
 
@@ -167,14 +188,14 @@ def poll(spec: dict[str, Any]) -> Callable[[], dict[str, Any]]:
                 pass
             time.sleep(FETCH_AHEAD_SECONDS)
 
-            async def ours() -> float:
+            async def ours() -> Took:
                 found = size = 0
-                begun = time.perf_counter()
+                watch = Watch()
                 while found < count:
                     for message in consumer.poll(1.0):
                         found += 1
                         size += len(message.value)
-                return (time.perf_counter() - begun) * count / found
+                return watch.took(count / found)
 
             base = _base_poll(consumer._client, count)
             return _result(
@@ -198,14 +219,14 @@ def async_poll(spec: dict[str, Any]) -> Callable[[], dict[str, Any]]:
                 pass
             await asyncio.sleep(FETCH_AHEAD_SECONDS)
 
-            async def ours() -> float:
+            async def ours() -> Took:
                 found = size = 0
-                begun = time.perf_counter()
+                watch = Watch()
                 while found < count:
                     for message in await consumer.poll(1.0):
                         found += 1
                         size += len(message.value)
-                return (time.perf_counter() - begun) * count / found
+                return watch.took(count / found)
 
             reader = consumer._reader
             if reader is None:

@@ -28,6 +28,6 @@ def run(bench: Bench) -> None:
                         count=COUNT,
                         rounds=rounds,
                     )
-                for key in ("ratio", "base_us", "ours_us"):
+                for key in ("ratio", "cpu_ratio", "base_us", "ours_us"):
                     bench.record(f"client.{load}.{key}", sample.detail[key])
             bench.done()
