@@ -11,7 +11,7 @@ from ledger_world import LedgerWorld, QueueLeader, encoded, written
 from moldau.groups.queue.answers import Refusal
 from moldau.groups.queue.records import SLOTS
 from moldau.groups.queue.state import QueueId
-from moldau.metadata.image import QUEUE_STATE_TOPIC
+from moldau.metadata.image import QUEUE_STATE_TOPIC, Image
 from moldau.model.errors import DiskFullError, ErrorCode, RefusedError
 from moldau.model.ids import PartitionIndex, TopicId
 from moldau.service import coordination as coordination_module
@@ -417,6 +417,34 @@ async def test_queues_of_a_topic_that_was_deleted_while_nobody_led_are_forgotten
     assert world.compact(0) == 0
 
 
+async def test_a_queue_of_a_topic_that_is_newer_than_the_fresh_image_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = LedgerWorld()
+    world.lead()
+    await led(world, world.queue(index=0))
+    asked, may_answer = asyncio.Event(), asyncio.Event()
+
+    async def slow() -> Image:
+        image = world.image
+        asked.set()
+        await may_answer.wait()
+        return image
+
+    monkeypatch.setattr(world.ledgers, "_fresh_image", slow)
+    world.delete("t")
+    await asked.wait()
+    # All this while the answer is under way.
+    world.create("t")
+    queue = world.queue(index=0)
+    leader = await led(world, queue)
+    await leader.work(2)
+    may_answer.set()
+    await turns(20)
+    after = await led(world, queue, epoch=2)
+    assert after.machine.state.floor == 2
+
+
 # ---- other brokers
 
 
@@ -482,6 +510,33 @@ async def test_a_peer_is_not_asked_more_at_once_than_it_takes() -> None:
     leaders = [await led(world, world.queue(f"g{number}")) for number in range(100)]
     await asyncio.gather(*(leader.poll() for leader in leaders))
     assert 1 < world.open_max <= 32
+
+
+async def test_who_stands_in_line_for_a_peer_that_is_silent_turns_to_the_one_elected_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = LedgerWorld()
+    world.lead(broker=OTHER)
+    leaders = [await led(world, world.queue(f"g{number}", index=0)) for number in range(60)]
+    silent = asyncio.Event()
+
+    async def wait(*_: object) -> bytes:
+        await silent.wait()
+        raise RefusedError(ErrorCode.REQUEST_TIMED_OUT, "nothing came")
+
+    links = world.ledgers._caller
+    monkeypatch.setattr(links, "_ask", wait)
+    polls = [asyncio.create_task(leader.poll()) for leader in leaders]
+    await turns(10)
+    asked = len(world.calls)
+    world.depose(0, broker=OTHER)
+    world.lead(0, broker=ME)
+    await turns(20)
+    silent.set()
+    results = await asyncio.gather(*polls, return_exceptions=True)
+    # Only those whose question was on its way are in doubt; nobody else was sent there.
+    assert len(world.calls) == asked
+    assert sum(not isinstance(result, BaseException) for result in results) == 60 - 32
 
 
 @pytest.mark.parametrize(

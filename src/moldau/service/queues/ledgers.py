@@ -24,7 +24,7 @@ from moldau.model.clock import Clock
 from moldau.model.errors import CorruptionError, ErrorCode, MoldauError, RefusedError
 from moldau.model.ids import BrokerId, PartitionIndex, TopicId
 from moldau.net.peers.rpc import NotSentError, PeerRpc
-from moldau.service.coordination import Coordination
+from moldau.service.coordination import Coordination, java_hash
 from moldau.service.partitions import Hosted, Partitions
 from moldau.service.queues.desk import Forget, Read, Write
 from moldau.service.queues.keeper import ANSWER_SECONDS, LedgerKeeper
@@ -150,7 +150,7 @@ class Ledgers(Coordination[LedgerKeeper]):
         async def ask(broker: BrokerId) -> list[Stored]:
             if broker == self._broker:
                 return await self._stored_here(queue)
-            reply = await self._call(broker, STORED_METHOD, asked)
+            reply = await self._call(broker, queue, STORED_METHOD, asked)
             try:
                 return _decode_stored(reply)
             except msgspec.MsgspecError as error:
@@ -170,7 +170,7 @@ class Ledgers(Coordination[LedgerKeeper]):
         async def ask(broker: BrokerId) -> Refusal:
             if broker == self._broker:
                 return await self._write_here(queue, encoded)
-            reply = await self._call(broker, WRITE_METHOD, asked)
+            reply = await self._call(broker, queue, WRITE_METHOD, asked)
             try:
                 return Refusal[_decode_refusal(reply)]
             except (msgspec.MsgspecError, KeyError) as error:
@@ -188,7 +188,7 @@ class Ledgers(Coordination[LedgerKeeper]):
             if broker == self._broker:
                 await self._forget_here(queue)
             else:
-                await self._call(broker, FORGET_METHOD, asked)
+                await self._call(broker, queue, FORGET_METHOD, asked)
 
         await self._until_answered(queue, ask, is_repeatable=True)
 
@@ -216,12 +216,27 @@ class Ledgers(Coordination[LedgerKeeper]):
                 log.debug("the ledger of %s is asked again: %s", name, error)
             await asyncio.sleep(_PAUSE_SECONDS)
 
-    async def _call(self, broker: BrokerId, method: int, payload: bytes) -> bytes:
+    async def _call(self, broker: BrokerId, queue: QueueId, method: int, payload: bytes) -> bytes:
+        """Raises RefusedError."""
         room = self._rooms.setdefault(broker, asyncio.Semaphore(_OPEN_PER_PEER_MAX))
         async with room:
+            if not self._is_kept_by(broker, queue):
+                # Nobody shall stand in line for a broker that stands still, and wait for its
+                # silence one after the other, when another one was elected long ago.
+                raise RefusedError(
+                    ErrorCode.NOT_COORDINATOR, f"broker {broker} keeps that ledger no more"
+                )
             return await self._caller.call(
                 broker, method, payload, ANSWER_SECONDS + _MARGIN_SECONDS
             )
+
+    def _is_kept_by(self, broker: BrokerId, queue: QueueId) -> bool:
+        """As far as is known here."""
+        topic = self._topics.image.topic(self._topic)
+        if topic is None:
+            return False
+        index = java_hash(_name(queue)) % len(topic.partitions)
+        return self._leader_of(topic, index).broker == broker
 
     # ---- ledgers of this broker
 
@@ -285,9 +300,11 @@ class Ledgers(Coordination[LedgerKeeper]):
         """Forget their queues: nobody is left to say so.
 
         Only a fresh image proves that a topic is gone: one that lags behind also lacks topics that
-        are new. Its id never comes again.
+        are new. Its id never comes again. The queues are listed first: while the image is under
+        way, a topic may be made that it does not know, with a queue and its first acks.
         """
-        if not any(True for _ in keeper.desk.queues()):
+        queues = list(keeper.desk.queues())
+        if not queues:
             return
         while True:
             try:
@@ -296,8 +313,9 @@ class Ledgers(Coordination[LedgerKeeper]):
                 await asyncio.sleep(_IMAGE_RETRY_SECONDS)
             else:
                 break
-        gone = [each for each in keeper.desk.queues() if each.topic_id not in image.topics_by_id]
-        for queue in gone:
+        for queue in queues:
+            if queue.topic_id in image.topics_by_id:
+                continue
             try:
                 await keeper.ask(partial(_forget_event, queue))
             except RefusedError as error:
