@@ -74,6 +74,17 @@ def test_a_part_of_a_topic_is_read_in_several_tasks(table: Table, topic: str, fi
     assert sorted(tuple(row) for row in found) == wanted
 
 
+def test_a_few_rows_of_every_partition_are_read_in_one_task(
+    table: Table, topic: str, fill: Fill
+) -> None:
+    for partition in (0, 1):
+        fill(topic, partition, count=10)
+    frame = table(subscribe=topic)
+    assert frame.rdd.getNumPartitions() == 1
+    assert frame.count() == 20
+    assert table(subscribe=topic, minPartitions="2").rdd.getNumPartitions() == 2
+
+
 def test_an_empty_topic_has_no_rows(table: Table, topic: str) -> None:
     assert table(subscribe=topic).count() == 0
 

@@ -4,7 +4,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moldau.model.ids import PartitionIndex, TopicPartition
-from moldau.spark.source.planning import Narrowing, OffsetRange, limited, split_ranges
+from moldau.spark.source.planning import (
+    Narrowing,
+    OffsetRange,
+    limited,
+    shared_out,
+    split_ranges,
+)
 
 
 def planned(start: int, end: int, partition: int = 0, topic: str = "a") -> OffsetRange:
@@ -54,6 +60,20 @@ def test_every_offset_is_in_exactly_one_part(
     wanted = [(r.partition, offset) for r in ranges for offset in range(r.start, r.end)]
     assert [(p.partition, offset) for p in parts for offset in range(p.start, p.end)] == wanted
     assert all(part.size for part in parts)
+
+
+def test_small_ranges_share_a_task_and_large_ones_do_not() -> None:
+    ranges = [
+        planned(0, 4, 0),
+        planned(0, 20, 1),
+        planned(0, 5, 2),
+        planned(0, 6, 3),
+        planned(0, 1, 4),
+    ]
+    tasks = shared_out(ranges, offsets_min=10)
+    assert [[part.partition for part in task] for task in tasks] == [[1], [0, 2, 3], [4]]
+    assert [len(task) for task in shared_out(ranges, offsets_min=1)] == [1] * 5
+    assert shared_out([], offsets_min=10) == []
 
 
 def test_a_limit_is_shared_out_by_what_waits() -> None:

@@ -13,18 +13,32 @@ from moldau.model.ids import PartitionIndex, TopicPartition
 from moldau.spark.source.bounds import ending_offsets, places_of, starting_offsets
 from moldau.spark.source.cluster import NO_OFFSET, Cluster
 from moldau.spark.source.filters import narrowing_of
-from moldau.spark.source.planning import Narrowing, OffsetRange, split_ranges
+from moldau.spark.source.planning import Narrowing, OffsetRange, shared_out, split_ranges
 from moldau.spark.source.read_options import ReadOptions, parse_read_options
 
+TASK_OFFSETS_MIN: Final = 1000
+"""Fewer offsets than that share a task with others, unless options say how many tasks there are."""
 _PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class RangePartition(InputPartition):
     """What Spark hands to a task."""
 
-    def __init__(self, planned: OffsetRange) -> None:
-        super().__init__(str(planned))
-        self.planned = planned
+    def __init__(self, ranges: tuple[OffsetRange, ...]) -> None:
+        super().__init__("; ".join(map(str, ranges)))
+        self.ranges = ranges
+
+
+def tasks_for(options: ReadOptions, ranges: list[OffsetRange]) -> list[InputPartition]:
+    """The ranges in as many tasks as asked for, else small ones together."""
+    split = split_ranges(
+        ranges,
+        partitions_min=options.partitions_min,
+        records_max=options.records_per_partition_max,
+    )
+    is_asked = options.partitions_min is not None or options.records_per_partition_max is not None
+    shared = shared_out(split, offsets_min=1 if is_asked else TASK_OFFSETS_MIN)
+    return [RangePartition(found) for found in shared]
 
 
 class BatchReader(DataSourceReader):
@@ -35,9 +49,9 @@ class BatchReader(DataSourceReader):
         self._narrowing = Narrowing()
 
     def partitions(self) -> list[InputPartition]:
-        ranges = plan(self._options, self._narrowing)
+        tasks = tasks_for(self._options, plan(self._options, self._narrowing))
         # Spark would make one task of an empty list, with nothing to read.
-        return [RangePartition(planned) for planned in ranges] or [NO_ROWS]
+        return tasks or [NO_ROWS]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return read_partition(self._options, partition)
@@ -65,7 +79,7 @@ def batch_reader(options: Mapping[str, str]) -> BatchReader:
 
 
 def plan(options: ReadOptions, narrowing: Narrowing) -> list[OffsetRange]:
-    """Who reads what. Asks the brokers."""
+    """What is read. Asks the brokers."""
     with closing(Cluster(options)) as cluster:
         topics = cluster.topics()
         places = places_of(topics)
@@ -82,12 +96,7 @@ def plan(options: ReadOptions, narrowing: Narrowing) -> list[OffsetRange]:
             for place in places
         ]
         _check_ends(ranges, options, cluster)
-        ranges = _narrowed(ranges, narrowing, cluster)
-    return split_ranges(
-        ranges,
-        partitions_min=options.partitions_min,
-        records_max=options.records_per_partition_max,
-    )
+        return _narrowed(ranges, narrowing, cluster)
 
 
 def _check_ends(ranges: list[OffsetRange], options: ReadOptions, cluster: Cluster) -> None:
@@ -122,11 +131,11 @@ def _narrowed(
 
 def read_partition(options: ReadOptions, partition: InputPartition) -> Iterator[Any]:
     """In a task. What it imports is needed nowhere else."""
-    from moldau.spark.source.reading import read_range
+    from moldau.spark.source.reading import read_ranges
 
     if not isinstance(partition, RangePartition):
         return iter(())
-    return read_range(options, partition.planned)
+    return read_ranges(options, partition.ranges)
 
 
 NO_ROWS: Final = InputPartition(None)

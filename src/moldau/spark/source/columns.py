@@ -15,7 +15,7 @@ import pyarrow as pa
 from moldau.records.batch import BatchFormatError
 from moldau.spark.schema import APPEND_TIME, CREATE_TIME, arrow_schema, headers_type
 from moldau.spark.source.bodies import Bodies, Body
-from moldau.spark.source.varints import Bytes, Ints, read_varints, record_starts
+from moldau.spark.source.varints import Bytes, Ints, RecordStarts, read_varints
 
 _MICROSECONDS_PER_MS = 1000
 
@@ -88,10 +88,10 @@ def _empty(schema: Any) -> Any:
 
 def _fields(data: Bytes, view: memoryview, bodies: Sequence[Body]) -> _Fields:
     counts = [body.header.record_count for body in bodies]
-    parts = [
-        record_starts(data, view, body.start, body.end, body.header.record_count) for body in bodies
-    ]
-    starts = np.concatenate(parts)
+    collected = RecordStarts(data, view)
+    for body in bodies:
+        collected.add(body.start, body.end, body.header.record_count)
+    starts = collected.array()
     lengths, at = read_varints(data, starts)
     ends = at + lengths
     timestamp_deltas, at = read_varints(data, at + 1)

@@ -63,6 +63,25 @@ def _cut(planned: OffsetRange, count: int) -> list[OffsetRange]:
     return [replace(planned, start=edges[number], end=edges[number + 1]) for number in range(count)]
 
 
+def shared_out(ranges: Sequence[OffsetRange], *, offsets_min: int) -> list[tuple[OffsetRange, ...]]:
+    """What each task reads: one range, or several that are small.
+
+    A task costs as much as thousands of rows, so a batch of a few rows of each of many partitions
+    would take many times as long if each had a task of its own.
+    """
+    result: list[tuple[OffsetRange, ...]] = []
+    small: list[OffsetRange] = []
+    for planned in ranges:
+        if planned.size >= offsets_min:
+            result.append((planned,))
+            continue
+        small.append(planned)
+        if sum(part.size for part in small) >= offsets_min:
+            result.append(tuple(small))
+            small = []
+    return [*result, tuple(small)] if small else result
+
+
 def limited(
     starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], offsets_max: int
 ) -> dict[TopicPartition, int]:

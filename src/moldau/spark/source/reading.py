@@ -1,8 +1,8 @@
-"""Owns what a task does: the records of one range as Arrow batches of a good size for Spark."""
+"""Owns what a task does: the records of its ranges as Arrow batches of a good size for Spark."""
 
 import atexit
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import pyarrow as pa
@@ -25,16 +25,27 @@ _clients: dict[tuple[str, str, float], KafkaClient] = {}
 _frozen: list[bool] = []
 
 
-def read_range(options: ReadOptions, planned: OffsetRange) -> Iterator[Any]:
-    """The rows of a range, as pyarrow.RecordBatch. Raises ClientError."""
+def read_ranges(options: ReadOptions, ranges: Iterable[OffsetRange]) -> Iterator[Any]:
+    """The rows of some ranges, as pyarrow.RecordBatch. Raises ClientError."""
     _freeze_once()
+    held: list[Any] = []
+    for planned in ranges:
+        for rows in _rows(options, planned):
+            held.append(rows)
+            if _is_enough(held):
+                yield from _joined(held)
+                held.clear()
+    yield from _joined(held)
+
+
+def _rows(options: ReadOptions, planned: OffsetRange) -> Iterator[Any]:
+    """As they are fetched; never an empty batch."""
     limits = FetchLimits(
         bytes_max=options.fetch_bytes_max,
         timeout_seconds=options.timeout_seconds,
         read_committed=options.read_committed,
         fail_on_data_loss=options.fail_on_data_loss,
     )
-    held: list[Any] = []
     for found in RangeFetcher(_client(options), planned, limits):
         try:
             rows = record_batch(
@@ -51,13 +62,8 @@ def read_range(options: ReadOptions, planned: OffsetRange) -> Iterator[Any]:
                 f"{found.bodies[0].header.base_offset} on that cannot be read: {error}",
                 hint="to go on behind it, use startingOffsets or a filter on the offset",
             ) from error
-        if not rows.num_rows:
-            continue
-        held.append(rows)
-        if _is_enough(held):
-            yield from _joined(held)
-            held.clear()
-    yield from _joined(held)
+        if rows.num_rows:
+            yield rows
 
 
 def _is_enough(held: list[Any]) -> bool:

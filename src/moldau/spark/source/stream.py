@@ -17,11 +17,10 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from moldau.spark.source.batch import RangePartition, read_partition
+from moldau.spark.source.batch import read_partition, tasks_for
 from moldau.spark.source.bounds import places_of, starting_offsets
 from moldau.spark.source.cluster import Cluster, TopicView
 from moldau.spark.source.commits import GroupCommits
-from moldau.spark.source.planning import split_ranges
 from moldau.spark.source.positions import Positions
 from moldau.spark.source.progress import check_checkpoint, next_end, ranges_between
 from moldau.spark.source.read_options import ReadOptions
@@ -104,12 +103,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         ranges = ranges_between(Positions.from_json(start), Positions.from_json(end))
-        split = split_ranges(
-            ranges,
-            partitions_min=self._options.partitions_min,
-            records_max=self._options.records_per_partition_max,
-        )
-        return [RangePartition(planned) for planned in split]
+        return tasks_for(self._options, ranges)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return read_partition(self._options, partition)

@@ -17,11 +17,11 @@ Bytes = Any
 """An array of uint8."""
 
 VARINT_BYTES_MAX: Final = 10
-_RUN_MIN: Final = 16
+_RUN_MIN: Final = 64
 """Shorter runs are walked faster than they are looked for."""
 _SMALLEST: Final = (RECORD_BYTES_MIN - 1) << 1
 """The length of the smallest record as it is written."""
-_WALK_COUNT: Final = 64
+_WALK_COUNT: Final = 256
 """Records walked one by one before a run is looked for again."""
 
 
@@ -62,31 +62,44 @@ def _add_all(data: Bytes, values: Ints, after: Ints) -> None:
             raise BatchFormatError("number longer than 64 bits")
 
 
-def record_starts(data: Bytes, view: memoryview, position: int, end: int, count: int) -> Ints:
-    """Where the `count` records between `position` and `end` start; they must fill it.
+class RecordStarts:
+    """Collects where records start, batch after batch."""
 
-    `view` is `data` as a memoryview of bytes, which is faster to look at one byte of.
-    """
-    parts: list[Ints] = []
-    left = count
-    while left:
-        if left >= _RUN_MIN:
-            size, run = _equal_run(data, view, position, end, left)
-            if run >= _RUN_MIN:
-                parts.append(np.arange(position, position + run * size, size, dtype=np.int64))
-                position += run * size
-                left -= run
-                continue
-        walked = min(left, _WALK_COUNT)
-        starts, position = _walk(view, position, end, walked)
-        parts.append(np.array(starts, dtype=np.int64))
-        left -= walked
-    if position != end:
-        raise BatchFormatError(f"{end - position} bytes after the last record")
-    return parts[0] if len(parts) == 1 else np.concatenate(parts) if parts else _NONE
+    def __init__(self, data: Bytes, view: memoryview) -> None:
+        """`view` is `data` as a memoryview, which is faster to look at one byte of."""
+        self._data = data
+        self._view = view
+        self._parts: list[Ints] = []
+        self._walked: list[int] = []
+        """What was walked since the last run; many small batches make one array."""
 
+    def add(self, position: int, end: int, count: int) -> None:
+        """The `count` records between `position` and `end`; BatchFormatError if they don't fit."""
+        left = count
+        while left:
+            if left >= _RUN_MIN:
+                size, run = _equal_run(self._data, self._view, position, end, left)
+                if run >= _RUN_MIN:
+                    self._flush()
+                    until = position + run * size
+                    self._parts.append(np.arange(position, until, size, dtype=np.int64))
+                    position = until
+                    left -= run
+                    continue
+            walked = min(left, _WALK_COUNT)
+            position = _walk(self._view, position, end, walked, self._walked)
+            left -= walked
+        if position != end:
+            raise BatchFormatError(f"{end - position} bytes after the last record")
 
-_NONE: Final = np.zeros(0, dtype=np.int64)
+    def array(self) -> Ints:
+        self._flush()
+        return self._parts[0] if len(self._parts) == 1 else np.concatenate(self._parts)
+
+    def _flush(self) -> None:
+        if self._walked:
+            self._parts.append(np.array(self._walked, dtype=np.int64))
+            self._walked = []
 
 
 def _equal_run(
@@ -107,12 +120,13 @@ def _equal_run(
     return whole, count if equal[broken] else broken
 
 
-def _walk(view: memoryview, position: int, end: int, count: int) -> tuple[list[int], int]:
-    starts = []
+def _walk(view: memoryview, position: int, end: int, count: int, starts: list[int]) -> int:
+    """Add the starts of so many records to `starts`; the position after the last of them."""
+    add = starts.append
     # Lengths of one and two bytes are nearly all there are: read without a call.
     last = end - 2
     for _ in range(count):
-        starts.append(position)
+        add(position)
         if position < last:
             byte = view[position]
             if byte < 0x80:
@@ -126,7 +140,7 @@ def _walk(view: memoryview, position: int, end: int, count: int) -> tuple[list[i
                     continue
         size, after = _record_size(view, position, end)
         position = after + size
-    return starts, position
+    return position
 
 
 def _record_size(view: memoryview, position: int, end: int) -> tuple[int, int]:

@@ -1,0 +1,1 @@
+"""What Spark reads from topics per second, against what Spark can take at all, in one run."""

@@ -1,0 +1,89 @@
+"""Record batches to Arrow columns in one process, without Spark: records per second of CPU time."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+
+from moldau.model.ids import Offset, TimestampMs
+from moldau.records.record import Record, build_batch, read_records
+from moldau.spark.schema import arrow_schema
+from moldau.spark.source.bodies import readable_bodies, whole_batches
+from moldau.spark.source.columns import record_batch
+
+NOW = 1_700_000_000_000
+RECORDS_PER_BATCH = 150
+"""What a producer puts into 16 KiB of records of 100 bytes."""
+SECONDS_MIN = 0.5
+
+
+def made(size: int, count: int, *, varied: bool) -> memoryview:
+    rng = random.Random(1)
+    per_batch = max(1, RECORDS_PER_BATCH * 100 // size)
+    batches = []
+    for base in range(0, count, per_batch):
+        records = [
+            Record(
+                Offset(0),
+                TimestampMs(NOW + number // 10),
+                b"k%07d" % number,
+                bytes(rng.randrange(size) if varied else size),
+                [],
+            )
+            for number in range(base, min(base + per_batch, count))
+        ]
+        batches.append(build_batch(records, base_offset=Offset(base)))
+    return memoryview(b"".join(batches))
+
+
+def ours(data: memoryview) -> int:
+    found = readable_bodies(data, whole_batches(data), [], start=0, end=1 << 62)
+    rows = record_batch(found, topic="t", partition=0, start=0, end=1 << 62, include_headers=False)
+    return int(rows.num_rows)
+
+
+def one_by_one(data: memoryview) -> int:
+    records = [
+        record
+        for placed in whole_batches(data)
+        for record in read_records(bytes(data[placed.position :][: placed.header.size]))
+    ]
+    return _into_columns(
+        [(r.key, r.value, "t", 0, r.offset, r.timestamp * 1000, 0) for r in records]
+    )
+
+
+def compiled(data: memoryview) -> int:
+    """The decoder that aiokafka compiles with Cython."""
+    from aiokafka.record.default_records import DefaultRecordBatch
+
+    rows = []
+    for placed in whole_batches(data):
+        batch = DefaultRecordBatch(bytes(data[placed.position :][: placed.header.size]))
+        batch.validate_crc()
+        rows += [(r.key, r.value, "t", 0, r.offset, r.timestamp * 1000, 0) for r in batch]
+    return _into_columns(rows)
+
+
+def _into_columns(rows: list[tuple[object, ...]]) -> int:
+    import pyarrow as pa
+
+    schema = arrow_schema(include_headers=False)
+    columns = [
+        pa.array(column, type=field.type)
+        for column, field in zip(zip(*rows, strict=True), schema, strict=True)
+    ]
+    return int(pa.RecordBatch.from_arrays(columns, schema=schema).num_rows)
+
+
+def rate(decode: Callable[[memoryview], int], data: memoryview) -> float:
+    """The best of several rounds: others on the machine only ever make one slower."""
+    best = 0.0
+    decode(data)  # Imports, and first uses of compiled code.
+    until = time.monotonic() + SECONDS_MIN
+    while time.monotonic() < until:
+        began = time.process_time()
+        count = decode(data)
+        best = max(best, count / (time.process_time() - began))
+    return best
