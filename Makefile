@@ -57,8 +57,11 @@ check: $(VENV)/test ## lint, types, layers
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
+# Most of the time tests wait for elections, timeouts and disks: two files at a time.
+JOBS ?= 2
+
 test: $(VENV)/test kcat check ## everything that must hold before a change lands
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(PYTEST_ARGS)
 
 format: $(VENV)/test ## let ruff put the code in shape
 	@$(BIN)/ruff check --fix .
