@@ -256,7 +256,9 @@ class LeaseHost:
         """Those of one queue."""
         try:
             queue = self._find_by_head(group, head)
-            answer = await queue.tell(lambda now: command_for(what, member, tokens, now))
+            answer = await queue.tell(
+                lambda now: command_for(what, member, tokens, now), len(tokens)
+            )
         except QueueRefusedError as error:
             return [Verdict(error.why, str(error))] * len(tokens)
         if not isinstance(answer, Judged):
@@ -366,6 +368,13 @@ class LeaseHost:
         queues: list[OneQueue] = []
         failure = QueueRefusedError(Why.NOT_LEADER, "no partition is asked for that is led here")
         for topic, index in partitions:
+            if topic.name not in group.topics:
+                # It was deleted and made anew: what would be taken now could not be settled.
+                failure = QueueRefusedError(
+                    Why.UNKNOWN_TOPIC,
+                    f"topic {topic.name!r} is none of group {group.name!r}: connect again",
+                )
+                continue
             try:
                 queues.append(self._find(group, topic, index))
             except QueueRefusedError as error:
@@ -449,6 +458,7 @@ class LeaseHost:
         idle_before = self._loop.time() - self._limits.idle_seconds_max
         for queue in list(self._queues.values()):
             if self._around.group_of(queue.queue.group) is None:
+                self._turns.pop(queue.queue.group, None)
                 queue.end(QueueRefusedError(Why.UNKNOWN_GROUP))
             elif queue.is_idle and queue.used_at < idle_before:
                 queue.end(QueueRefusedError(Why.UNAVAILABLE))

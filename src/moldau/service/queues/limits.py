@@ -18,6 +18,10 @@ class LeaseLimits:
     parked_max: int = 20_000
     commands_waiting_max: int = 1_000
     """Per queue: calls that wait for the write before theirs."""
+    tokens_waiting_max: int = 100_000
+    """Per queue, of those calls together: some twenty megabytes."""
+    tokens_per_round_max: int = 10_000
+    """That are decided about in one turn of the loop; of one call, always all."""
     commands_per_write_max: int = 80
     """And half as many polls: fewer than there are records between snapshots, so that a write
     holds one at most."""
@@ -25,8 +29,11 @@ class LeaseLimits:
     """Messages that are decided about in one turn of the loop, some five milliseconds."""
     read_bytes: int = 64 * 1024
     """Of the log, in one turn of the loop."""
+    reads_per_round_max: int = 64
+    """Where markers, or what was aborted, fill the log, a queue moves on in such steps."""
     ahead_bytes_max: int = 8 * 1024 * 1024
-    """Of a queue's messages that were read and not delivered yet."""
+    """Of a queue's messages that were read and not delivered yet; and of those that come again, as
+    far as they are read together."""
     cache_bytes_max: int = 2 * 1024 * 1024
     """Of a queue's messages that are out, in case they come back."""
     timer_seconds_max: float = 5.0

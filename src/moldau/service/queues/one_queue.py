@@ -43,6 +43,7 @@ R = TypeVar("R")
 See = Callable[[QueueMachine, TimestampMs], R]
 
 _NOT_FETCHED = "the worker was gone before the message could be handed over"
+_IN_DOUBT = "whether it was done is not known: ask again"
 _NEVER = float("inf")
 
 
@@ -66,6 +67,7 @@ class Told(NamedTuple):
 
     make: Make
     future: asyncio.Future[Answer] | None
+    token_count: int = 0
 
 
 class Look(NamedTuple):
@@ -118,6 +120,8 @@ class OneQueue:
         )
         self._serving: Serving | None = None
         self._told: deque[Told] = deque()
+        self._tokens_waiting = 0
+        """Of those who wait."""
         self._decided: list[tuple[Told, Answer]] = []
         """Those whose records are being written."""
         self._looks: deque[Look] = deque()
@@ -200,11 +204,15 @@ class OneQueue:
         self._asks.pop(ask, None)
         self._hasty.pop(ask, None)
 
-    async def tell(self, make: Make) -> Answer:
+    async def tell(self, make: Make, token_count: int = 0) -> Answer:
         """Decide about a command; returns when that is committed. Raises QueueRefusedError."""
         self._check_open(len(self._told))
+        tokens = self._tokens_waiting + token_count
+        if token_count and self._told and tokens > self._limits.tokens_waiting_max:
+            raise QueueRefusedError(Why.BUSY)
+        self._tokens_waiting = tokens
         future: asyncio.Future[Answer] = self._loop.create_future()
-        self._told.append(Told(make, future))
+        self._told.append(Told(make, future, token_count))
         self._wake()
         answer = await future
         if isinstance(answer, Refused):
@@ -270,12 +278,15 @@ class OneQueue:
     def _refuse_waiting(self, error: QueueRefusedError) -> None:
         """But not the polls."""
         futures = [*(told.future for told in self._told), *(look.future for look in self._looks)]
-        futures += [told.future for told, _ in self._decided]
-        self._decided = []
+        decided, self._decided = self._decided, []
         self._told.clear()
+        self._tokens_waiting = 0
         self._looks.clear()
         for future in futures:
             _refuse(future, error)
+        for told, _ in decided:
+            # It is being written: to say that this is no leader would be to say that it was not.
+            _refuse(told.future, QueueRefusedError(Why.UNAVAILABLE, _IN_DOUBT))
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if task.cancelled() or (error := task.exception()) is None:
@@ -339,13 +350,16 @@ class OneQueue:
         ledgers = self._around.ledgers
         machine = QueueMachine(self.queue, self._config, self.epoch)
         machine.load(await ledgers.stored(self.queue))
+        # Where a new queue starts does not count for one that is known: the log may have ended
+        # before that when this broker was elected, and what is there now be other messages.
+        end = self._end if machine.state.exists else max(self._end, self._start)
         # The leader's own leases of before hold; those of others end here.
         taken = machine.decide(
             TakeOver(
                 epoch=self.epoch,
                 now=self._around.time.now(),
-                start=self._start,
-                end=max(self._end, self._start),
+                start=min(self._start, end),
+                end=end,
             )
         )
         if isinstance(taken.answer, Refused):
@@ -381,7 +395,10 @@ class OneQueue:
             if not look.future.done():
                 look.future.set_result(look.see(serving.machine, serving.now))
         is_more = await self._round(serving)
-        if not self.is_over and not is_more:
+        if is_more:
+            # A round may have been without a write, and without waiting for anything.
+            await asyncio.sleep(0)
+        elif not self.is_over:
             self._set_timer(serving)
             await self._work.wait()
         return not self.is_over
@@ -421,6 +438,7 @@ class OneQueue:
             await self._prepare(serving, asks, share)
         while self._told and serving.has_room:
             told = self._told.popleft()
+            self._tokens_waiting -= told.token_count
             self._decided.append((told, serving.carry_out(told.make)))
         is_dry = not asks or serving.poll_all(self, asks, share)
         hasty = list(self._hasty)

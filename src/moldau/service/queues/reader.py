@@ -106,11 +106,16 @@ class QueueReader:
         self._first = position
 
     async def read_on(self, count: int) -> None:
-        """Have `count` messages ahead, if there are so many and they are not too large.
+        """Have `count` messages ahead, if there are so many and they are not too large or too far.
 
         Raises RefusedError, CorruptionError.
         """
-        while len(self._ahead) < count and self._ahead_bytes < self._limits.ahead_bytes_max:
+        for reads in range(self._limits.reads_per_round_max):
+            if len(self._ahead) >= count or self._ahead_bytes >= self._limits.ahead_bytes_max:
+                return
+            if reads:
+                # There may be gigabytes without a message.
+                await asyncio.sleep(0)
             position = self._end
             entries, end = await self._read(position, self._limits.read_bytes)
             if end == position:
@@ -182,23 +187,38 @@ class QueueReader:
     async def load(
         self, offsets: Iterable[Offset], is_wanted: Callable[[Offset], bool]
     ) -> dict[Offset, Entry | None]:
-        """Messages by their offset; None for what is gone. Beside them, what else of their batches
-        `is_wanted` is kept. Raises RefusedError, CorruptionError."""
+        """Messages by their offset, None for what is gone: the first of them, and as many more as
+        have room. Beside them, what else of their batches `is_wanted` is kept.
+
+        Raises RefusedError, CorruptionError.
+        """
         found: dict[Offset, Entry | None] = {}
-        for offset in sorted(offsets):
-            entry = self._out.get(offset)
+        asked = dict.fromkeys(offsets)
+        beside: dict[Offset, Entry] = {}
+        bytes_left = self._limits.ahead_bytes_max
+        for offset in asked:
+            if bytes_left <= 0:
+                break
+            entry = self._out.get(offset) or beside.pop(offset, None)
             if entry is None:
+                if found:
+                    await asyncio.sleep(0)
                 if offset >= self._replica.last_stable_offset:
                     # Not gone for sure: who takes it for gone settles it.
                     raise RefusedError(ErrorCode.OFFSET_NOT_AVAILABLE)
                 # One byte: the batch that holds it, and no more.
                 entries, _ = await self._read(offset, 1)
                 for other in entries:
-                    if other.message.offset == offset:
+                    at = other.message.offset
+                    if at == offset:
                         entry = other
-                    if is_wanted(other.message.offset):
+                    elif at in asked:
+                        # Its batch need not be taken apart once more.
+                        beside[at] = other
+                    if is_wanted(at):
                         self.keep(other)
             found[offset] = entry
+            bytes_left -= 0 if entry is None else entry.size
         return found
 
     async def browse(self, position: Offset, count: int, bytes_max: int) -> list[Entry]:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from moldau.groups.queue.answers import Answer, Decision, Done, Judged, Lease, Refusal, Refused
 from moldau.groups.queue.answers import Polled as Leases
-from moldau.groups.queue.commands import Ack, Command, ExpireDue, Poll, Trim
+from moldau.groups.queue.commands import Ack, Command, ExpireDue, Extend, Nack, Poll, Trim
 from moldau.groups.queue.machine import QueueMachine
 from moldau.groups.queue.state import Dead, QueueRecord
 from moldau.model.ids import Offset, TimestampMs
@@ -66,6 +66,7 @@ class Serving:
         self.is_more = False
         """The next round has something to do at once."""
         self._died: list[Offset] = []
+        self._token_count = 0
         self.gone.clear()
 
     @property
@@ -76,7 +77,10 @@ class Serving:
     @property
     def has_room(self) -> bool:
         """In this round, for one more command."""
-        return len(self.records) < self._limits.commands_per_write_max
+        return (
+            len(self.records) < self._limits.commands_per_write_max
+            and self._token_count < self._limits.tokens_per_round_max
+        )
 
     def decide(self, command: Command) -> Decision:
         # One by one: the next command is made when it is known what this one leads to.
@@ -113,6 +117,8 @@ class Serving:
 
     def carry_out(self, make: Make) -> Answer:
         command = make(self.now)
+        if isinstance(command, Ack | Nack | Extend):
+            self._token_count += len(command.tokens)
         decision = self.decide(command)
         if decision.record is not None:
             self._is_blocked = False
@@ -153,7 +159,7 @@ class Serving:
             await self._reader.read_on(count - len(due))
 
     async def load(self, offsets: Iterable[Offset]) -> dict[Offset, Entry | None]:
-        """Messages that come again, by offset; None for what is gone.
+        """Messages that come again, by offset, None for what is gone; the first of them at least.
 
         Raises RefusedError, CorruptionError.
         """
