@@ -6,7 +6,7 @@ stored, so a group that is interrupted goes on where the output ended.
 
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from moldau.cli.filter_terms import Looked
@@ -24,24 +24,28 @@ _CONTACT_SECONDS_MAX = 10.0
 """How long the first answer of the broker may take before --timeout counts."""
 _ELECTION_SECONDS_MAX = 5.0
 _LOOK_SECONDS = 0.2
+_LEFT_OVER_SECONDS_MAX = 1.0
 
 
 class Link:
     """The way to the brokers; says once when it is lost, until something arrives again."""
 
-    def __init__(self, brokers: str) -> None:
+    def __init__(self, brokers: str, *, now: Callable[[], float] = time.monotonic) -> None:
         self.brokers = brokers
-        self._lost = False
+        self._now = now
+        self._lost_at: float | None = None
 
     def on_error(self, error: Any) -> None:
         from confluent_kafka import KafkaError
 
-        if error.code() == KafkaError._ALL_BROKERS_DOWN and not self._lost:
-            self._lost = True
+        if error.code() == KafkaError._ALL_BROKERS_DOWN and self._lost_at is None:
+            self._lost_at = self._now()
             say(f"lost {self.brokers}; trying again (Ctrl-C stops)")
 
     def on_message(self) -> None:
-        self._lost = False
+        """What had arrived before and was waiting to be read does not count."""
+        if self._lost_at is not None and self._now() - self._lost_at > _LEFT_OVER_SECONDS_MAX:
+            self._lost_at = None
 
 
 class Reader:
