@@ -116,6 +116,8 @@ class QueueWorld:
         self.replicas: dict[tuple[str, int], Replica] = {}
         self.message_bytes_max = 1 << 20
         self.append_failures = 0
+        self.compacted: set[str] = set()
+        """Topics that take no message without a key."""
         self.offline: list[str] = []
         self._ids = itertools.count(1)
         self._partition_count = partitions
@@ -217,7 +219,10 @@ class QueueWorld:
         replica = self.replicas.get((topic, partition))
         if replica is None:
             return None
-        config = TopicConfig.resolve({"max.message.bytes": str(self.message_bytes_max)})
+        policy = "compact" if topic in self.compacted else "delete"
+        config = TopicConfig.resolve(
+            {"max.message.bytes": str(self.message_bytes_max), "cleanup.policy": policy}
+        )
         return Hosted(replica, config, internal=False)
 
     def find(self, topic: str, partition: int) -> Any:

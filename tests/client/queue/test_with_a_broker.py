@@ -107,11 +107,11 @@ def test_redrive_drops_doubles_and_passes_strangers(client: QueueClient, topic: 
     }
     other = {**origin, "moldau-dead-offset": "8"}
     stranger = {**origin, "moldau-dead-group": "another"}
-    client.send_many(
-        dead, [Outgoing("x", headers=headers) for headers in (origin, other, origin, stranger, {})]
-    )
+    cut = {**origin, "moldau-dead-offset": "9", "moldau-dead-truncated": "value"}
+    letters = (origin, other, origin, stranger, {}, cut)
+    client.send_many(dead, [Outgoing("x", headers=headers) for headers in letters])
     *_, sums = client.redrive("g", topic=dead, idle=0.5)
-    assert sums == (2, 1, 2)
+    assert sums == (2, 1, 3)
     found = [m for n in (0, 1) for m in client.read_from(topic, n)]
     assert [(message.text, message.headers) for message in found] == [("x", []), ("x", [])]
 

@@ -112,6 +112,24 @@ def test_offsets_that_hold_no_message_are_passed():
     assert (queue.state.floor, queue.state.next) == (2, 8)
 
 
+def test_what_nobody_can_read_is_a_dead_letter_that_was_never_delivered():
+    queue = Queue()
+    read = Read(first=0, end=9, messages=(Message(0), Message(1, fault="too much"), Message(8)))
+    assert offsets(queue.poll(2, gives=read)) == [0, 8]
+    assert queue.state.dead == ((1, Dead(0, "too much")),)
+    assert (queue.died, queue.state.next) == ((1,), 9)
+    queue.next_leader()
+    assert queue.state.dead == ((1, Dead(0, "too much")),)
+
+
+def test_what_nobody_can_read_waits_for_room_as_others_do():
+    queue = Queue()
+    queue.poll(4)
+    read = Read(first=4, end=9, messages=(Message(4, fault="too much"),))
+    assert queue.poll(1, gives=read) == []
+    assert (queue.is_full, queue.state.next, queue.state.dead) == (True, 4, ())
+
+
 def test_what_was_read_beyond_a_hole_is_not_used():
     queue = Queue()
     read = Read(first=1, end=3, messages=(Message(1), Message(2)))

@@ -477,15 +477,14 @@ def _skips_what_was_not_read(monkeypatch):
     def fresh(state, read):
         for message in read.messages:
             if message.offset >= state.next:
-                yield message.offset, message.deliver_at
+                yield message
 
     monkeypatch.setattr(decide_module, "_fresh", fresh)
 
 
 def _delivers_again_what_was_read_twice(monkeypatch):
     def fresh(state, read):
-        for message in read.messages:
-            yield message.offset, message.deliver_at
+        yield from read.messages
 
     monkeypatch.setattr(decide_module, "_fresh", fresh)
 

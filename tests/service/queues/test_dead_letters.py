@@ -1,7 +1,9 @@
 """Dead letters: what they say, what is tried again, and what must not hold up a queue."""
 
 import asyncio
+import dataclasses
 import logging
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -21,8 +23,10 @@ from moldau.model.queue_headers import (
     DEAD_TRUNCATED_HEADER,
 )
 from moldau.records.record import Record, read_records
+from moldau.service import stored
 from moldau.service.commit import trim_replica
 from moldau.service.queues.settling import Nacked
+from moldau.service.stored import bytes_of
 
 
 async def kill(world: QueueWorld, count: int = 10, reason: str = "bad") -> None:
@@ -168,6 +172,61 @@ async def test_one_that_is_gone_before_it_could_be_moved_is_named_and_buried(
     await trim_replica(world.replicas["t", 0], Offset(1))
     await is_settled(world, 2)
     assert b"b" in values_of_dead(world)
+
+
+async def test_a_batch_that_nobody_can_read_leaves_a_dead_letter_that_names_its_offsets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stored, "BATCH_RECORDS_MAX", 2)
+    world = await QueueWorld.make()
+    await world.send(b"a")
+    await world.send(b"b", b"c", b"d")
+    await world.send(b"e")
+    assert values_of(await world.take() + await world.take()) == [b"a", b"e"]
+    await eventually(lambda: len(dead(world)) == 1)
+    (letter,) = dead(world)
+    headers = dict(letter.headers)
+    assert (letter.key, letter.value) == (None, None)
+    assert headers[DEAD_TRUNCATED_HEADER] == b"key, value, headers"
+    assert headers[DEAD_OFFSET_HEADER] == b"1"
+    assert headers[DEAD_ATTEMPTS_HEADER] == b"0"
+    assert (headers[DEAD_REASON_HEADER] or b"").startswith(b"offsets 1 to 3 cannot be read")
+
+
+async def test_one_letter_that_the_topic_refuses_does_not_hold_up_the_others() -> None:
+    world = await QueueWorld.make(attempts_max=1)
+    world.limits = dataclasses.replace(world.limits, dead_per_write_max=2)
+    world.host = world.new_host()
+    world.compacted.add("g.dead")
+    # Of which a compacted topic takes none.
+    await world.send(b"x", b"y", b"z")
+    await world.send(b"a", b"b", key=b"k")
+    await kill(world)
+    await eventually(lambda: values_of_dead(world) == [b"a", b"b"])
+    world.compacted.clear()
+    await is_settled(world, 5)
+    assert sorted(values_of_dead(world), key=str) == [b"a", b"b", b"x", b"y", b"z"]
+
+
+async def test_a_dead_message_that_is_damaged_takes_its_replica_offline() -> None:
+    world = await QueueWorld.make(attempts_max=1)
+    await world.send(b"a" * 100)
+    world.append_failures = 5
+    log = world.logs["t", 0]
+    real = log.read
+
+    def damaged(*arguments: Any) -> LogRead:
+        read = real(*arguments)
+        data = bytearray(bytes_of(read.data))
+        data[-3] ^= 1
+        return read._replace(data=bytes(data))
+
+    taken = await world.take()
+    log.read = damaged  # type: ignore[method-assign]
+    world.host._queues[next(iter(world.host._queues))].reader.drop(Offset(0))
+    tokens = [delivery.token for delivery in taken]
+    await world.host.settle(world.group, "w", tokens, Nacked(delay_ms=0))
+    await eventually(lambda: bool(world.offline))
 
 
 async def test_the_topic_of_new_settings_is_used_at_once() -> None:

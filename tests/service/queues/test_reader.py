@@ -113,7 +113,7 @@ async def test_a_queue_that_is_set_elsewhere_reads_there() -> None:
     ]
 
 
-def test_a_batch_that_nobody_can_read_is_passed_and_named(
+def test_one_message_without_content_stands_for_a_batch_that_nobody_can_read(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stored, "BATCH_RECORDS_MAX", 2)
@@ -121,8 +121,12 @@ def test_a_batch_that_nobody_can_read_is_passed_and_named(
         [Record(Offset(3), NOW, None, b"d", [])], base_offset=Offset(3)
     )
     entries = decode_entries(data, (), Offset(0))
-    assert [entry.record.value for entry in entries] == [b"d"]
-    assert "from offset 0 to 2" in caplog.text
+    assert [entry.record.value for entry in entries] == [None, b"d"]
+    assert [entry.message.offset for entry in entries] == [0, 3]
+    assert entries[0].message.fault.startswith("offsets 0 to 2 cannot be read: it has 3 records")
+    assert "offsets 0 to 2" in caplog.text
+    assert decode_entries(data, (), Offset(2))[0].message.offset == 2
+    assert [entry.message.offset for entry in decode_entries(data, (), Offset(3))] == [3]
 
 
 def test_a_batch_that_is_not_what_was_stored_is_no_message_that_is_passed() -> None:

@@ -18,6 +18,7 @@ from moldau.model.queue_headers import (
     DEAD_PARTITION_HEADER,
     DEAD_PREFIX,
     DEAD_TOPIC_HEADER,
+    DEAD_TRUNCATED_HEADER,
     DELIVER_AT_HEADER,
 )
 from moldau.proto.v1 import queue_pb2 as pb
@@ -39,7 +40,7 @@ class Redriven(NamedTuple):
     doubles: int
     """Dropped: the same message was there before."""
     strangers: int
-    """Passed: no dead letters, or of another group."""
+    """Passed: no dead letters, of another group, or without what was in them."""
 
 
 async def redrive(
@@ -65,7 +66,7 @@ async def redrive(
         done: list[AsyncQueueMessage] = []
         for message in messages:
             origin = _origin(message)
-            if origin is None or (group is not None and origin[0] != group):
+            if origin is None or (group is not None and origin[0] != group) or _is_cut(message):
                 sums = sums._replace(strangers=sums.strangers + 1)
                 done.append(message)
             elif origin in seen:
@@ -103,6 +104,15 @@ def _origin(message: AsyncQueueMessage) -> Origin | None:
         headers.get(DEAD_PARTITION_HEADER, ""),
         headers.get(DEAD_OFFSET_HEADER, ""),
     )
+
+
+def _is_cut(message: AsyncQueueMessage) -> bool:
+    """Whether there is not all of it: what would be sent back is another message, and where topics
+    are compacted, one that deletes."""
+    missing = [value for name, value in message.headers if name == DEAD_TRUNCATED_HEADER]
+    if missing:
+        log.warning("a dead letter without %r is not sent back: %s", missing[0], _origin(message))
+    return bool(missing)
 
 
 def _restored(message: AsyncQueueMessage) -> pb.OutgoingMessage:

@@ -30,10 +30,15 @@ class TakeOver:
 
 
 class Message(NamedTuple):
-    """A message of the log. `deliver_at` in the past, or NO_TIMESTAMP: at once."""
+    """A message of the log. `deliver_at` in the past, or NO_TIMESTAMP: at once.
+
+    With `fault` it is none that can be delivered, and stands for all to the end of its batch: a
+    dead letter from the beginning.
+    """
 
     offset: Offset
     deliver_at: TimestampMs = NO_TIMESTAMP
+    fault: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

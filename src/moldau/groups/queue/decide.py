@@ -29,6 +29,7 @@ from moldau.groups.queue.commands import (
     Evict,
     ExpireDue,
     Extend,
+    Message,
     Nack,
     Poll,
     Read,
@@ -144,10 +145,10 @@ def _poll(draft: Draft, of_queue: int, command: Poll) -> Answer:
             lease(offset, entry.attempts + 1)
     is_full = room == 0
     open_count = len(state.open)
-    for offset, deliver_at in _fresh(state, command.read):
+    for offset, deliver_at, fault in _fresh(state, command.read):
         draft.next = offset
         is_now = deliver_at <= command.now
-        if is_now and len(leases) == command.count_max:
+        if is_now and not fault and len(leases) == command.count_max:
             break
         if open_count >= config.open_max or (is_now and room == 0):
             is_full = True
@@ -155,6 +156,9 @@ def _poll(draft: Draft, of_queue: int, command: Poll) -> Answer:
         open_count += 1
         if is_now:
             room -= 1
+        if fault:
+            draft.put(offset, Dead(0, _cut(fault, config.text_bytes_max)))
+        elif is_now:
             lease(offset, 1)
         else:
             draft.put(offset, Waiting(0, deliver_at))
@@ -171,14 +175,14 @@ def _due(state: QueueState, now: TimestampMs) -> Iterator[tuple[Offset, Waiting]
         yield offset, entry
 
 
-def _fresh(state: QueueState, read: Read) -> Iterator[tuple[Offset, TimestampMs]]:
+def _fresh(state: QueueState, read: Read) -> Iterator[Message]:
     """Messages not looked at so far; none if what was read does not join what is known."""
     if read.first > state.next:
         return
     position = state.next
     for message in read.messages:
         if position <= message.offset < read.end:
-            yield message.offset, message.deliver_at
+            yield message
             position = Offset(message.offset + 1)
 
 

@@ -47,6 +47,7 @@ class Dead(Struct, frozen=True):
     """Never delivered again; on its way to the dead-letter topic."""
 
     attempts: int
+    """0 for what could never be delivered."""
     reason: str
 
 

@@ -36,6 +36,8 @@ _BATCH_BYTES_MAX: Final = 256 * 1024
 """Well below what topics take, unless somebody made it small."""
 _APPEND_SECONDS_MAX: Final = 10.0
 _TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
+_ONE_BY_ONE: Final = _TOO_LARGE | {ErrorCode.INVALID_RECORD}
+"""Because of some, perhaps: a topic that is compacted takes none without a key."""
 
 
 class Origin(NamedTuple):
@@ -52,6 +54,8 @@ class Letter(NamedTuple):
     record: Record
     attempts: int
     reason: str
+    is_whole: bool = True
+    """Else there is nothing of it but its place."""
 
 
 class Topics(Protocol):
@@ -116,10 +120,17 @@ class DeadLetters:
     ) -> None:
         records = [self._record(origin, letter) for letter in letters]
         appended = await self._append(topic, partition, records)
-        if appended.error in _TOO_LARGE:
+        if appended.error in _ONE_BY_ONE:
+            failure: RefusedError | None = None
             for letter in letters:
-                await self._write_one(origin, topic, partition, letter)
-                safe.add(letter.record.offset)
+                try:
+                    await self._write_one(origin, topic, partition, letter)
+                    safe.add(letter.record.offset)
+                except RefusedError as error:
+                    # The others may be better.
+                    failure = error
+            if failure is not None:
+                raise failure
         elif appended.error is not ErrorCode.NONE:
             raise _refusal(topic, appended)
         else:
@@ -184,6 +195,8 @@ class DeadLetters:
             (DEAD_AT_HEADER, str(now)),
         ):
             headers.append((name, value.encode()))
+        if not letter.is_whole:
+            headers.append(_truncated("key, value, headers"))
         return letter.record._replace(timestamp=now, headers=headers)
 
 

@@ -36,6 +36,7 @@ class DeadMover:
         origin: Origin,
         topic_of: Callable[[], str],
         tell: Callable[[Callable[[TimestampMs], Command]], Awaitable[Answer]],
+        on_corrupt: Callable[[CorruptionError], None],
         on_defect: Callable[[BaseException], None],
     ) -> None:
         self._loop = loop
@@ -45,6 +46,7 @@ class DeadMover:
         self._origin = origin
         self._topic_of = topic_of
         self._tell = tell
+        self._on_corrupt = on_corrupt
         self._on_defect = on_defect
         self._owed: dict[Offset, Dead] = {}
         self._safe: set[Offset] = set()
@@ -88,7 +90,11 @@ class DeadMover:
             try:
                 await self._move_some()
                 pause = self._limits.pause_seconds_min
-            except (RefusedError, CorruptionError, QueueRefusedError) as error:
+            except CorruptionError as error:
+                # Another replica may have it.
+                self._on_corrupt(error)
+                await asyncio.sleep(self._limits.pause_seconds_max)
+            except (RefusedError, QueueRefusedError) as error:
                 # At first it may be a topic that was made just now.
                 level = logging.WARNING if pause >= _WORTH_A_WARNING_SECONDS else logging.DEBUG
                 log.log(
@@ -102,6 +108,9 @@ class DeadMover:
     async def _move_some(self) -> None:
         """Raises what keeps it from going on."""
         some = [*self._owed][: self._limits.dead_per_write_max]
+        for offset in some:
+            # Behind the others: some that nobody takes shall not hold them up.
+            self._owed[offset] = self._owed.pop(offset)
         found = await self._reader.load(
             [offset for offset in some if offset not in self._safe], lambda _: False
         )
@@ -115,7 +124,8 @@ class DeadMover:
                 )
                 self._safe.add(offset)
             elif dead is not None:
-                letters.append(Letter(entry.record, dead.attempts, dead.reason))
+                is_whole = not entry.message.fault
+                letters.append(Letter(entry.record, dead.attempts, dead.reason, is_whole))
         if letters:
             self._safe |= await self._letters.write(self._origin, self._topic_of(), letters)
         done = frozenset(offset for offset in some if offset in self._safe)

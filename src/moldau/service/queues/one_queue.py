@@ -144,6 +144,7 @@ class OneQueue:
             origin=Origin(queue.group, topic, queue.partition),
             topic_of=lambda: self._group.settings.dead_letter_topic,
             tell=self.tell,
+            on_corrupt=lambda error: around.take_offline(replica, error),
             on_defect=around.on_defect,
         )
 

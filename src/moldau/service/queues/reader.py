@@ -17,7 +17,7 @@ from moldau.model.errors import CorruptionError, ErrorCode, RefusedError
 from moldau.model.ids import NO_TIMESTAMP, Offset, TimestampMs
 from moldau.model.queue_headers import DELIVER_AT_HEADER
 from moldau.model.slices import FileSlice
-from moldau.records.batch import BatchFormatError, crc_matches
+from moldau.records.batch import BatchFormatError, BatchHeader, crc_matches
 from moldau.records.compression import Codec
 from moldau.records.record import Headers, Record
 from moldau.replica.aborted import AbortedTransaction
@@ -260,6 +260,16 @@ class QueueReader:
         return entries, max(position, read.next_offset)
 
 
+def _unreadable(header: BatchHeader, position: Offset, error: BatchFormatError) -> Entry:
+    """Stands for a batch that was sent like that, unreadable or too much to be held: to wait for it
+    would hold up all that is behind, and to pass it would be to lose it without a trace."""
+    first = max(header.base_offset, position)
+    fault = f"offsets {first} to {header.last_offset} cannot be read: {error}"
+    log.warning("a queue passes messages: %s", fault)
+    record = Record(first, header.max_timestamp, None, None, [])
+    return Entry(Message(first, NO_TIMESTAMP, fault), record, _RECORD_BYTES)
+
+
 def _is_compressed(stored: bytes) -> bool:
     try:
         return any(header.codec != Codec.NONE for header, _ in stored_batches(stored, ()))
@@ -281,20 +291,14 @@ def decode_entries(
             except BatchFormatError as error:
                 if not crc_matches(batch, 0, header.size, header.crc):
                     raise
-                # It was sent like that, unreadable or too much to be held: to wait for it would
-                # hold up all that is behind.
-                log.warning(
-                    "a queue passes the messages from offset %d to %d: %s",
-                    header.base_offset,
-                    header.last_offset,
-                    error,
-                )
+                if header.last_offset >= position:
+                    entries.append(_unreadable(header, position, error))
                 continue
             for record in records:
                 offset, _, _, _, headers = record
                 if offset >= position:
                     time = deliver_at(headers) if headers else NO_TIMESTAMP
-                    message = _new(Message, (offset, time))
+                    message = _new(Message, (offset, time, ""))
                     size = _RECORD_BYTES + bytes_in(record)
                     entries.append(_new(Entry, (message, record, size)))
     except BatchFormatError as error:

@@ -165,6 +165,11 @@ class Serving:
         """
         state = self.machine.state
         loaded = await self._reader.load(offsets, lambda offset: state.get(offset) is not None)
+        for offset, entry in loaded.items():
+            if entry is not None and entry.message.fault:
+                # It could be read once, or it would not have been delivered.
+                self._reader.drop(offset)
+                loaded[offset] = None
         self.gone.update(offset for offset, entry in loaded.items() if entry is None)
         return loaded
 
