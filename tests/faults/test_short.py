@@ -5,17 +5,25 @@ from pathlib import Path
 import pytest
 
 from faults.__main__ import play
-from faults.catalogue import ONE_BROKER
+from faults.catalogue import ONE_BROKER, THREE_BROKERS, Scenario
 from faults.report import line
 
 pytestmark = pytest.mark.system
 
-BY_NAME = {scenario.name: scenario for scenario in ONE_BROKER}
+ONE = {scenario.name: scenario for scenario in ONE_BROKER}
+THREE = {scenario.name: scenario for scenario in THREE_BROKERS}
 
 
 @pytest.mark.parametrize("name", ["3", "4", "15", "16", "control"])
 def test_a_scenario_passes(name: str, tmp_path: Path) -> None:
-    scenario = BY_NAME[name]
+    check(ONE[name], tmp_path)
+
+
+def test_what_workers_of_a_queue_settle_stays_settled(tmp_path: Path) -> None:
+    check(THREE["25"], tmp_path)
+
+
+def check(scenario: Scenario, tmp_path: Path) -> None:
     if missing := scenario.missing(tmp_path):
         pytest.skip(missing)
     played = play(scenario, tmp_path / "run", quick=True)

@@ -1,0 +1,84 @@
+"""One topic, read by a group of Kafka's consumers and by a queue group at the same time."""
+
+import threading
+import time
+from collections import Counter
+
+import pytest
+from confluent_kafka import Consumer, Producer
+
+from moldau import QueueClient
+from moldau.testing.broker import Broker
+
+pytestmark = [pytest.mark.system, pytest.mark.compat]
+
+COUNT = 600
+SECONDS_MAX = 90.0
+
+
+class Seen:
+    """What the members of a group got, all together."""
+
+    def __init__(self) -> None:
+        self.values: Counter[str] = Counter()
+        self._lock = threading.Lock()
+        self.deadline = time.monotonic() + SECONDS_MAX
+
+    def add(self, values: list[str]) -> None:
+        with self._lock:
+            self.values.update(values)
+
+    @property
+    def is_over(self) -> bool:
+        return len(self.values) == COUNT or time.monotonic() > self.deadline
+
+
+def consume(bootstrap: str, seen: Seen) -> None:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "kafka-group",
+            "auto.offset.reset": "earliest",
+            "session.timeout.ms": 10_000,
+        }
+    )
+    consumer.subscribe(["orders"])
+    while not seen.is_over:
+        messages = consumer.consume(50, 0.2)
+        seen.add([m.value().decode() for m in messages if m.error() is None])
+    consumer.close()
+
+
+def work(client: QueueClient, seen: Seen) -> None:
+    with client.connect("queue-group", "orders") as worker:
+        while not seen.is_over:
+            messages = worker.poll(20, 0.5)
+            assert worker.ack(messages) == []
+            seen.add([message.text for message in messages])
+
+
+def test_a_kafka_group_and_a_queue_group_each_get_every_message(
+    moldau_broker: Broker,
+) -> None:
+    with QueueClient(moldau_broker.grpc_address) as client:
+        client.create_topic("orders", partitions=3)
+        kafka, queue = Seen(), Seen()
+        readers = [
+            *(threading.Thread(target=consume, args=(moldau_broker.bootstrap, kafka)) for _ in "ab"),
+            *(threading.Thread(target=work, args=(client, queue)) for _ in "abc"),
+        ]
+        for reader in readers:
+            reader.start()
+        # Half of it by a client of Kafka's, half by the queue's.
+        producer = Producer({"bootstrap.servers": moldau_broker.bootstrap})
+        for number in range(COUNT // 2):
+            producer.produce("orders", f"k{number}".encode(), key=str(number).encode())
+        client.send_many("orders", [f"q{number}" for number in range(COUNT // 2)])
+        assert producer.flush(60) == 0
+        for reader in readers:
+            reader.join(SECONDS_MAX)
+        sent = {f"{kind}{number}" for kind in "kq" for number in range(COUNT // 2)}
+        assert set(kafka.values) == set(queue.values) == sent
+        assert set(queue.values.values()) == {1}
+        stats = client.stats("queue-group")
+        assert sum(part.ready + part.leased + part.dead for part in stats.partitions) == 0
