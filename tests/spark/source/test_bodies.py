@@ -55,6 +55,13 @@ def test_a_batch_that_was_cut_off_is_left_for_the_next_fetch() -> None:
     assert whole_batches(memoryview(b"")) == []
 
 
+def test_batches_behind_the_end_are_not_looked_at() -> None:
+    data = memoryview(batch(0, 3) + batch(3, 2) + batch(5, 2))
+    assert [p.header.base_offset for p in whole_batches(data, 4)] == [0, 3]
+    assert [p.header.base_offset for p in whole_batches(data, 5)] == [0, 3]
+    assert [p.header.base_offset for p in whole_batches(data, 6)] == [0, 3, 5]
+
+
 def test_what_is_no_batch_is_refused() -> None:
     data = bytearray(batch(0))
     data[16] = 1  # An older format.

@@ -55,8 +55,11 @@ class Bodies(NamedTuple):
         return sum(body.header.record_count for body in self.bodies)
 
 
-def whole_batches(fetched: memoryview) -> list[Placed]:
-    """The batches that came as a whole: brokers may cut the last one off. BatchFormatError."""
+def whole_batches(fetched: memoryview, end: int | None = None) -> list[Placed]:
+    """The batches that came as a whole: brokers may cut the last one off. Raises BatchFormatError.
+
+    Batches behind the one that reaches offset `end` are not looked at.
+    """
     found = []
     position = 0
     while len(fetched) - position >= HEADER_BYTES:
@@ -66,6 +69,8 @@ def whole_batches(fetched: memoryview) -> list[Placed]:
         header = read_header(fetched, position)
         found.append(Placed(position, header))
         position += header.size
+        if end is not None and header.next_offset >= end:
+            break
     return found
 
 

@@ -36,6 +36,9 @@ from moldau.wire.messages.fetch import (
 
 WAIT_MS_MAX: Final = 500
 _RETRY_SECONDS: Final = 0.1
+_FIRST_BYTES_MIN: Final = 128 * 1024
+_RECORD_BYTES: Final = 512
+"""A guess, so that a range of a few records does not bring megabytes of what comes after it."""
 _NOT_FOUND_COUNT_MAX: Final = 5
 _LAST_VERSION_WITH_NAMES: Final = 12
 
@@ -55,7 +58,7 @@ class RangeFetcher:
         self._planned = planned
         self._limits = limits
         self._position = planned.start
-        self._bytes_max = limits.bytes_max
+        self._bytes_max = min(limits.bytes_max, max(_FIRST_BYTES_MIN, planned.size * _RECORD_BYTES))
         self._ahead: KafkaConnection | None = None
         """Where the answer for `_position` is on its way."""
         self._progress_at = time.monotonic()
@@ -81,12 +84,13 @@ class RangeFetcher:
         records = answer.records
         fetched = memoryview(b"") if not isinstance(records, memoryview) else records
         try:
-            batches = whole_batches(fetched)
+            batches = whole_batches(fetched, planned.end)
             if not batches:
                 self._nothing_whole(len(fetched), answer)
                 return None
             self._position = max(start, batches[-1].header.next_offset)
             self._progress_at = time.monotonic()
+            self._bytes_max = max(self._bytes_max, min(2 * self._bytes_max, self._limits.bytes_max))
             if self._position < planned.end:
                 self._post_ahead()
             aborted = [

@@ -6,7 +6,7 @@ would miss: what was read stands in Spark's checkpoint.
 
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -25,6 +25,9 @@ from moldau.spark.source.positions import Positions
 from moldau.spark.source.progress import check_checkpoint, next_end, ranges_between
 from moldau.spark.source.read_options import ReadOptions
 
+TOPICS_SECONDS_MAX: Final = 1.0
+"""For so long topics and partitions are taken to be the same: batches may be much shorter."""
+
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads what was written since the last batch. Travels to tasks, which only `read`."""
@@ -36,6 +39,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Positions | None = None
         """Where a query that reads what is available now ends."""
         self._batch_at = time.monotonic()
+        self._topics: dict[str, TopicView] | None = None
+        self._topics_at = 0.0
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_options": self._options}
@@ -93,6 +98,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._topics = None
         self._target = self._read_latest()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
@@ -129,7 +135,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _read_latest(self) -> Positions:
         cluster = self._cluster()
-        topics = cluster.topics()
+        now = time.monotonic()
+        if self._topics is None or now - self._topics_at >= TOPICS_SECONDS_MAX:
+            self._topics, self._topics_at = cluster.topics(), now
+        topics = self._topics
         return Positions(offsets=cluster.latest(places_of(topics)), ids=_ids(topics))
 
     def _tell_group(self, positions: Positions) -> None:
