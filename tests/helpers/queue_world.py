@@ -6,6 +6,7 @@ Time stands still until a test moves it.
 import asyncio
 import itertools
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -65,6 +66,9 @@ class FakeLedger:
         """So many writes are refused, and nothing is kept of them."""
         self.fails_after = 0
         """So many writes are kept, and nobody hears of it."""
+        self.comes_late = 0
+        """So many writes are refused, and come to be judged a moment later nevertheless."""
+        self.late: set[asyncio.Task[None]] = set()
         self.fails_loading = 0
         self.gate = asyncio.Event()
         """Cleared: writes wait."""
@@ -86,6 +90,24 @@ class FakeLedger:
         if self.fails_before:
             self.fails_before -= 1
             raise RefusedError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if self.comes_late:
+            self.comes_late -= 1
+            late = asyncio.create_task(self._write_late(queue, records))
+            self.late.add(late)
+            late.add_done_callback(self.late.discard)
+            raise RefusedError(ErrorCode.NETWORK_EXCEPTION)
+        await self._judge(queue, records)
+        if self.fails_after:
+            self.fails_after -= 1
+            raise RefusedError(ErrorCode.REQUEST_TIMED_OUT)
+
+    async def _write_late(self, queue: QueueId, records: Sequence[QueueRecord]) -> None:
+        for _ in range(5):
+            await asyncio.sleep(0)
+        with suppress(LedgerRefusedError):
+            await self._judge(queue, records)
+
+    async def _judge(self, queue: QueueId, records: Sequence[QueueRecord]) -> None:
         encoded = [encode(record) for record in records]
         refusal = self.ledger.judge(*encoded)
         if refusal is not Refusal.NONE:
@@ -93,9 +115,6 @@ class FakeLedger:
         for one in encoded:
             assert self.ledger.apply(*one)
         self.writes.append(list(records))
-        if self.fails_after:
-            self.fails_after -= 1
-            raise RefusedError(ErrorCode.REQUEST_TIMED_OUT)
 
     async def forget(self, queue: QueueId) -> None:
         self.forgotten.append(queue)

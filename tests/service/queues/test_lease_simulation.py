@@ -87,7 +87,7 @@ class Simulation:
         )
         if verdict == DONE:
             self.books.acked.add(value)
-        elif verdict.why in (Why.UNAVAILABLE, Why.NOT_LEADER):
+        elif verdict.why is Why.UNAVAILABLE:
             self.books.perhaps_acked.add(value)
 
     # ---- what goes wrong
@@ -104,6 +104,8 @@ class Simulation:
         elif fault < 0.16:
             ledger.fails_after = 1
         elif fault < 0.2:
+            ledger.comes_late = 1
+        elif fault < 0.22:
             ledger.fails_loading = 1
         elif fault < 0.25:
             self.world.append_failures = 2
@@ -124,7 +126,7 @@ class Simulation:
     async def finish(self) -> None:
         """All is well again, and the workers are honest."""
         ledger = self.world.ledger
-        ledger.fails_before = ledger.fails_after = ledger.fails_loading = 0
+        ledger.fails_before = ledger.fails_after = ledger.fails_loading = ledger.comes_late = 0
         self.world.append_failures = 0
         self.books.held.clear()
         async with asyncio.timeout(60):

@@ -102,6 +102,28 @@ async def test_a_long_stretch_without_messages_holds_up_nobody() -> None:
     assert max(len(records) for records in world.ledger.writes) <= 2
 
 
+async def test_who_only_looks_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = dataclasses.replace(LIMITS, read_bytes=1, cache_bytes_max=0)
+    world = await QueueWorld.make(limits=limits)
+    topic = world.topics["t"]
+    await world.send(*[b"x"] * 50)
+    for _ in range(50):
+        await world.send(b"y")
+    assert len(await world.take(50)) == 50
+    reads = 0
+    real = QueueReader._read
+
+    async def read(*arguments: Any) -> Any:
+        nonlocal reads
+        reads += 1
+        return await real(*arguments)
+
+    monkeypatch.setattr(QueueReader, "_read", read)
+    # A batch is taken apart once, and between two of them others have their turn.
+    assert await turns_during(world.host.peek(world.group, topic, 100)) >= 50
+    assert reads == 51
+
+
 async def test_tokens_that_are_worth_nothing_hold_up_nobody() -> None:
     limits = dataclasses.replace(LIMITS, tokens_per_round_max=100)
     world = await QueueWorld.make(limits=limits)

@@ -54,9 +54,12 @@ async def peek_queue(queue: OneQueue, count_max: int, bytes_max: int) -> list[Pe
     opened, position, now = await queue.look(see)
     found: list[Peeked] = []
     try:
+        loaded = await queue.reader.load([offset for offset, _ in opened], lambda _: False)
         for offset, known in opened:
-            # One by one: together they may be more than is shown in the end.
-            entry = (await queue.reader.load((offset,), lambda _: False))[offset]
+            if offset not in loaded:
+                # Together they are more than is shown.
+                return found
+            entry = loaded[offset]
             if entry is not None:
                 bytes_max -= entry.size
                 if bytes_max < 0 and found:

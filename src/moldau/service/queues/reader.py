@@ -224,7 +224,11 @@ class QueueReader:
     async def browse(self, position: Offset, count: int, bytes_max: int) -> list[Entry]:
         """As read_on, for somebody who only looks."""
         found: list[Entry] = []
-        while len(found) < count and bytes_max > 0:
+        for reads in range(self._limits.reads_per_round_max):
+            if len(found) >= count or bytes_max <= 0:
+                break
+            if reads:
+                await asyncio.sleep(0)
             entries, end = await self._read(position, self._limits.read_bytes)
             if end == position:
                 break
