@@ -8,6 +8,7 @@ from moldau.records.compression import Codec
 from moldau.records.control import EndMarker, build_end_marker
 from moldau.records.record import Record, build_batch
 from moldau.spark.source.bodies import (
+    PART_BYTES_MIN,
     AbortedTransaction,
     Bodies,
     readable_bodies,
@@ -40,7 +41,8 @@ def marker(base: int, producer: int, *, is_commit: bool) -> bytes:
 def readable(data: bytes, *aborted: tuple[int, int], start: int = 0, end: int = 1 << 62) -> Bodies:
     fetched = memoryview(data)
     entries = [AbortedTransaction(*entry) for entry in aborted]
-    return readable_bodies(fetched, whole_batches(fetched), entries, start=start, end=end)
+    (found,) = readable_bodies(fetched, whole_batches(fetched), entries, start=start, end=end)
+    return found
 
 
 def offsets(found: Bodies) -> list[int]:
@@ -91,6 +93,17 @@ def test_compressed_batches_stand_beside_plain_ones() -> None:
     assert [bytes(found.data[b.start : b.end]) for b in found.bodies] == [
         bytes(plain.data[b.start : b.end]) for b in plain.bodies
     ]
+
+
+def test_what_grows_when_it_is_decompressed_comes_in_parts() -> None:
+    value = bytes(PART_BYTES_MIN // 2)
+    big = [Record(Offset(0), NOW, b"k", value, [])]
+    data = b"".join(
+        build_batch(big, base_offset=Offset(base), codec=Codec.ZSTD) for base in range(5)
+    )
+    fetched = memoryview(data)
+    parts = list(readable_bodies(fetched, whole_batches(fetched), [], start=0, end=5))
+    assert [offsets(part) for part in parts] == [[0, 1], [2, 3], [4]]
 
 
 def test_markers_hold_nothing_to_read() -> None:

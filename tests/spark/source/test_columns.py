@@ -14,7 +14,7 @@ from moldau.model.ids import Offset, TimestampMs
 from moldau.records.batch import HEADER_BYTES, BatchFormatError
 from moldau.records.compression import Codec
 from moldau.records.record import Record, _seal, build_batch, read_records
-from moldau.spark.source.bodies import readable_bodies, whole_batches
+from moldau.spark.source.bodies import Bodies, readable_bodies, whole_batches
 from moldau.spark.source.columns import record_batch
 
 NOW = 1_700_000_000_000
@@ -32,7 +32,8 @@ def record(
 
 def columns(data: bytes, start: int = 0, end: int = END, *, include_headers: bool = True) -> Any:
     fetched = memoryview(data)
-    found = readable_bodies(fetched, whole_batches(fetched), [], start=start, end=end)
+    parts = list(readable_bodies(fetched, whole_batches(fetched), [], start=start, end=end))
+    found = parts[0] if parts else Bodies(fetched, [])
     rows = record_batch(
         found, topic="t", partition=3, start=start, end=end, include_headers=include_headers
     )

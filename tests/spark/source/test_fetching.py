@@ -142,7 +142,7 @@ def test_a_damaged_batch_is_named_by_its_place(topic: str, client: KafkaClient) 
     spoilt[-1] ^= 1
     answer.records = memoryview(spoilt)
     with pytest.raises(ClientError, match=rf"{topic}-0 holds a batch from offset 0 on"):
-        fetcher._accept(answer)
+        list(fetcher._accept(answer))
 
 
 @pytest.mark.parametrize("read_committed", [True, False])

@@ -91,6 +91,8 @@ class KafkaClient:
         self._brokers: dict[int, tuple[str, int]] = {}
         self._controller_id = -1
         self._topics: dict[str, TopicLayout] = {}
+        self._silent: set[tuple[str, int]] = set()
+        """Brokers that did not answer the last time they were asked what the cluster looks like."""
 
     def close(self) -> None:
         for connection in self._connections.values():
@@ -114,7 +116,14 @@ class KafkaClient:
         """Ask for one topic or for all, and remember the answer. Creates nothing."""
         asked = None if topic is None else [MetadataRequestTopic(name=topic)]
         request = MetadataRequest(topics=asked, allow_auto_topic_creation=False)
-        response = self._any().ask(request, MetadataResponse)
+        asked_of = self._any()
+        try:
+            response = asked_of.ask(request, MetadataResponse)
+        except (UnreachableError, TimedOutError):
+            # It may take connections and never answer: the others are asked first next time.
+            self._silent.add((asked_of.host, asked_of.port))
+            raise
+        self._silent.discard((asked_of.host, asked_of.port))
         self._brokers = {b.node_id: (b.host, b.port) for b in response.brokers}
         self._controller_id = response.controller_id
         for found in response.topics:
@@ -323,7 +332,8 @@ class KafkaClient:
             if not known.closed:
                 return known
         failure: UnreachableError | None = None
-        for host, port in dict.fromkeys([*self._bootstrap, *self._brokers.values()]):
+        addresses = dict.fromkeys([*self._bootstrap, *self._brokers.values()])
+        for host, port in sorted(addresses, key=self._silent.__contains__):
             try:
                 return self.connection(host, port)
             except UnreachableError as error:

@@ -6,8 +6,8 @@ what is committed. It looks at no record.
 """
 
 import heapq
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
 
 from moldau.model.limits import DECOMPRESSED_BYTES_MAX
 from moldau.records.batch import (
@@ -20,6 +20,9 @@ from moldau.records.batch import (
 )
 from moldau.records.compression import Codec, decompress
 from moldau.records.control import read_end_marker
+
+PART_BYTES_MIN: Final = 16 * 1024 * 1024
+"""So much is decompressed, or one batch that is larger, before it is handed on."""
 
 
 class Placed(NamedTuple):
@@ -82,10 +85,11 @@ def readable_bodies(
     start: int,
     end: int,
     bytes_max: int = DECOMPRESSED_BYTES_MAX,
-) -> Bodies:
+) -> Iterator[Bodies]:
     """What of `batches` holds offsets from `start` to before `end` that a reader gets to see.
 
-    `aborted` is empty for readers of everything. Raises BatchFormatError.
+    `aborted` is empty for readers of everything. Compressed batches may be many times as large as
+    what was fetched, so they come in several parts. Raises BatchFormatError.
     """
     kept = _without_aborted(fetched, batches, aborted) if aborted else batches
     chosen = []
@@ -101,19 +105,24 @@ def readable_bodies(
         is_compressed |= header.codec != Codec.NONE
         chosen.append(placed)
     if is_compressed:
-        return _decompressed(fetched, chosen, bytes_max)
-    bodies = [
-        Body(placed.position + HEADER_BYTES, placed.position + placed.header.size, placed.header)
-        for placed in chosen
-    ]
-    return Bodies(fetched, bodies)
+        yield from _decompressed(fetched, chosen, bytes_max)
+    elif chosen:
+        bodies = [
+            Body(p.position + HEADER_BYTES, p.position + p.header.size, p.header) for p in chosen
+        ]
+        yield Bodies(fetched, bodies)
 
 
-def _decompressed(fetched: memoryview, chosen: Sequence[Placed], bytes_max: int) -> Bodies:
+def _decompressed(
+    fetched: memoryview, chosen: Sequence[Placed], bytes_max: int
+) -> Iterator[Bodies]:
     parts: list[bytes | memoryview] = []
-    bodies = []
+    bodies: list[Body] = []
     position = 0
     for placed in chosen:
+        if position >= PART_BYTES_MIN:
+            yield Bodies(memoryview(b"".join(parts)), bodies)
+            parts, bodies, position = [], [], 0
         header = placed.header
         packed = fetched[placed.position + HEADER_BYTES : placed.position + header.size]
         if header.codec == Codec.NONE:
@@ -127,7 +136,7 @@ def _decompressed(fetched: memoryview, chosen: Sequence[Placed], bytes_max: int)
         parts.append(part)
         bodies.append(Body(position, position + len(part), header))
         position += len(part)
-    return Bodies(memoryview(b"".join(parts)), bodies)
+    yield Bodies(memoryview(b"".join(parts)), bodies)
 
 
 def _without_aborted(

@@ -32,6 +32,9 @@ TIMESTAMP_EARLIEST: Final = -2
 NO_OFFSET: Final = -1
 
 _RETRY_SECONDS: Final = 0.1
+_MISSING_RETRIES: Final = 5
+REQUEST_SECONDS_MAX: Final = 10.0
+"""A broker that takes longer hangs; another one may answer within the time that is left."""
 _ASKED_BY_NAME_MAX: Final = 8
 """More topics than that are found by asking for all at once."""
 PASSING: Final = frozenset(
@@ -72,20 +75,32 @@ class Cluster:
         self._options = options
         self._seen: set[str] = set()
         self.client = KafkaClient(
-            options.bootstrap, client_id=options.client_id, timeout=options.timeout_seconds
+            options.bootstrap,
+            client_id=options.client_id,
+            timeout=min(options.timeout_seconds, REQUEST_SECONDS_MAX),
         )
 
     def close(self) -> None:
         self.client.close()
 
-    def topics(self) -> dict[str, TopicView]:
-        """What the options name. NotFoundError if a topic or a partition of it is not there."""
+    def topics(self, *, missing_is_fine: bool = False) -> dict[str, TopicView]:
+        """What the options name. NotFoundError if a topic or a partition of it is not there.
+
+        With `missing_is_fine` topics that are not there are left out.
+        """
         asked = self._options.subscription
         found = self._existing(asked)
         if asked.pattern is not None:
             return found
-        missing = [topic for topic in asked.assigned or asked.topics if topic not in found]
-        if missing:
+        names = asked.assigned or asked.topics
+        for _ in range(_MISSING_RETRIES):
+            # A broker that has just started may not have heard of all topics yet.
+            if all(topic in found for topic in names):
+                break
+            time.sleep(_RETRY_SECONDS)
+            found = self._existing(asked)
+        missing = [topic for topic in names if topic not in found]
+        if missing and not missing_is_fine:
             raise NotFoundError(
                 f"there is no topic {', '.join(missing)}: see option {asked.option}",
                 hint=f"create it first: moldau topic create {missing[0]}",
@@ -95,6 +110,7 @@ class Cluster:
         return {
             topic: _chosen(topic, found[topic], partitions)
             for topic, partitions in asked.assigned.items()
+            if topic in found
         }
 
     def _existing(self, asked: Subscription) -> dict[str, TopicView]:

@@ -71,14 +71,12 @@ class RangeFetcher:
                 answer = self._next_answer()
                 if answer is None:
                     return
-                found = self._accept(answer)
-                if found is not None:
-                    yield found
+                yield from self._accept(answer)
         finally:
             # A connection with an answer on its way is of no use to whoever comes next.
             self._drop_ahead()
 
-    def _accept(self, answer: FetchResponsePartition) -> Bodies | None:
+    def _accept(self, answer: FetchResponsePartition) -> Iterator[Bodies]:
         """Take over an answer, and ask for what follows it before anyone looks at it."""
         planned, start = self._planned, self._position
         records = answer.records
@@ -87,7 +85,7 @@ class RangeFetcher:
             batches = whole_batches(fetched, planned.end)
             if not batches:
                 self._nothing_whole(len(fetched), answer)
-                return None
+                return
             self._position = max(start, batches[-1].header.next_offset)
             self._progress_at = time.monotonic()
             self._bytes_max = max(self._bytes_max, min(2 * self._bytes_max, self._limits.bytes_max))
@@ -97,7 +95,7 @@ class RangeFetcher:
                 AbortedTransaction(entry.producer_id, entry.first_offset)
                 for entry in answer.aborted_transactions or ()
             ]
-            return readable_bodies(fetched, batches, aborted, start=start, end=planned.end)
+            yield from readable_bodies(fetched, batches, aborted, start=start, end=planned.end)
         except BatchFormatError as error:
             raise self._damaged(start, error) from error
 

@@ -3,23 +3,22 @@
 Pure: asks nobody. What is missing is told to `moldau.spark.source.losses`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from moldau.client.errors import InvalidArgumentError
 from moldau.model.ids import TopicPartition
-from moldau.spark.source.cluster import TopicView
 from moldau.spark.source.losses import lost
 from moldau.spark.source.planning import OffsetRange, limited
 from moldau.spark.source.positions import Positions
 
 
-def check_checkpoint(start: Positions, topics: Mapping[str, TopicView], option: str) -> None:
+def check_checkpoint(start: Positions, names: Iterable[str], option: str) -> None:
     """A checkpoint in which nothing of what is read now was read before is somebody else's."""
-    before = start.topics()
-    if before and topics and not set(before) & set(topics):
+    before, now = start.topics(), sorted(names)
+    if before and now and not set(before) & set(now):
         raise InvalidArgumentError(
             f"the checkpoint is of {', '.join(before)}, and option {option} asks for "
-            f"{', '.join(sorted(topics))}: use another checkpointLocation, or the topics of before",
+            f"{', '.join(now)}: use another checkpointLocation, or the topics of before",
             hint="a checkpoint belongs to one query",
         )
 

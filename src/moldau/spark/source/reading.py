@@ -10,6 +10,7 @@ import pyarrow as pa
 from moldau.client.errors import ClientError
 from moldau.client.kafka.client import KafkaClient
 from moldau.records.batch import BatchFormatError
+from moldau.spark.source.cluster import REQUEST_SECONDS_MAX
 from moldau.spark.source.columns import record_batch
 from moldau.spark.source.fetching import FetchLimits, RangeFetcher
 from moldau.spark.source.planning import OffsetRange
@@ -86,11 +87,13 @@ def _joined(held: list[Any]) -> Iterator[Any]:
 
 def _client(options: ReadOptions) -> KafkaClient:
     """Connections outlive a task, as Spark's worker processes do: small batches are the rule."""
-    key = (options.bootstrap, options.client_id, options.timeout_seconds)
+    timeout = min(options.timeout_seconds, REQUEST_SECONDS_MAX)
+    key = (options.bootstrap, options.client_id, timeout)
     found = _clients.get(key)
     if found is None:
-        bootstrap, client_id, timeout = key
-        found = _clients[key] = KafkaClient(bootstrap, client_id=client_id, timeout=timeout)
+        found = _clients[key] = KafkaClient(
+            options.bootstrap, client_id=options.client_id, timeout=timeout
+        )
     return found
 
 

@@ -4,6 +4,7 @@ Lives in a process beside the driver for as long as the query runs. It keeps not
 would miss: what was read stands in Spark's checkpoint.
 """
 
+import logging
 import time
 from collections.abc import Iterator
 from typing import Any, Final
@@ -17,6 +18,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from moldau.client.errors import RejectedError, TimedOutError, UnreachableError
 from moldau.spark.source.batch import read_partition, tasks_for
 from moldau.spark.source.bounds import places_of, starting_offsets
 from moldau.spark.source.cluster import Cluster, TopicView
@@ -24,6 +26,8 @@ from moldau.spark.source.commits import GroupCommits
 from moldau.spark.source.positions import Positions
 from moldau.spark.source.progress import check_checkpoint, next_end, ranges_between
 from moldau.spark.source.read_options import ReadOptions
+
+log = logging.getLogger(__name__)
 
 TOPICS_SECONDS_MAX: Final = 1.0
 """For so long topics and partitions are taken to be the same: batches may be much shorter."""
@@ -59,7 +63,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         begin = Positions.from_json(start)
         latest = self._latest()
-        check_checkpoint(begin, _views(latest), self._options.subscription.option)
+        asked = self._options.subscription
+        check_checkpoint(begin, asked.assigned or asked.topics or latest.topics(), asked.option)
         # Spark asks for the next end once the batch before is done: so far the query has come.
         # It says so by itself only when it has something to read.
         self._tell_group(begin)
@@ -103,7 +108,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """For the progress of the query: what is left to read is what lies between."""
-        return self._read_latest().to_json()
+        try:
+            return self._read_latest().to_json()
+        except (UnreachableError, TimedOutError, RejectedError) as error:
+            log.warning("the latest offsets are not known: %s", error)
+            return None
 
     # -- work
 
@@ -137,7 +146,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         cluster = self._cluster()
         now = time.monotonic()
         if self._topics is None or now - self._topics_at >= TOPICS_SECONDS_MAX:
-            self._topics, self._topics_at = cluster.topics(), now
+            # What is missing is missed by whoever knows that it was there before.
+            self._topics, self._topics_at = cluster.topics(missing_is_fine=True), now
         topics = self._topics
         return Positions(offsets=cluster.latest(places_of(topics)), ids=_ids(topics))
 
@@ -151,7 +161,3 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def _ids(topics: dict[str, TopicView]) -> dict[str, int]:
     return {topic: view.id for topic, view in topics.items() if view.id is not None}
-
-
-def _views(latest: Positions) -> dict[str, TopicView]:
-    return {topic: TopicView(latest.ids.get(topic), ()) for topic in latest.topics()}
