@@ -18,6 +18,7 @@ from queue_world import (
 )
 
 from moldau.groups.queue.answers import Refusal
+from moldau.groups.queue.state import QueueId
 from moldau.model.ids import Offset, PartitionIndex
 from moldau.records.compression import Codec
 from moldau.service.commit import trim_replica
@@ -399,6 +400,25 @@ async def test_a_forgotten_group_is_forgotten_and_begins_anew() -> None:
     assert caught.value.why is Why.UNKNOWN_GROUP
     assert len(world.ledger.forgotten) == 2
     assert values_of(await world.take()) == [b"a"]
+
+
+async def test_what_a_group_that_was_made_anew_has_acked_is_not_forgotten_with_the_old_one() -> None:
+    world = await QueueWorld.make(partitions=40)
+    topic = world.topics["t"]
+    await world.send(b"a", partition=39)
+    del world.groups["g"]
+    real = world.ledger.forget
+
+    async def forget(queue: QueueId) -> None:
+        await real(queue)
+        # A worker connects while the first of them are forgotten, and is done before the last.
+        if "g" not in world.groups:
+            world.groups["g"] = world.group
+            await ack(world, await world.take(partitions=[39]))
+
+    world.ledger.forget = forget  # type: ignore[method-assign]
+    await world.host.forget("g", [topic], if_gone=True)
+    assert await world.take(partitions=[39]) == []
 
 
 async def test_queues_of_a_group_that_is_gone_end_by_themselves() -> None:

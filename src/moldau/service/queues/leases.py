@@ -47,6 +47,8 @@ _BOUNDS = QueueConfig()
 _PART_BYTES_MIN = 128 * 1024
 """A part of an answer that is smaller is not worth asking another partition for."""
 
+_FORGOTTEN_AT_ONCE = 32
+
 Place = tuple[TopicId, PartitionIndex]
 
 
@@ -330,25 +332,39 @@ class LeaseHost:
             return_exceptions=True,
         )
 
-    async def forget(self, group_name: str, topics: Iterable[Topic]) -> None:
+    async def forget(
+        self, group_name: str, topics: Iterable[Topic], *, if_gone: bool = False
+    ) -> None:
         """The group is deleted: end its queues here, and what is stored of them, wherever led.
 
+        `if_gone`: only as long as its name is known no more. Workers that connect again make it
+        anew at once, and what is stored then are acks of the new group.
         Refused if some of it could not be forgotten now; it may be called again.
         """
-        places = [(topic.topic_id, part.index) for topic in topics for part in topic.partitions]
         self._turns.pop(group_name, None)
-        failure: RefusedError | None = None
-        for topic_id, index in places:
-            queue_id = QueueId(group_name, topic_id, index)
+        queues = [
+            QueueId(group_name, topic.topic_id, part.index)
+            for topic in topics
+            for part in topic.partitions
+        ]
+        failures: list[RefusedError] = []
+
+        async def forget_one(queue_id: QueueId) -> None:
+            if if_gone and self._around.group_of(group_name) is not None:
+                return
             queue = self._queues.get(queue_id)
             if queue is not None:
                 queue.end(QueueRefusedError(Why.UNKNOWN_GROUP))
             try:
                 await self._ledgers.forget(queue_id)
             except RefusedError as error:
-                failure = error
-        if failure is not None:
-            raise QueueRefusedError(Why.UNAVAILABLE, str(failure))
+                failures.append(error)
+
+        for first in range(0, len(queues), _FORGOTTEN_AT_ONCE):
+            some = queues[first : first + _FORGOTTEN_AT_ONCE]
+            await asyncio.gather(*map(forget_one, some))
+        if failures:
+            raise QueueRefusedError(Why.UNAVAILABLE, str(failures[-1]))
 
     # ---- finding queues
 
