@@ -402,7 +402,7 @@ async def test_a_forgotten_group_is_forgotten_and_begins_anew() -> None:
     assert values_of(await world.take()) == [b"a"]
 
 
-async def test_what_a_group_that_was_made_anew_has_acked_is_not_forgotten_with_the_old_one() -> None:
+async def test_what_a_group_made_anew_has_acked_is_not_forgotten_with_the_old_one() -> None:
     world = await QueueWorld.make(partitions=40)
     topic = world.topics["t"]
     await world.send(b"a", partition=39)
