@@ -64,6 +64,11 @@ def test_an_unknown_topic_is_named_with_its_option(broker: Broker, topic: str) -
         cluster.topics()
 
 
+def test_topics_that_were_deleted_may_be_left_out(broker: Broker, topic: str) -> None:
+    with asked(broker, subscribe=f"{topic},nowhere") as cluster:
+        assert set(cluster.topics(missing_is_fine=True)) == {topic}
+
+
 def test_an_unknown_partition_is_named_with_its_option(broker: Broker, topic: str) -> None:
     with (
         asked(broker, assign=f'{{"{topic}": [0, 5]}}') as cluster,

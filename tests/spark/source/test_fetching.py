@@ -188,3 +188,27 @@ def test_a_leader_lost_half_way_costs_nothing(new_name: Callable[[str], str]) ->
         cluster.leader(name, 0).kill()
         found += fetched
     assert found == list(range(400))
+
+
+@pytest.mark.system
+def test_a_leader_that_hangs_is_left_for_its_successor(new_name: Callable[[str], str]) -> None:
+    """It still takes connections, and stands first in the list of brokers."""
+    name = new_name("spark")
+    with Cluster(brokers=3) as cluster:
+        with KafkaClient(cluster.bootstrap) as client:
+            client.create_topic(name, partitions=1)
+            for _ in range(40):
+                client.produce(name, 0, batch([b"x" * 500] * 10))
+        leader = cluster.leader(name, 0)
+        others = [broker.address for broker in cluster.brokers if broker is not leader]
+        planned = the_range(name, 0, 400)
+        limits = LIMITS._replace(bytes_max=20_000, timeout_seconds=60)
+        with KafkaClient(",".join([leader.address, *others]), timeout=1) as client:
+            fetched = _offsets(iter(RangeFetcher(client, planned, limits)), planned)
+            found = [next(fetched) for _ in range(15)]
+            leader.pause()
+            try:
+                found += fetched
+            finally:
+                leader.resume()
+    assert found == list(range(400))

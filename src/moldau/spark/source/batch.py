@@ -10,6 +10,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from moldau.client.errors import InvalidArgumentError
 from moldau.model.ids import PartitionIndex, TopicPartition
+from moldau.spark.hints import tells_hints
 from moldau.spark.source.bounds import ending_offsets, places_of, starting_offsets
 from moldau.spark.source.cluster import NO_OFFSET, Cluster
 from moldau.spark.source.filters import narrowing_of
@@ -48,6 +49,7 @@ class BatchReader(DataSourceReader):
         self._options = options
         self._narrowing = Narrowing()
 
+    @tells_hints
     def partitions(self) -> list[InputPartition]:
         tasks = tasks_for(self._options, plan(self._options, self._narrowing))
         # Spark would make one task of an empty list, with nothing to read.
@@ -70,6 +72,7 @@ class NarrowingBatchReader(BatchReader):
         return filters
 
 
+@tells_hints
 def batch_reader(options: Mapping[str, str]) -> BatchReader:
     parsed = parse_read_options(options, streaming=False)
     # Spark asks for filters in a process of its own, which it starts only if that is enabled.

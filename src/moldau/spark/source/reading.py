@@ -10,6 +10,7 @@ import pyarrow as pa
 from moldau.client.errors import ClientError
 from moldau.client.kafka.client import KafkaClient
 from moldau.records.batch import BatchFormatError
+from moldau.spark.hints import hints_told
 from moldau.spark.source.cluster import REQUEST_SECONDS_MAX
 from moldau.spark.source.columns import record_batch
 from moldau.spark.source.fetching import FetchLimits, RangeFetcher
@@ -30,13 +31,14 @@ def read_ranges(options: ReadOptions, ranges: Iterable[OffsetRange]) -> Iterator
     """The rows of some ranges, as pyarrow.RecordBatch. Raises ClientError."""
     _freeze_once()
     held: list[Any] = []
-    for planned in ranges:
-        for rows in _rows(options, planned):
-            held.append(rows)
-            if _is_enough(held):
-                yield from _joined(held)
-                held.clear()
-    yield from _joined(held)
+    with hints_told():
+        for planned in ranges:
+            for rows in _rows(options, planned):
+                held.append(rows)
+                if _is_enough(held):
+                    yield from _joined(held)
+                    held.clear()
+        yield from _joined(held)
 
 
 def _rows(options: ReadOptions, planned: OffsetRange) -> Iterator[Any]:

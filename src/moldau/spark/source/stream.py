@@ -19,6 +19,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from moldau.client.errors import RejectedError, TimedOutError, UnreachableError
+from moldau.spark.hints import tells_hints
 from moldau.spark.source.batch import read_partition, tasks_for
 from moldau.spark.source.bounds import places_of, starting_offsets
 from moldau.spark.source.cluster import Cluster, TopicView
@@ -54,12 +55,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- positions
 
+    @tells_hints
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         cluster = self._cluster()
         topics = cluster.topics()
         offsets = starting_offsets(self._options, cluster, places_of(topics))
         return Positions(offsets=offsets, ids=_ids(topics)).to_json()
 
+    @tells_hints
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         begin = Positions.from_json(start)
         latest = self._latest()
@@ -102,6 +105,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMinRows(self._options.offsets_per_trigger_min)
         return ReadAllAvailable()
 
+    @tells_hints
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._topics = None
         self._target = self._read_latest()
@@ -116,6 +120,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- work
 
+    @tells_hints
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         ranges = ranges_between(Positions.from_json(start), Positions.from_json(end))
         return tasks_for(self._options, ranges)
@@ -123,6 +128,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return read_partition(self._options, partition)
 
+    @tells_hints
     def commit(self, end: dict[str, Any]) -> None:
         self._tell_group(Positions.from_json(end))
 
