@@ -16,7 +16,7 @@ from typing import TypeVar
 from moldau.client.errors import ClientError
 from moldau.spark.sink import protocol
 from moldau.spark.sink.decisions import Entry, Ledger, Transaction, encode_entry
-from moldau.spark.sink.protocol import Task, TaskDone
+from moldau.spark.sink.protocol import Begin, Task, TaskDone
 
 QUERY = "q"
 T = TypeVar("T")
@@ -41,6 +41,9 @@ class Named:
     producer_id: int
     epoch: int = -1
     state: str = "empty"
+    last_epoch: int = -1
+    """That of whoever may ask again for what it was told."""
+    nonce: int = -1
     rows: list[Row] = field(default_factory=list)
 
 
@@ -70,15 +73,36 @@ class Brokers:
     def begin(self, name: str) -> Transaction:
         found = self.names.setdefault(name, Named(len(self.names)))
         found.epoch += 1
-        found.state, found.rows = "empty", []
+        found.state, found.rows, found.last_epoch = "empty", [], -1
         return Transaction(id=name, producer_id=found.producer_id, epoch=found.epoch)
 
-    def write(self, transaction: Transaction, row: Row) -> None:
+    def go_on(self, before: Transaction, nonce: int) -> Transaction | None:
+        """As InitProducerId does it for one that names its id and epoch."""
+        found = self.names[before.id]
+        if found.state == "open":
+            return None
+        if before.epoch == found.epoch:
+            found.last_epoch = found.epoch
+            found.epoch += 1
+        elif found.last_epoch < 0 or before.epoch != found.last_epoch:
+            return None
+        found.state, found.rows, found.nonce = "empty", [], nonce
+        return Transaction(id=before.id, producer_id=found.producer_id, epoch=found.epoch)
+
+    def enter(self, transaction: Transaction) -> None:
         found = self.names[transaction.id]
         if found.epoch != transaction.epoch or found.state not in ("empty", "open"):
-            raise FencedError(f"{transaction} cannot write")
-        found.state = "open"
-        found.rows.append(row)
+            raise FencedError(f"{transaction} cannot be entered")
+        found.state, found.last_epoch = "open", -1
+
+    def write(self, transaction: Transaction, row: Row, sequence: int) -> None:
+        self.enter(transaction)
+        found = self.names[transaction.id]
+        # A number that was there is taken for the same row again.
+        if sequence == len(found.rows):
+            found.rows.append(row)
+        elif sequence > len(found.rows):
+            raise FencedError("out of order")
 
     def commit(self, transaction: Transaction) -> bool:
         found = self.names[transaction.id]
@@ -123,8 +147,23 @@ class ModelPort:
     def begin(self, transactional_id: str) -> Transaction:
         return self._call("begin", lambda: self._brokers.begin(transactional_id))
 
-    def write(self, transaction: Transaction, row: Row) -> None:
-        self._call("write", lambda: self._brokers.write(transaction, row))
+    def go_on(self, before: Transaction, nonce: int) -> Transaction | None:
+        return self._call("go_on", lambda: self._brokers.go_on(before, nonce))
+
+    def enter(self, transaction: Transaction, place: tuple[str, int]) -> None:
+        self._call("enter", lambda: self._brokers.enter(transaction))
+
+    def has_nonce(self, transaction: Transaction, nonce: int) -> bool:
+        return self._call(
+            "has_nonce",
+            lambda: (
+                self._brokers.is_open(transaction)
+                and self._brokers.names[transaction.id].nonce == nonce
+            ),
+        )
+
+    def write(self, transaction: Transaction, row: Row, sequence: int = 0) -> None:
+        self._call("write", lambda: self._brokers.write(transaction, row, sequence))
 
     def seconds_left(self, transactions: Iterable[Transaction]) -> dict[str, float]:
         asked = list(transactions)
@@ -377,30 +416,28 @@ class World:
                     and self.rng.random() < self.chances.speculate
                 )
                 if not alive or is_speculated:
-                    alive.append(self._attempt(run, batch, part, started[part] == 0, done))
+                    alive.append(self._attempt(run, batch, part, done))
                     started[part] += 1
                 running[part] = alive
             driver.pause()
 
-    def _attempt(
-        self, run: str, batch: int, part: int, is_first: bool, done: dict[int, TaskDone]
-    ) -> Process:
+    def _attempt(self, run: str, batch: int, part: int, done: dict[int, TaskDone]) -> Process:
         task = Task(
             query=QUERY,
             run=run,
             batch=batch,
             number=part,
-            attempt=str(next(self.attempts)),
-            is_first=is_first,
+            attempt=next(self.attempts),
         )
 
         def body(process: Process) -> None:
             port = ModelPort(self.brokers, Call(self, process))
 
-            def write(begin: Callable[[], Transaction]) -> bool:
-                rows = self.rows(batch, part)
-                for row in rows:
-                    port.write(begin(), row)
+            def write(begin: Begin) -> bool:
+                # Each attempt in an order of its own: two in one transaction would lose rows.
+                rows = sorted(self.rows(batch, part), reverse=bool(task.attempt % 2))
+                for sequence, row in enumerate(rows):
+                    port.write(begin(("out", 0)), row, sequence)
                 return bool(rows)
 
             try:

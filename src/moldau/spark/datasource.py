@@ -2,15 +2,25 @@
 
 from typing import Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 
 from moldau.client.errors import InvalidArgumentError
+from moldau.spark.hints import tells_hints
 from moldau.spark.schema import column_names, ddl
+from moldau.spark.sink.columns import check_columns
+from moldau.spark.sink.write_options import WriteOptions, parse_write_options
 from moldau.spark.source.read_options import parse_read_options, wants_headers
 
 
 class MoldauDataSource(DataSource):
-    """Topics as tables and streams: `spark.read.format("moldau")`, and the same for readStream.
+    """Topics as tables and streams: `spark.read.format("moldau")`, and the same for readStream,
+    write and writeStream.
 
     Options and columns are those of Spark's Kafka connector.
     """
@@ -22,17 +32,42 @@ class MoldauDataSource(DataSource):
     def schema(self) -> str:
         return ddl(include_headers=wants_headers(self.options))
 
+    @tells_hints
     def reader(self, schema: Any) -> DataSourceReader:
         from moldau.spark.source.batch import batch_reader
 
         self._check_schema(schema)
         return batch_reader(self.options)
 
+    @tells_hints
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802
         from moldau.spark.source.stream import StreamReader
 
         self._check_schema(schema)
         return StreamReader(parse_read_options(self.options, streaming=True))
+
+    @tells_hints
+    def writer(self, schema: Any, overwrite: bool) -> DataSourceWriter:
+        from moldau.spark.sink.batch import BatchWriter
+
+        if overwrite:
+            raise InvalidArgumentError(
+                'a topic cannot be overwritten: use .mode("append")',
+                hint="to empty a topic, delete and create it: moldau topic delete",
+            )
+        return BatchWriter(self._write_options(schema, streaming=False))
+
+    @tells_hints
+    def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        from moldau.spark.sink.stream import StreamWriter
+
+        return StreamWriter(self._write_options(schema, streaming=True))
+
+    def _write_options(self, schema: Any, *, streaming: bool) -> WriteOptions:
+        options = parse_write_options(self.options, streaming=streaming)
+        types = {field.name: field.dataType.simpleString() for field in schema.fields}
+        check_columns(types, topic=options.topic)
+        return options
 
     def _check_schema(self, schema: Any) -> None:
         names = column_names(include_headers=wants_headers(self.options))

@@ -9,7 +9,7 @@ from sink_world import FATES, QUERY, Call, Chances, ModelPort, Process, World
 from moldau.client.errors import ClientError
 from moldau.spark.sink import protocol
 from moldau.spark.sink.decisions import Ledger, Transaction
-from moldau.spark.sink.protocol import LostTransactionError, SupersededError, Task, TaskDone
+from moldau.spark.sink.protocol import Begin, LostTransactionError, SupersededError, Task, TaskDone
 
 QUIET = Chances()
 WILD = Chances(die=0.03, speculate=0.1, outlive=0.3, compact=0.02)
@@ -97,8 +97,18 @@ def claims_nothing(port: Any, query: str, run: str) -> tuple[Ledger, int]:
     return port.read(query), 1
 
 
-def goes_on_with_any_name(ledger: Ledger, claim: int, task: Task) -> str:
-    return f"{protocol.prefix_of(QUERY)}{claim}-{task.number}"
+def begins_with_one_name(
+    port: Any, ledger: Ledger, claim: int, task: Task, place: Any
+) -> Transaction:
+    return port.begin(f"{protocol.prefix_of(QUERY)}{claim}-{task.number}")
+
+
+def goes_on_without_looking(
+    port: Any, ledger: Ledger, claim: int, task: Task, place: Any
+) -> Transaction:
+    before = protocol.last_of(ledger, claim).get(task.number)
+    follower = None if before is None else port.go_on(before, task.attempt)
+    return follower or port.begin(f"{protocol.prefix_of(QUERY)}{claim}-{task.attempt}")
 
 
 def deletes_one_too_many(ledger: Ledger) -> list[str]:
@@ -114,7 +124,8 @@ MUTANTS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "aborts although a decision may be on its way": (protocol, "abort_batch", aborts_at_once),
     "aborts what newer runs write": (protocol, "sweep", sweeps_all),
     "no claim": (protocol, "claimed", claims_nothing),
-    "one name for all attempts": (protocol, "_name", goes_on_with_any_name),
+    "one name for all attempts": (protocol, "_begin", begins_with_one_name),
+    "two attempts in one transaction": (protocol, "_begin", goes_on_without_looking),
     "deletes what is still needed": (Ledger, "deletable", deletes_one_too_many),
     "decisions of former owners count": (Ledger, "_counts", counts_always),
 }
@@ -137,15 +148,13 @@ def port_of(world: World) -> ModelPort:
     return ModelPort(world.brokers, Call(world, process))
 
 
-def task(run: str, batch: int, number: int = 0, attempt: str = "0") -> Task:
-    return Task(
-        query=QUERY, run=run, batch=batch, number=number, attempt=attempt, is_first=attempt == "0"
-    )
+def task(run: str, batch: int, number: int = 0, attempt: int = 0) -> Task:
+    return Task(query=QUERY, run=run, batch=batch, number=number, attempt=attempt)
 
 
-def written(port: ModelPort, run: str, batch: int, attempt: str = "0") -> TaskDone:
-    def write(begin: Callable[[], Transaction]) -> bool:
-        port.write(begin(), (batch, 0, 0))
+def written(port: ModelPort, run: str, batch: int, attempt: int = 0) -> TaskDone:
+    def write(begin: Begin) -> bool:
+        port.write(begin(("out", 0)), (batch, 0, 0))
         return True
 
     return protocol.run_task(port, task(run, batch, attempt=attempt), write)
@@ -158,7 +167,7 @@ def test_a_run_that_was_taken_over_may_not_write_or_decide() -> None:
     with pytest.raises(SupersededError, match="another run"):
         protocol.commit_batch(port, [old], 0, seconds_left_min=1)
     with pytest.raises(SupersededError):
-        written(port, "a", 0, attempt="1")
+        written(port, "a", 0, attempt=1)
 
 
 def test_a_task_of_a_decided_batch_writes_nothing() -> None:
@@ -211,8 +220,8 @@ def test_a_failed_task_aborts_what_it_began() -> None:
     world = World(0, QUIET)
     port = port_of(world)
 
-    def write(begin: Callable[[], Transaction]) -> bool:
-        port.write(begin(), (0, 0, 0))
+    def write(begin: Begin) -> bool:
+        port.write(begin(("out", 0)), (0, 0, 0))
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):

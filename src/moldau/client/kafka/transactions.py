@@ -79,7 +79,25 @@ class TransactionClient:
 
     def begin(self, name: str, *, timeout_ms: int) -> TransactionalProducer:
         """A producer of that name. Whoever had the name is locked out, its transaction aborted."""
-        request = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=timeout_ms)
+        return self._init(name, timeout_ms, -1, -1)
+
+    def go_on(self, producer: TransactionalProducer, *, timeout_ms: int) -> TransactionalProducer:
+        """The same with a new epoch, for the next transaction.
+
+        Raises FencedError if anyone has gone on or begun since, unless with the same request and
+        without having entered a partition: then that one and this are told the same.
+        """
+        return self._init(producer.name, timeout_ms, producer.producer_id, producer.epoch)
+
+    def _init(
+        self, name: str, timeout_ms: int, producer_id: int, epoch: int
+    ) -> TransactionalProducer:
+        request = InitProducerIdRequest(
+            transactional_id=name,
+            transaction_timeout_ms=timeout_ms,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+        )
         doing = f"begin a transaction as {name}"
 
         def attempt() -> TransactionalProducer:

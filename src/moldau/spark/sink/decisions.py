@@ -53,8 +53,8 @@ class Decision:
     claim: int
     batch: int
     parts: Mapping[int, Transaction]
-    spare: Mapping[int, str] = field(default_factory=dict)
-    """Names that served tasks before which had nothing to write this time."""
+    spare: Mapping[int, Transaction] = field(default_factory=dict)
+    """The last ones of tasks that had nothing to write this time."""
 
     def key(self, query: str) -> str:
         return f"{query}/decision/{self.claim}/{self.batch}"
@@ -160,16 +160,12 @@ def encode_entry(entry: Entry) -> bytes:
                 "nonce": entry.nonce,
             }
         case Decision():
-            parts = [
-                [number, part.id, part.producer_id, part.epoch]
-                for number, part in sorted(entry.parts.items())
-            ]
             fields = {
                 "kind": "decision",
                 "claim": entry.claim,
                 "batch": entry.batch,
-                "parts": parts,
-                "spare": sorted(entry.spare.items()),
+                "parts": _encode_parts(entry.parts),
+                "spare": _encode_parts(entry.spare),
             }
         case Finish():
             fields = {"kind": "finish", "claim": entry.claim, "batch": entry.batch}
@@ -196,7 +192,7 @@ def decode_entry(value: bytes) -> Entry:
                     claim=int(fields["claim"]),
                     batch=int(fields["batch"]),
                     parts=_decode_parts(fields["parts"]),
-                    spare={int(number): str(name) for number, name in fields["spare"]},
+                    spare=_decode_parts(fields["spare"]),
                 )
             case "finish":
                 return Finish(claim=int(fields["claim"]), batch=int(fields["batch"]))
@@ -207,6 +203,12 @@ def decode_entry(value: bytes) -> Entry:
             f"a decision of this query cannot be read: {error}",
             hint="does anyone else write to the topic of decisions?",
         ) from error
+
+
+def _encode_parts(parts: Mapping[int, Transaction]) -> list[list[Any]]:
+    return [
+        [number, part.id, part.producer_id, part.epoch] for number, part in sorted(parts.items())
+    ]
 
 
 def _decode_parts(parts: Sequence[Sequence[Any]]) -> dict[int, Transaction]:

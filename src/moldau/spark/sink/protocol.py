@@ -11,9 +11,11 @@ What makes this safe against those that were taken for dead and are not:
   count, so its open transactions may be aborted;
 - the number of the claim is part of the name of each transaction. Nobody aborts transactions of a
   claim above its own;
-- a transaction belongs to one attempt of one task. The first attempt goes on with the name that
-  served the task in the batch before, so that a query needs no more names than it has tasks; every
-  other attempt takes a name that never was.
+- a transaction belongs to one attempt of one task. The attempt goes on with the name that served
+  its task in the batch before, so that a query needs no more names than it has tasks; if another
+  attempt was faster, it takes a name that never was. Which of two was faster is said by the
+  coordinator: it hands the name over to whoever knows its last epoch, and to nobody any more once
+  a partition was entered. Should it have been two until then, the last one's nonce is stored.
 
 All that leaves this process goes through a `Port`, and any call of it may be the last.
 """
@@ -38,6 +40,11 @@ class LostTransactionError(ClientError):
     """A decided transaction was aborted by someone else: its records are missing."""
 
 
+Place = tuple[str, int]
+"""A topic and the number of a partition."""
+Begin = Callable[[Place], Transaction]
+
+
 class Port(Protocol):
     """The cluster, as far as the protocol needs it. Each call may fail, and may have been done."""
 
@@ -51,6 +58,22 @@ class Port(Protocol):
 
     def begin(self, transactional_id: str) -> Transaction:
         """A new transaction of that name; one that is open is aborted."""
+        ...
+
+    def go_on(self, before: Transaction, nonce: int) -> Transaction | None:
+        """The transaction that follows one that has ended; None if it has a follower already.
+
+        Whoever asks before the follower was entered gets the same one, and only the last nonce is
+        stored.
+        """
+        ...
+
+    def enter(self, transaction: Transaction, place: Place) -> None:
+        """Open the transaction, by entering a partition into it."""
+        ...
+
+    def has_nonce(self, transaction: Transaction, nonce: int) -> bool:
+        """Whether this is the one that is stored for an open transaction."""
         ...
 
     def seconds_left(self, transactions: Iterable[Transaction]) -> dict[str, float]:
@@ -80,10 +103,8 @@ class Task:
     batch: int
     number: int
     """Of the part; every attempt writes the same."""
-    attempt: str
+    attempt: int
     """Never the same twice in a run."""
-    is_first: bool
-    """Whether no other attempt for this part came before or beside it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +116,6 @@ class TaskDone:
     claim: int
     batch: int
     number: int
-    is_first: bool
     transaction: Transaction | None
     """None if there was nothing to write, or the batch had been decided before."""
 
@@ -116,13 +136,11 @@ def claim_of(transactional_id: str, query: str) -> int | None:
 # -- tasks
 
 
-def run_task(
-    port: Port, task: Task, write: Callable[[Callable[[], Transaction]], bool]
-) -> TaskDone:
+def run_task(port: Port, task: Task, write: Callable[[Begin], bool]) -> TaskDone:
     """Write a part, unless its batch was decided.
 
-    `write` calls what it is given once it has something to write, and says whether it did; it
-    returns when all of it is stored.
+    `write` calls what it is given once it has something to write, with the partition that is to be
+    written to first, and says whether it did; it returns when all of it is stored.
     """
     ledger, claim = claimed(port, task.query, task.run)
     check_order(ledger, task.batch)
@@ -132,16 +150,15 @@ def run_task(
         claim=claim,
         batch=task.batch,
         number=task.number,
-        is_first=task.is_first,
         transaction=None,
     )
     if ledger.is_decided(task.batch):
         return done
     begun: list[Transaction] = []
 
-    def begin() -> Transaction:
+    def begin(place: Place) -> Transaction:
         if not begun:
-            begun.append(port.begin(_name(ledger, claim, task)))
+            begun.append(_begin(port, ledger, claim, task, place))
         return begun[0]
 
     try:
@@ -155,26 +172,24 @@ def run_task(
     return replace(done, transaction=begun[0] if is_written and begun else None)
 
 
-def _name(ledger: Ledger, claim: int, task: Task) -> str:
-    before = ledger.decision
-    if task.is_first and before is not None and before.claim == claim and ledger.is_finished:
-        name = _names(before).get(task.number)
-        if name is not None:
-            return name
-    return f"{prefix_of(task.query)}{claim}-{task.number}-{task.attempt}"
+def _begin(port: Port, ledger: Ledger, claim: int, task: Task, place: Place) -> Transaction:
+    before = last_of(ledger, claim).get(task.number)
+    if before is not None:
+        follower = port.go_on(before, task.attempt)
+        if follower is not None:
+            port.enter(follower, place)
+            # From here on nobody else can get it, so this tells whose it is.
+            if port.has_nonce(follower, task.attempt):
+                return follower
+    return port.begin(f"{prefix_of(task.query)}{claim}-{task.number}-{task.attempt}")
 
 
-def _names(decision: Decision) -> dict[int, str]:
-    """The name that each task goes on with, if it is the first to try."""
-    return {**decision.spare, **{number: part.id for number, part in decision.parts.items()}}
-
-
-def _spare(before: Decision | None, done: Sequence[TaskDone], claim: int) -> dict[int, str]:
-    """Names that nobody used in this batch, and nobody can come to use for it any more."""
-    if before is None or before.claim != claim:
+def last_of(ledger: Ledger, claim: int) -> dict[int, Transaction]:
+    """The last transaction of each task, if it was one of this claim and has ended."""
+    decided = ledger.decision
+    if decided is None or decided.claim != claim or not ledger.is_finished:
         return {}
-    gone = {each.number for each in done if each.transaction is not None or not each.is_first}
-    return {number: name for number, name in _names(before).items() if number not in gone}
+    return {**decided.spare, **decided.parts}
 
 
 def _abort_if_possible(port: Port, transaction: Transaction) -> None:
@@ -220,24 +235,21 @@ def commit_batch(
     """
     query, run, claim = _told(done)
     ledger = port.read(query)
+    if ledger.owner is None or (ledger.owner.run, ledger.owner.number) != (run, claim):
+        raise superseded(query)
     check_order(ledger, batch)
     # What the batch before left behind, if whoever was to do it died.
     finish(port, ledger)
     if not ledger.is_decided(batch):
         ledger = _decide(port, ledger, done, batch, seconds_left_min)
         finish(port, ledger)
-    owner = ledger.owner
-    if owner is not None and owner.run == run and owner.number == claim:
-        sweep(port, ledger, claim_max=claim)
+    sweep(port, ledger, claim_max=claim)
 
 
 def _decide(
     port: Port, ledger: Ledger, done: Sequence[TaskDone], batch: int, seconds_left_min: float
 ) -> Ledger:
-    query, run, claim = _told(done)
-    owner = ledger.owner
-    if owner is None or owner.run != run or owner.number != claim:
-        raise superseded(query)
+    query, _, claim = _told(done)
     parts = {each.number: each.transaction for each in done if each.transaction is not None}
     left = port.seconds_left(parts.values())
     for part in parts.values():
@@ -248,7 +260,7 @@ def _decide(
                 hint="raise option kafka.transaction.timeout.ms (and transaction.timeout_ms_max of "
                 "the brokers), or lower maxOffsetsPerTrigger",
             )
-    spare = _spare(ledger.decision, done, claim)
+    spare = {n: last for n, last in last_of(ledger, claim).items() if n not in parts}
     decision = Decision(claim=claim, batch=batch, parts=parts, spare=spare)
     port.append(ledger, [decision], ledger.deletable())
     ledger = port.read(query)

@@ -1,0 +1,161 @@
+"""Owns a streaming write to topics: each row exactly once, or at least once if that is asked for.
+
+Spark makes one of these for the tasks of a batch and another, in a process of its own, for the
+commit. What one has to tell the other travels in the messages of the tasks.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+
+from moldau.client.errors import ClientError
+from moldau.spark.sink import protocol
+from moldau.spark.sink.broker_port import BrokerPort
+from moldau.spark.sink.clients import Clients, clients_of
+from moldau.spark.sink.outlets import PlainOutlet, TransactionOutlet
+from moldau.spark.sink.protocol import Begin, Task, TaskDone
+from moldau.spark.sink.write_options import WriteOptions
+from moldau.spark.sink.writing import RowWriter, write_all
+
+log = logging.getLogger(__name__)
+
+_QUERY = "sql.streaming.queryId"
+_BATCH = "streaming.sql.batchId"
+_RUN = "spark.jobGroup.id"
+
+
+@dataclass(frozen=True)
+class Written(WriterCommitMessage):
+    """What a task tells: how many rows, and in which transaction."""
+
+    rows: int
+    done: TaskDone | None
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Writes the batches of a query. Travels to tasks."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self._options = options
+
+    def port(self, clients: Clients) -> BrokerPort:
+        """The way to the brokers."""
+        return BrokerPort(self._options, clients)
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        with told_with_hints():
+            context = task_context()
+            if not self._options.exactly_once:
+                return write_plainly(self._options, iterator, context.partitionId())
+            clients = clients_of(self._options)
+            port = self.port(clients)
+            query, run, batch = names_of(context)
+            task = Task(
+                query=query,
+                run=run,
+                batch=batch,
+                number=context.partitionId(),
+                attempt=context.taskAttemptId(),
+            )
+            return write_once(self._options, clients, port, task, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        if not self._options.exactly_once:
+            return
+        with told_with_hints():
+            port = self.port(clients_of(self._options))
+            protocol.commit_batch(
+                port, done_of(messages), batchId, seconds_left_min=port.seconds_left_min()
+            )
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        if not self._options.exactly_once:
+            return
+        try:
+            port = self.port(clients_of(self._options))
+            protocol.abort_batch(port, done_of(messages), batchId)
+        except ClientError as error:
+            # Why the batch failed is what has to be told. The next run cleans up.
+            log.warning("what batch %d left open could not be aborted: %s", batchId, error)
+
+
+def task_context() -> Any:
+    context = TaskContext.get()
+    if context is None:
+        raise ClientError("rows are written in tasks of Spark only")
+    return context
+
+
+def names_of(context: Any) -> tuple[str, str, int]:
+    """Which query, which run of it, and which batch."""
+    query = context.getLocalProperty(_QUERY)
+    run = context.getLocalProperty(_RUN)
+    batch = context.getLocalProperty(_BATCH)
+    if not query or not run or not batch:
+        raise ClientError(
+            "Spark does not tell which query and batch this is, so it cannot be written exactly "
+            "once",
+            hint="set option exactlyOnce to false",
+        )
+    return query, run, int(batch)
+
+
+def write_once(
+    options: WriteOptions, clients: Clients, port: BrokerPort, task: Task, iterator: Iterator[Any]
+) -> Written:
+    """The rows of a task in a transaction, which is left open."""
+    count = 0
+
+    def write(begin: Begin) -> bool:
+        nonlocal count
+        outlet = TransactionOutlet(options, clients.data, port.transactions, begin)
+        count = write_rows(options, outlet, iterator, task.number)
+        return count > 0
+
+    done = protocol.run_task(port, task, write)
+    return Written(rows=count, done=done)
+
+
+def write_rows(options: WriteOptions, outlet: Any, iterator: Iterator[Any], number: int) -> int:
+    """All rows to an outlet; how many there were."""
+    from moldau.spark.sink.columns import rows_of
+
+    writer = RowWriter(options, outlet, number=number)
+    try:
+        write_all(writer, iterator, rows_of)
+    except BaseException:
+        outlet.drop()
+        raise
+    return writer.row_count
+
+
+def write_plainly(options: WriteOptions, iterator: Iterator[Any], number: int) -> Written:
+    outlet = PlainOutlet(options, clients_of(options).data)
+    return Written(rows=write_rows(options, outlet, iterator, number), done=None)
+
+
+def done_of(messages: Sequence[WriterCommitMessage | None]) -> list[TaskDone]:
+    """What tasks told; those that failed told nothing."""
+    return [
+        message.done
+        for message in messages
+        if isinstance(message, Written) and message.done is not None
+    ]
+
+
+@contextmanager
+def told_with_hints() -> Iterator[None]:
+    """Spark shows the text of an error and nothing else: put what to do next into it."""
+    try:
+        yield
+    except ClientError as error:
+        if not error.hint:
+            raise
+        error.args = (f"{error} ({error.hint})",)
+        error.hint = ""
+        raise

@@ -1,0 +1,124 @@
+"""Owns what a write was asked for: the options of Spark's Kafka connector, and what is new here."""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from moldau.client.errors import InvalidArgumentError
+from moldau.records.compression import Codec
+from moldau.spark.options import SHARED_NAMES, Options
+
+TOPIC: Final = "topic"
+EXACTLY_ONCE: Final = "exactlyOnce"
+FAIL_ON_LOSS: Final = "failOnDataLoss"
+DECISIONS: Final = "decisionsTopic"
+ACKS: Final = "kafka.acks"
+COMPRESSION: Final = "kafka.compression.type"
+BATCH_BYTES: Final = "kafka.batch.size"
+REQUEST_BYTES: Final = "kafka.max.request.size"
+BUFFER_BYTES: Final = "kafka.buffer.memory"
+TRANSACTION_TIMEOUT: Final = "kafka.transaction.timeout.ms"
+
+WRITE_NAMES: Final = (
+    *SHARED_NAMES,
+    TOPIC,
+    EXACTLY_ONCE,
+    FAIL_ON_LOSS,
+    DECISIONS,
+    ACKS,
+    COMPRESSION,
+    BATCH_BYTES,
+    REQUEST_BYTES,
+    BUFFER_BYTES,
+    TRANSACTION_TIMEOUT,
+    "kafka.linger.ms",
+    "kafka.enable.idempotence",
+)
+_OF_SPARK: Final = ("checkpointLocation", "path", "queryName", "includeHeaders")
+"""Spark hands these over with the others; `includeHeaders` is the Kafka connector's for reads."""
+
+DECISIONS_TOPIC_DEFAULT: Final = "__moldau_spark_decisions"
+BATCH_BYTES_DEFAULT: Final = 512 * 1024
+REQUEST_BYTES_DEFAULT: Final = 1024 * 1024
+BUFFER_BYTES_DEFAULT: Final = 32 * 1024 * 1024
+_BYTES_LEAST: Final = 1024
+_TIMEOUT_MS_LEAST: Final = 10_000
+_ACKS: Final = {"all": -1, "-1": -1, "1": 1, "0": 0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions:
+    """Checked; travels to tasks."""
+
+    bootstrap: str
+    client_id: str
+    timeout_seconds: float
+    topic: str | None
+    """For all rows; None takes it from the column of that name."""
+    exactly_once: bool
+    fail_on_data_loss: bool
+    decisions_topic: str
+    acks: int
+    codec: Codec
+    batch_bytes_max: int
+    request_bytes_max: int
+    buffer_bytes_max: int
+    transaction_timeout_ms: int | None
+    """None takes the longest that brokers allow."""
+
+
+def parse_write_options(options: Mapping[str, str], *, streaming: bool) -> WriteOptions:
+    """Raises InvalidArgumentError, which names the option to change."""
+    parsed = Options(options)
+    parsed.check_names((*WRITE_NAMES, *_OF_SPARK))
+    topic = parsed.text(TOPIC)
+    if topic == "":
+        raise InvalidArgumentError(f"option {TOPIC} is empty")
+    exactly_once = parsed.flag(EXACTLY_ONCE, default=streaming)
+    acks = _acks(parsed, exactly_once=exactly_once)
+    request_bytes = _bytes(parsed, REQUEST_BYTES, REQUEST_BYTES_DEFAULT)
+    return WriteOptions(
+        bootstrap=parsed.bootstrap(),
+        client_id=parsed.client_id(),
+        timeout_seconds=parsed.timeout_seconds(),
+        topic=topic,
+        exactly_once=exactly_once,
+        fail_on_data_loss=parsed.flag(FAIL_ON_LOSS, default=True),
+        decisions_topic=parsed.text(DECISIONS) or DECISIONS_TOPIC_DEFAULT,
+        acks=acks,
+        codec=_codec(parsed),
+        batch_bytes_max=min(_bytes(parsed, BATCH_BYTES, BATCH_BYTES_DEFAULT), request_bytes),
+        request_bytes_max=request_bytes,
+        buffer_bytes_max=_bytes(parsed, BUFFER_BYTES, BUFFER_BYTES_DEFAULT),
+        transaction_timeout_ms=parsed.whole_number(TRANSACTION_TIMEOUT, least=_TIMEOUT_MS_LEAST),
+    )
+
+
+def _acks(parsed: Options, *, exactly_once: bool) -> int:
+    text = (parsed.text(ACKS) or "all").lower()
+    if text not in _ACKS:
+        raise InvalidArgumentError(f"option {ACKS} is all, 1 or 0, not {text!r}")
+    if exactly_once and _ACKS[text] != -1:
+        raise InvalidArgumentError(
+            f"option {ACKS} is {text}, but writing exactly once needs all",
+            hint=f"remove it, or set {EXACTLY_ONCE} to false",
+        )
+    return _ACKS[text]
+
+
+def _codec(parsed: Options) -> Codec:
+    name = (parsed.text(COMPRESSION) or "none").lower()
+    try:
+        return Codec.from_config_name(name)
+    except KeyError:
+        raise InvalidArgumentError(
+            f"option {COMPRESSION} is none, gzip, snappy, lz4 or zstd, not {name!r}"
+        ) from None
+
+
+def _bytes(parsed: Options, name: str, default: int) -> int:
+    found = parsed.whole_number(name, least=_BYTES_LEAST)
+    if found is not None and found > sys.maxsize:
+        raise InvalidArgumentError(f"option {name} is too large")
+    return default if found is None else found

@@ -1,0 +1,222 @@
+"""Owns what a task does with its rows: partitions chosen, batches made, memory bounded.
+
+Rows wait by partition until they make a batch of a good size. Full batches go out in rounds: while
+one is on its way the next is made, so that at most two are in memory.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, Protocol
+
+from moldau.client.errors import ClientError, InvalidArgumentError, NotFoundError
+from moldau.client.kafka.sending import BATCHES_PER_PARTITION_MAX, Outgoing
+from moldau.model.ids import Offset, ProducerEpoch, ProducerId, TimestampMs
+from moldau.records.murmur2 import partition_of
+from moldau.records.record import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    Record,
+    build_batch,
+)
+from moldau.spark.sink.columns import Row
+from moldau.spark.sink.write_options import REQUEST_BYTES, WriteOptions
+
+ROUND_BYTES_MAX: Final = 8 * 1024 * 1024
+_RECORD_BYTES: Final = 24
+"""Of a record beside its key, value and headers, at most, and of a header."""
+_SEQUENCE_END: Final = 2**31
+_OFFSET: Final = Offset(0)
+
+
+class Producer(NamedTuple):
+    """As whom batches are written."""
+
+    id: int
+    epoch: int
+    is_transactional: bool
+
+
+class Outlet(Protocol):
+    """Where batches go. Opened when there is something to write."""
+
+    def producer(self, topic: str, partition: int) -> Producer | None:
+        """As whom to write there; None without idempotence."""
+        ...
+
+    def partition_count(self, topic: str) -> int:
+        """Raises NotFoundError."""
+        ...
+
+    def post(self, batches: list[Outgoing]) -> None:
+        """Send a round, once the one before is stored."""
+        ...
+
+    def settle(self) -> None:
+        """Wait until everything is stored."""
+        ...
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """The rows of a partition that no batch was made of yet."""
+
+    topic: str
+    partition: int
+    records: list[Record] = field(default_factory=list)
+    bytes: int = 0
+    sequence: int = 0
+    batches: int = 0
+    """In the round that is being made."""
+
+
+class RowWriter:
+    """Writes rows to an outlet. One for each attempt of a task."""
+
+    def __init__(self, options: WriteOptions, outlet: Outlet, *, number: int) -> None:
+        self._options = options
+        self._outlet = outlet
+        self._number = number
+        """Of the task: where those begin that have no key."""
+        self._waiting: dict[tuple[str, int], _Waiting] = {}
+        self._counts: dict[str, int] = {}
+        self._sticky: dict[str, int] = {}
+        self._waiting_bytes = 0
+        self._round: list[Outgoing] = []
+        self._round_bytes = 0
+        self.row_count = 0
+
+    def write(self, rows: Iterable[Row]) -> None:
+        """Raises InvalidArgumentError for a row that cannot be written, and ClientError."""
+        now_ms = time.time_ns() // 1_000_000
+        option_topic = self._options.topic
+        bytes_max = self._options.batch_bytes_max
+        for row in rows:
+            topic = option_topic if option_topic is not None else row.topic
+            if not topic:
+                raise InvalidArgumentError(
+                    "column topic is null in a row, and there is no option topic to take instead"
+                )
+            at = self._partition(topic, row)
+            place = (topic, at)
+            waiting = self._waiting.get(place)
+            if waiting is None:
+                waiting = self._waiting[place] = _Waiting(topic, at)
+            size = _size_of(row)
+            if size > self._options.request_bytes_max:
+                raise InvalidArgumentError(
+                    f"a message of {size} bytes for {topic} is larger than option {REQUEST_BYTES} "
+                    f"({self._options.request_bytes_max})"
+                )
+            if waiting.records and waiting.bytes + size > bytes_max:
+                self._cut(waiting)
+            stamp = now_ms if row.time_ms is None else row.time_ms
+            waiting.records.append(
+                Record(_OFFSET, TimestampMs(stamp), row.key, row.value, row.headers)
+            )
+            waiting.bytes += size
+            self._waiting_bytes += size
+            self.row_count += 1
+            if self._waiting_bytes > self._options.buffer_bytes_max // 2:
+                # Many partitions, each with a little: better small batches than no memory.
+                self.flush()
+
+    def flush(self) -> None:
+        """Send what waits, whatever its size."""
+        for waiting in self._waiting.values():
+            if waiting.records:
+                self._cut(waiting)
+        self._send_round()
+
+    def finish(self) -> None:
+        """Send the rest and wait until all of it is stored."""
+        self.flush()
+        self._outlet.settle()
+
+    # -- how
+
+    def _partition(self, topic: str, row: Row) -> int:
+        count = self._counts.get(topic)
+        if count is None:
+            count = self._counts[topic] = self._count_of(topic)
+            self._sticky[topic] = self._number % count
+        if row.partition is not None:
+            if not 0 <= row.partition < count:
+                raise InvalidArgumentError(
+                    f"column partition says {row.partition}, but {topic} has partitions 0 to "
+                    f"{count - 1}",
+                    hint='leave the partition to the key: .drop("partition")',
+                )
+            return row.partition
+        if row.key is not None:
+            return partition_of(row.key, count)
+        return self._sticky[topic]
+
+    def _count_of(self, topic: str) -> int:
+        try:
+            return self._outlet.partition_count(topic)
+        except NotFoundError:
+            said = "option topic" if self._options.topic is not None else "column topic"
+            raise NotFoundError(
+                f"there is no topic {topic}: see {said}",
+                hint=f"create it first: moldau topic create {topic}",
+            ) from None
+
+    def _cut(self, waiting: _Waiting) -> None:
+        """Make a batch of what waits for a partition."""
+        if waiting.batches >= BATCHES_PER_PARTITION_MAX:
+            self._send_round()
+        producer = self._outlet.producer(waiting.topic, waiting.partition)
+        records = waiting.records
+        data = build_batch(
+            records,
+            codec=self._options.codec,
+            producer_id=NO_PRODUCER_ID if producer is None else ProducerId(producer.id),
+            producer_epoch=NO_PRODUCER_EPOCH if producer is None else ProducerEpoch(producer.epoch),
+            base_sequence=NO_SEQUENCE if producer is None else waiting.sequence,
+            transactional=producer is not None and producer.is_transactional,
+        )
+        self._round.append(Outgoing(waiting.topic, waiting.partition, data))
+        self._round_bytes += len(data)
+        waiting.batches += 1
+        waiting.sequence = (waiting.sequence + len(records)) % _SEQUENCE_END
+        self._waiting_bytes -= waiting.bytes
+        waiting.records, waiting.bytes = [], 0
+        if waiting.partition == self._sticky[waiting.topic]:
+            # The next rows without a key go elsewhere.
+            count = self._counts[waiting.topic]
+            self._sticky[waiting.topic] = (waiting.partition + 1) % count
+        if self._round_bytes >= min(ROUND_BYTES_MAX, self._options.buffer_bytes_max // 4):
+            self._send_round()
+
+    def _send_round(self) -> None:
+        made, self._round, self._round_bytes = self._round, [], 0
+        for waiting in self._waiting.values():
+            waiting.batches = 0
+        if made:
+            self._outlet.post(made)
+
+
+def write_all(
+    writer: RowWriter, batches: Iterator[Any], rows_of: Callable[[Any], Iterable[Row]]
+) -> bool:
+    """All rows of Spark's batches; whether there were any."""
+    for batch in batches:
+        try:
+            writer.write(rows_of(batch))
+        except UnicodeEncodeError as error:
+            raise ClientError(f"a name of a header is no text: {error}") from error
+    writer.finish()
+    return writer.row_count > 0
+
+
+def _size_of(row: Row) -> int:
+    size = _RECORD_BYTES
+    if row.key is not None:
+        size += len(row.key)
+    if row.value is not None:
+        size += len(row.value)
+    for name, value in row.headers:
+        size += _RECORD_BYTES + len(name) * 4 + (0 if value is None else len(value))
+    return size

@@ -1,0 +1,208 @@
+"""The protocol with a real broker behind its port: decisions, transactions, races for a name."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+
+from moldau.client.errors import ClientError, RejectedError
+from moldau.client.kafka.client import KafkaClient
+from moldau.records.record import read_records
+from moldau.spark.sink import protocol
+from moldau.spark.sink.broker_port import BrokerPort
+from moldau.spark.sink.clients import Clients
+from moldau.spark.sink.columns import Row
+from moldau.spark.sink.decisions import Claim, Decision
+from moldau.spark.sink.outlets import TransactionOutlet
+from moldau.spark.sink.protocol import Begin, LostTransactionError, Task, TaskDone
+from moldau.spark.sink.write_options import WriteOptions, parse_write_options
+from moldau.spark.sink.writing import RowWriter
+from moldau.spark.source.bodies import whole_batches
+from moldau.testing.broker import Broker
+
+pytestmark = pytest.mark.system
+
+
+@pytest.fixture
+def options(moldau_session_broker: Broker) -> WriteOptions:
+    asked = {
+        "kafka.bootstrap.servers": moldau_session_broker.bootstrap,
+        "kafka.request.timeout.ms": "30000",
+    }
+    return parse_write_options(asked, streaming=True)
+
+
+@pytest.fixture
+def topic(moldau_session_broker: Broker, new_name: Callable[[str], str]) -> str:
+    name = new_name("sink")
+    with KafkaClient(moldau_session_broker.bootstrap) as client:
+        client.create_topic(name, partitions=2)
+    return name
+
+
+class Writer:
+    """A process of its own, as far as brokers can tell."""
+
+    def __init__(self, options: WriteOptions, topic: str, query: str) -> None:
+        self.options = replace(options, topic=topic)
+        self.query = query
+        self.clients = Clients(self.options)
+        self.port = BrokerPort(self.options, self.clients)
+
+    def write(
+        self, run: str, batch: int, values: list[bytes], *, number: int = 0, attempt: int = 0
+    ) -> TaskDone:
+        task = Task(query=self.query, run=run, batch=batch, number=number, attempt=attempt)
+
+        def write(begin: Begin) -> bool:
+            outlet = TransactionOutlet(
+                self.options, self.clients.data, self.port.transactions, begin
+            )
+            writer = RowWriter(self.options, outlet, number=number)
+            writer.write(Row(None, value, [], None, number % 2, None) for value in values)
+            writer.finish()
+            return bool(values)
+
+        return protocol.run_task(self.port, task, write)
+
+    def commit(self, done: list[TaskDone], batch: int) -> None:
+        protocol.commit_batch(self.port, done, batch, seconds_left_min=1.0)
+
+    def committed(self) -> list[bytes]:
+        """As one reads who reads committed: this is not the client under test."""
+        import confluent_kafka
+
+        consumer = confluent_kafka.Consumer(
+            {
+                "bootstrap.servers": self.options.bootstrap,
+                "group.id": "nobody",
+                "isolation.level": "read_committed",
+                "enable.partition.eof": True,
+                "auto.offset.reset": "earliest",
+            }
+        )
+        places = [confluent_kafka.TopicPartition(self.options.topic, p, 0) for p in (0, 1)]
+        consumer.assign(places)
+        found, ended = [], 0
+        while ended < 2:
+            message = consumer.poll(30)
+            assert message is not None
+            if message.error():
+                ended += 1
+            else:
+                found.append(message.value())
+        consumer.close()
+        return sorted(found)
+
+
+@pytest.fixture
+def writer(
+    options: WriteOptions, topic: str, new_name: Callable[[str], str]
+) -> Iterator[Callable[[], Writer]]:
+    opened: list[Writer] = []
+    query = new_name("query")
+
+    def make() -> Writer:
+        opened.append(Writer(options, topic, query))
+        return opened[-1]
+
+    yield make
+    for each in opened:
+        each.clients.close()
+
+
+def test_batches_are_written_once_and_names_are_used_again(writer: Callable[[], Writer]) -> None:
+    one = writer()
+    names = set()
+    for batch in range(4):
+        done = [
+            one.write("a", batch, [b"%d-%d" % (batch, n)], number=n, attempt=10 * batch + n)
+            for n in (0, 1)
+        ]
+        names |= {each.transaction.id for each in done if each.transaction is not None}
+        one.commit(done, batch)
+    assert len(names) == 2
+    # A new process reads from the beginning what is decided.
+    ledger = writer().port.read(one.query)
+    assert ledger.decision is not None
+    assert (ledger.decision.batch, ledger.is_finished) == (3, True)
+    assert one.committed() == sorted(b"%d-%d" % (b, n) for b in range(4) for n in (0, 1))
+    assert one.port.open_ids(protocol.prefix_of(one.query)) == []
+
+
+def test_a_decided_batch_is_finished_by_the_next_run_and_an_undecided_one_is_aborted(
+    writer: Callable[[], Writer],
+) -> None:
+    one, two = writer(), writer()
+    decided = one.write("a", 0, [b"kept"])
+    protocol._decide(one.port, one.port.read(one.query), [decided], 0, 1.0)
+    again = two.write("b", 0, [b"twice"])
+    assert again.transaction is None
+    two.commit([again], 0)
+    assert two.committed() == [b"kept"]
+
+    undecided = two.write("b", 1, [b"lost"], attempt=2)
+    assert undecided.transaction is not None
+    three = writer()
+    done = three.write("c", 1, [b"again"])
+    three.commit([done], 1)
+    with pytest.raises(ClientError, match="another run"):
+        two.commit([undecided], 1)
+    assert three.committed() == [b"again", b"kept"]
+    assert three.port.open_ids(protocol.prefix_of(three.query)) == []
+
+
+def test_of_two_attempts_one_gets_the_name(writer: Callable[[], Writer]) -> None:
+    one, two = writer(), writer()
+    one.commit([one.write("a", 0, [b"0"])], 0)
+    last = protocol.last_of(one.port.read(one.query), 1)[0]
+    # Both before either has entered a partition: they are told the same.
+    first, second = one.port.go_on(last, 11), two.port.go_on(last, 12)
+    assert first == second
+    assert first is not None
+    one.port.enter(first, (str(one.options.topic), 0))
+    assert not one.port.has_nonce(first, 11)
+    assert two.port.has_nonce(first, 12)
+    assert writer().port.go_on(last, 13) is None
+    # In a task: the name is gone, so it takes another.
+    done = one.write("a", 1, [b"1"], attempt=14)
+    assert done.transaction is not None
+    assert done.transaction.id != last.id
+    one.commit([done], 1)
+    assert one.committed() == [b"0", b"1"]
+    assert one.port.open_ids(protocol.prefix_of(one.query)) == []
+
+
+def test_a_decision_for_an_aborted_transaction_is_refused_and_a_lost_one_told(
+    writer: Callable[[], Writer],
+) -> None:
+    one = writer()
+    done = one.write("a", 0, [b"x"])
+    assert done.transaction is not None
+    protocol._decide(one.port, one.port.read(one.query), [done], 0, 1.0)
+    one.port.abort([done.transaction.id])
+    with pytest.raises(LostTransactionError, match="its records are missing"):
+        one.write("b", 1, [b"y"], attempt=1)
+    forgiving = BrokerPort(replace(one.options, fail_on_data_loss=False), one.clients)
+    protocol.finish(forgiving, forgiving.read(one.query))
+    assert one.port.read(one.query).is_finished
+
+
+def test_the_topic_of_decisions_is_compacted_and_holds_text_to_look_at(
+    writer: Callable[[], Writer], options: WriteOptions
+) -> None:
+    one = writer()
+    one.commit([one.write("a", 0, [b"x"])], 0)
+    ledger = one.port.read(one.query)
+    assert isinstance(ledger.owner, Claim)
+    assert isinstance(ledger.decision, Decision)
+    data = memoryview(
+        one.clients.coordination.fetch(
+            options.decisions_topic, one.port._partition(one.query), ledger.position - 1
+        )
+    )
+    position, header = whole_batches(data)[0]
+    record = read_records(data[position : position + header.size])[-1]
+    assert record.key == f"{one.query}/finish/1/0".encode()
+    with pytest.raises(RejectedError, match=r"TOPIC_ALREADY_EXISTS|already exists"):
+        one.clients.coordination.create_topic(options.decisions_topic)
