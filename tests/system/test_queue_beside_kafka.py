@@ -63,10 +63,8 @@ def test_a_kafka_group_and_a_queue_group_each_get_every_message(
     with QueueClient(moldau_broker.grpc_address) as client:
         client.create_topic("orders", partitions=3)
         kafka, queue = Seen(), Seen()
-        readers = [
-            *(threading.Thread(target=consume, args=(moldau_broker.bootstrap, kafka)) for _ in "ab"),
-            *(threading.Thread(target=work, args=(client, queue)) for _ in "abc"),
-        ]
+        members = [(consume, moldau_broker.bootstrap, kafka)] * 2 + [(work, client, queue)] * 3
+        readers = [threading.Thread(target=one, args=(how, seen)) for one, how, seen in members]
         for reader in readers:
             reader.start()
         # Half of it by a client of Kafka's, half by the queue's.
