@@ -181,6 +181,24 @@ async def test_of_large_messages_that_come_again_no_more_are_read_than_an_answer
     assert values_of(again + rest) == values_of(taken)
 
 
+async def test_queues_that_are_used_no_more_let_go_of_messages_that_others_need_room_for() -> None:
+    limits = dataclasses.replace(LIMITS, held_bytes_max=60_000)
+    world = await QueueWorld.make(partitions=3, limits=limits)
+    for partition in range(3):
+        await world.send(*[bytes([partition]) * 1_000 for _ in range(20)], partition=partition)
+    taken = []
+    for partition in range(3):
+        taken += await world.take(5, partitions=[partition])
+    readers = [queue.reader for queue in world.host._queues.values()]
+    await eventually(lambda: sum(reader.held_bytes for reader in readers) <= 60_000)
+    assert readers[0].held_bytes == 0
+    assert readers[2].held_bytes > 0
+    # Nothing is lost by that.
+    await ack(world, taken)
+    rest = [one for _ in range(9) for one in await world.take(10)]
+    assert len({(one.partition, one.record.offset) for one in rest}) == len(rest) == 45
+
+
 async def test_a_poll_of_a_queue_that_is_gone_for_good_ends() -> None:
     world = await QueueWorld.make()
     await world.take()

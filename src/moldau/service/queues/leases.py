@@ -478,8 +478,20 @@ class LeaseHost:
                 queue.end(QueueRefusedError(Why.UNKNOWN_GROUP))
             elif queue.is_idle and queue.used_at < idle_before:
                 queue.end(QueueRefusedError(Why.UNAVAILABLE))
+        self._make_room()
         if self._queues and not self._is_stopping:
             self._sweep_timer = self._loop.call_later(self._limits.sweep_seconds, self._sweep)
+
+    def _make_room(self) -> None:
+        """Let queues that were used longest ago forget what they have read; it is in the log."""
+        held = sum(queue.reader.held_bytes for queue in self._queues.values())
+        if held <= self._limits.held_bytes_max:
+            return
+        for queue in sorted(self._queues.values(), key=lambda queue: queue.used_at):
+            held -= queue.reader.held_bytes
+            queue.forget_messages()
+            if held <= self._limits.held_bytes_max:
+                break
 
     @property
     def queue_count(self) -> int:

@@ -36,6 +36,8 @@ class LeaseLimits:
     far as they are read together."""
     cache_bytes_max: int = 2 * 1024 * 1024
     """Of a queue's messages that are out, in case they come back."""
+    held_bytes_max: int = 256 * 1024 * 1024
+    """Of messages, of all queues of a broker: those that were used longest ago let go of theirs."""
     timer_seconds_max: float = 5.0
     """Leases end by the wall clock, which may be set: it is looked at so often at least."""
     pause_seconds_min: float = 0.05

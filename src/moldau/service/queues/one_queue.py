@@ -246,6 +246,11 @@ class OneQueue:
         if self._asks:
             self._work.set()
 
+    def forget_messages(self) -> None:
+        """Others need the room."""
+        self.reader.is_to_forget = True
+        self._work.set()
+
     def on_gone(self, replica: Replica) -> None:
         self.end(self._not_leader())
 

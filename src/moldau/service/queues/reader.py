@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 
 _RECORD_BYTES: Final = 64
 """What a record takes beside its bytes, about."""
+_OBJECT_BYTES: Final = 320
+"""What the objects of an entry take beside that, which only counts where there are many queues."""
 _TIME_DIGITS_MAX: Final = 19
 _TIME_MAX: Final = 2**63 - 1
 _INLINE_BYTES_MAX: Final = 256 * 1024
@@ -86,6 +88,23 @@ class QueueReader:
         self._ahead_bytes = 0
         self._out: dict[Offset, Entry] = {}
         self._out_bytes = 0
+        self.is_to_forget = False
+        """Set by others, who need the room."""
+
+    @property
+    def held_bytes(self) -> int:
+        """What it takes up, about."""
+        count = len(self._ahead) + len(self._out)
+        return self._ahead_bytes + self._out_bytes + count * _OBJECT_BYTES
+
+    def forget_if_told(self) -> None:
+        """Only between two rounds: in one, what was read must join what was read before."""
+        if self.is_to_forget:
+            self.is_to_forget = False
+            self._ahead.clear()
+            self._out.clear()
+            self._ahead_bytes = self._out_bytes = 0
+            self._end = self._first
 
     # ---- what is next
 

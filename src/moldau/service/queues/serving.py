@@ -99,6 +99,7 @@ class Serving:
 
     def keep_house(self) -> None:
         """What time and retention have done since the last round."""
+        self._reader.forget_if_told()
         state = self.machine.state
         start = self._replica.log.start_offset
         if start > state.floor:
