@@ -9,10 +9,13 @@ from queue_world import QueueWorld, values_of
 
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import Offset, PartitionIndex, TopicId, TopicPartition
+from moldau.service import stored
 from moldau.service.fetch import FetchService
+from moldau.service.queues import ordered
 from moldau.service.queues.group_messages import Committed
 from moldau.service.queues.ordered import ANSWER_BYTES_MAX, OrderedGroups
 from moldau.service.queues.types import Delivery, QueueRefusedError, Verdict, Why
+from moldau.service.reading import ReadPage, read_page
 
 
 class World:
@@ -256,3 +259,83 @@ async def test_who_does_not_lead_says_so() -> None:
     assert caught.value.why is Why.NOT_LEADER
     assert await world.ack(found) == [Why.NOT_LEADER]
     assert world.committed == {}
+
+
+# ---- what happens between two looks
+
+
+async def test_what_is_acked_while_a_place_is_asked_for_does_not_come_again() -> None:
+    world = await World.make()
+    await world.broker.send(b"a", b"b", b"c")
+    first = await world.poll()
+    await world.broker.change_leader()
+    answered = asyncio.Event()
+    real = world.offsets
+
+    async def slow(group: str, partitions: Sequence[TopicPartition]) -> list[int]:
+        told = await real(group, partitions)
+        await answered.wait()
+        return told
+
+    world.offsets = slow  # type: ignore[method-assign]
+    polling = asyncio.create_task(world.poll())
+    await asyncio.sleep(0)
+    assert await world.ack(first[1]) == [None]
+    answered.set()
+    assert values_of(await polling) == [b"c"]
+    assert values_of(await world.poll()) == [b"c"]
+
+
+async def test_what_another_member_acked_meanwhile_does_not_come_to_who_had_it_before() -> None:
+    world = await World.make()
+    await world.broker.send(b"a", b"b", b"c")
+    answered = asyncio.Event()
+    real = world.offsets
+
+    async def slow(group: str, partitions: Sequence[TopicPartition]) -> list[int]:
+        told = await real(group, partitions)
+        await answered.wait()
+        return told
+
+    world.offsets = slow  # type: ignore[method-assign]
+    late = asyncio.create_task(world.poll(member="m"))
+    await asyncio.sleep(0)
+    world.offsets = real  # type: ignore[method-assign]
+    taken = await world.poll(member="other")
+    assert await world.ack(taken[1], member="other") == [None]
+    world.owned = set()
+    answered.set()
+    assert await late == []
+    world.owned = None
+    assert values_of(await world.poll(member="m")) == [b"c"]
+
+
+async def test_what_is_acked_while_it_is_read_is_not_delivered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = await World.make()
+    await world.broker.send(b"a", b"b", b"c")
+    first = await world.poll()
+
+    async def slow(*arguments: Any, **named: Any) -> ReadPage:
+        page = await read_page(*arguments, **named)
+        assert await world.ack(first[0]) == [None]
+        return page
+
+    monkeypatch.setattr(ordered, "read_page", slow)
+    assert values_of(await world.poll()) == [b"b", b"c"]
+
+
+async def test_a_partition_that_cannot_be_read_does_not_hide_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stored, "BATCH_RECORDS_MAX", 2)
+    world = await World.make(2)
+    await world.broker.send(b"a", b"b", b"c", partition=0)
+    await world.broker.send(b"d", partition=1)
+    for _ in range(2):
+        taken = await world.poll()
+        assert values_of(taken) == [b"d"]
+    await world.ack(*taken)
+    with pytest.raises(QueueRefusedError, match="cannot be shown"):
+        await world.poll()

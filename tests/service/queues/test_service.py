@@ -4,6 +4,7 @@ import asyncio
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 from queue_world import QueueWorld, eventually, values_of
 
 from moldau.metadata.commands import DropQueueGroup
@@ -280,3 +281,22 @@ async def test_a_deleted_group_has_neither_members_nor_messages_nor_a_name() -> 
     assert sorted(beat.member for beat in world.beats) == ["v", "w"]
     assert world.broker.ledger.forgotten
     assert await world.why() is Why.UNKNOWN_CONSUMER
+
+
+async def test_a_topic_that_was_added_to_the_group_elsewhere_is_looked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = await World.make()
+    await world.broker.send(b"a")
+    world.broker.groups["g"] = replace(world.broker.group, topics=())
+    asked = PollAsked(group="g", consumer="w", count_max=1)
+
+    async def fresh() -> Any:
+        world.broker.groups["g"] = world.broker.group
+        return world.broker
+
+    with pytest.raises(QueueRefusedError) as caught:
+        await world.service.poll(asked)
+    assert caught.value.why is Why.UNKNOWN_TOPIC
+    monkeypatch.setattr(world, "fresh", fresh)
+    assert values_of((await world.service.poll(asked)).deliveries) == [b"a"]

@@ -86,6 +86,8 @@ class OrderedGroups:
         self._fetch = fetch
         self._calls = calls
         self._places: OrderedDict[tuple[str, TopicId, PartitionIndex], _Place] = OrderedDict()
+        self._asking: dict[tuple[str, TopicId, PartitionIndex], list[_Place]] = {}
+        """Places whose offset is being asked for: what is acked meanwhile may be missing in it."""
         self._turn = 0
 
     # ---- polls
@@ -129,11 +131,21 @@ class OrderedGroups:
         has: Callable[[TopicId, int], bool],
     ) -> list[Delivery]:
         found: list[Delivery] = []
+        failure: QueueRefusedError | None = None
         bytes_left = ANSWER_BYTES_MAX
         for (topic, index), place in places:
             if place.paused_until > self._clock.monotonic() or not has(topic.topic_id, index):
                 continue
-            for record in await self._records(topic, index, place, count_max - len(found)):
+            try:
+                records = await self._records(topic, index, place, count_max - len(found))
+            except QueueRefusedError as error:
+                # One that cannot be read shall not hide what is in the others.
+                failure = error
+                continue
+            for record in records:
+                if record.offset < place.acked:
+                    # That came while it was read.
+                    continue
                 bytes_left -= _size(record)
                 if bytes_left < 0 and found:
                     return found
@@ -141,6 +153,8 @@ class OrderedGroups:
                 found.append(Delivery(topic.name, index, record, token, 0, TimestampMs(0)))
             if len(found) >= count_max:
                 break
+        if failure is not None and not found:
+            raise failure
         return found
 
     async def _records(
@@ -213,24 +227,44 @@ class OrderedGroups:
         if known is not None and known.epoch == replica.epoch and known.member == member:
             self._places.move_to_end(key)
             return known
-        epoch = replica.epoch
-        partition = TopicPartition(topic.name, index)
-        (acked,) = await self._calls.offsets(group, [partition])
-        if acked == NO_OFFSET and starts_at_end:
-            # Stored at once: whoever leads next shall not find a later end.
-            end = replica.last_stable_offset
-            (told,) = await self._calls.commit(group, member, [(partition, end)])
-            if told.is_stored:
-                acked = max(end, told.before)
-            else:
-                raise QueueRefusedError(Why.UNAVAILABLE, "the group's begin cannot be stored now")
-        place = _Place(epoch, member, max(acked, replica.log.start_offset))
-        if known is not None and known.epoch == epoch:
+        place = _Place(replica.epoch, member, 0)
+        asking = self._asking.setdefault(key, [])
+        asking.append(place)
+        try:
+            acked = await self._acked(group, member, topic, index, starts_at_end=starts_at_end)
+        finally:
+            asking.remove(place)
+            if not asking:
+                del self._asking[key]
+        place.advance(max(acked, replica.log.start_offset))
+        if known is not None and known.epoch == place.epoch:
             place.paused_until = known.paused_until
         self._places[key] = place
         while len(self._places) > PLACES_MAX:
             self._places.popitem(last=False)
         return place
+
+    async def _acked(
+        self,
+        group: str,
+        member: str,
+        topic: Topic,
+        index: PartitionIndex,
+        *,
+        starts_at_end: bool,
+    ) -> int:
+        """Up to where the group is done, or -1."""
+        partition = TopicPartition(topic.name, index)
+        (acked,) = await self._calls.offsets(group, [partition])
+        if acked == NO_OFFSET and starts_at_end:
+            # Stored at once: whoever leads next shall not find a later end.
+            end = self._replica(topic, index).last_stable_offset
+            (told,) = await self._calls.commit(group, member, [(partition, end)])
+            if told.is_stored:
+                acked = max(end, told.before)
+            else:
+                raise QueueRefusedError(Why.UNAVAILABLE, "the group's begin cannot be stored now")
+        return acked
 
     def _replica(self, topic: Topic, index: PartitionIndex) -> Replica:
         hosted = self._partitions.get(topic.name, index)
@@ -266,10 +300,15 @@ class OrderedGroups:
                 partition = TopicPartition(token.topic.name, token.partition)
                 outcome = outcomes[partition]
                 verdicts[at] = _verdict(outcome, token.offset)
-                place = self._places.get((group, token.topic.topic_id, token.partition))
-                if place is not None and outcome.is_stored:
-                    place.advance(max(highest[partition], outcome.before))
+                if outcome.is_stored:
+                    key = (group, token.topic.topic_id, token.partition)
+                    self._advance(key, max(highest[partition], outcome.before))
         return [verdicts[at] for at in range(len(tokens))]
+
+    def _advance(self, key: tuple[str, TopicId, PartitionIndex], acked: int) -> None:
+        known = self._places.get(key)
+        for place in (*self._asking.get(key, ()), *(() if known is None else (known,))):
+            place.advance(acked)
 
     async def nack(
         self,

@@ -182,6 +182,10 @@ class QueueService:
         self, asked: PollAsked, member: Member, wait_seconds: float
     ) -> Polled | None:
         group = await self._queue_group(asked.group)
+        if not set(member.topics).issubset(group.topics):
+            # Added elsewhere a moment ago; or deleted and made anew, which is another topic.
+            await self._connecting.fresh()
+            group = await self._queue_group(asked.group)
         if asked.partitions is None:
             led = self._led(
                 (topic, partition.index)
@@ -375,7 +379,7 @@ class QueueService:
             await self._metadata.submit(DropQueueGroup(name=group))
         except RefusedError as error:
             raise refused(error) from None
-        await self._leases.forget(group, topics)
+        await self._leases.forget(group, topics, if_gone=True)
 
     async def _named_queue(self, name: str) -> QueueGroup:
         """A queue group that somebody asks for by its name."""
