@@ -56,6 +56,9 @@ def producer_settings(
         "batch.num.messages": 1_000_000,
         "queue.buffering.max.messages": 1_000_000,
         "queue.buffering.max.kbytes": 256 * 1024,
+        # A key belongs to the partition that Java's clients, HTTP and gRPC choose for it;
+        # librdkafka's own choice is another hash.
+        "partitioner": "murmur2_random",
         # How large a message may be is for the topic to say.
         "message.max.bytes": MESSAGE_BYTES_MAX,
     }
