@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, cast
 
 import pytest
-from queue_world import QueueWorld, values_of
+from queue_world import QueueWorld, eventually, values_of
 
-from moldau.model.errors import ErrorCode
+from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import Offset, PartitionIndex, TopicId, TopicPartition
 from moldau.service import stored
 from moldau.service.fetch import FetchService
@@ -339,3 +340,43 @@ async def test_a_partition_that_cannot_be_read_does_not_hide_the_others(
     await world.ack(*taken)
     with pytest.raises(QueueRefusedError, match="cannot be shown"):
         await world.poll()
+
+
+async def test_a_leader_that_may_be_none_any_more_asks_before_it_delivers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = await World.make()
+    await world.broker.send(b"a")
+    replica = world.broker.replicas["t", 0]
+    is_leading = True
+
+    async def confirm() -> None:
+        if not is_leading:
+            raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    monkeypatch.setattr(replica, "hears_majority", lambda: False)
+    monkeypatch.setattr(replica, "confirm_leading", confirm)
+    assert values_of(await world.poll()) == [b"a"]
+    is_leading = False
+    with pytest.raises(QueueRefusedError) as caught:
+        await world.poll()
+    assert caught.value.why is Why.NOT_LEADER
+
+
+@pytest.mark.parametrize("by_leader", [False, True])
+async def test_a_poll_that_waits_ends_when_its_place_is_another_ones(by_leader: bool) -> None:
+    world = await World.make()
+    waiting = asyncio.create_task(world.poll(wait=30))
+    await eventually(lambda: bool(world.groups._places))
+    await asyncio.sleep(0.01)
+    if by_leader:
+        await world.broker.change_leader()
+    await world.poll(member="other")
+    await world.broker.send(b"a", b"b")
+    taken = await world.poll(member="other")
+    assert await world.ack(taken[0], member="other") == [None]
+    # Who is told that the leader is another one has got nothing either.
+    async with asyncio.timeout(20):
+        with suppress(QueueRefusedError):
+            assert await waiting == []
+    assert values_of(await world.poll()) == [b"b"]

@@ -118,7 +118,11 @@ class OrderedGroups:
         while True:
             found = await self._read(group, places, count_max, has)
             left = deadline - self._clock.monotonic()
-            places = [one for one in places if has(one[0][0].topic_id, one[0][1])]
+            places = [
+                (at, place)
+                for at, place in places
+                if has(at[0].topic_id, at[1]) and self._counts(group, *at, place)
+            ]
             if found or left <= 0 or not places:
                 return found
             await self._wait(places, left)
@@ -138,9 +142,13 @@ class OrderedGroups:
                 continue
             try:
                 records = await self._records(topic, index, place, count_max - len(found))
+                if records:
+                    await self._confirm(topic, index)
             except QueueRefusedError as error:
                 # One that cannot be read shall not hide what is in the others.
                 failure = error
+                continue
+            if not self._counts(group, topic, index, place):
                 continue
             for record in records:
                 if record.offset < place.acked:
@@ -177,6 +185,28 @@ class OrderedGroups:
             # Markers, what was aborted, what compaction took: not to be looked at again.
             if place.position == asked:
                 place.position = page.next_offset
+
+    async def _confirm(self, topic: Topic, index: PartitionIndex) -> None:
+        """A leader that stood still may be none any more, and others have taken acks since.
+
+        Raises NOT_LEADER, UNAVAILABLE.
+        """
+        replica = self._replica(topic, index)
+        if not replica.hears_majority():
+            try:
+                await replica.confirm_leading()
+            except RefusedError as error:
+                raise _refusal(error) from None
+
+    def _counts(self, group: str, topic: Topic, index: PartitionIndex, place: _Place) -> bool:
+        """Whether it is still the place that acks come to: not if another member has come, or
+        another leader, since it was asked for."""
+        hosted = self._partitions.get(topic.name, index)
+        return (
+            hosted is not None
+            and hosted.replica.epoch == place.epoch
+            and self._places.get((group, topic.topic_id, index)) is place
+        )
 
     async def _wait(self, places: Sequence[tuple[Led, _Place]], seconds: float) -> None:
         """Until one of them may have something, but not for longer."""
