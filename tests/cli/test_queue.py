@@ -127,6 +127,7 @@ def test_options_of_send_that_make_no_sense(queue, topic):
         ["work", "t", "-g", "g"],
         ["peek", "t", "-g", "g"],
         ["stats", "g"],
+        ["list"],
         ["redrive", "g", "-y"],
         ["delete", "g", "-y"],
     ],
@@ -284,6 +285,24 @@ def test_what_is_said_of_a_message_does_not_reach_a_worker_in_a_worker():
 
 
 # ---- look, redrive, delete
+
+
+def test_groups_are_listed_with_what_they_have_before_them(queue, topic, group):
+    assert queue("list", "--topic", topic).err.startswith(f"no queue groups of {topic}; a worker")
+    queue("send", topic, "a", "b")
+    queue("work", topic, "-g", group, "-n", 1)
+    assert group in queue("list", "-o", "name").out.splitlines()
+    (found,) = json.loads(queue("list", "--topic", topic, "-o", "json").out)
+    assert (found["group"], found["topics"], found["ready"]) == (group, [topic], 1)
+    assert found["dead_letter_topic"] == f"{group}.dead"
+    assert queue("list", "--topic", topic).out.splitlines()[1].split()[:2] == [group, topic]
+
+
+def test_who_asks_for_a_group_that_is_not_there_is_told_where_they_are_listed(queue, topic):
+    for arguments in (("stats", "none"), ("peek", topic, "-g", "none")):
+        outcome = queue(*arguments)
+        assert outcome.code == ExitCode.NOT_FOUND
+        assert "moldau queue list" in outcome.err
 
 
 def test_stats_count_what_is_before_a_group(queue, topic, group):

@@ -292,6 +292,14 @@ class FakeBroker(queue_pb2_grpc.QueueServicer):
                     added.end = len(each.log)
         return answer
 
+    async def ListGroups(self, request: Any, context: Any) -> Any:
+        await self._enter("ListGroups", context)
+        answer = pb.ListGroupsResponse()
+        for name, group in sorted(self.cluster.groups.items()):
+            if not request.topic or request.topic in group.topics:
+                answer.groups.add(group=name, topics=group.topics, settings=group.settings)
+        return answer
+
     async def Peek(self, request: Any, context: Any) -> Any:
         await self._enter("Peek", context)
         answer = pb.PeekResponse()

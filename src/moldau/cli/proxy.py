@@ -10,6 +10,7 @@ import click
 from moldau.cli.lazy import command
 from moldau.cli.options import Duration
 from moldau.cli.output import counted
+from moldau.cli.queue_options import GrpcAddresses
 
 _LISTEN_DEFAULT = "127.0.0.1:9000"
 
@@ -33,6 +34,7 @@ _LISTEN_DEFAULT = "127.0.0.1:9000"
 @click.option(
     "-b",
     "--brokers",
+    type=GrpcAddresses(),
     envvar="MOLDAU_GRPC",
     default="localhost:8000",
     show_default=True,
@@ -43,7 +45,7 @@ _LISTEN_DEFAULT = "127.0.0.1:9000"
     "--timeout",
     "seconds_max",
     type=Duration(),
-    default=15.0,
+    default="15s",
     show_default=True,
     metavar="DURATION",
     help="How long a call may look for a broker that answers.",
@@ -55,8 +57,8 @@ def proxy(listen: str, brokers: str, seconds_max: float, verbose: bool) -> None:
     Clients talk to the proxy as to a single broker: it finds the leaders of partitions, spreads
     polls over them, brings acks back to where they belong, and goes on when brokers come and go.
     """
-    # gRPC's core would write a line for every connection that ends.
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    # gRPC's core would write a line for every connection that ends; what matters is told by us.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     logging.basicConfig(
         level=logging.INFO if verbose else logging.WARNING,
         format="%(asctime)s %(levelname)s %(message)s",

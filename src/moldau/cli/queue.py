@@ -7,6 +7,7 @@ from moldau.cli.lazy import Lazy, LazyGroup
 _COMMANDS = {
     "send": Lazy("moldau.cli.queue_send:send", "Send messages, now or for later."),
     "work": Lazy("moldau.cli.queue_work:work", "Run a command for each message, or print them."),
+    "list": Lazy("moldau.cli.queue_view:list_groups", "List queue groups."),
     "peek": Lazy("moldau.cli.queue_view:peek", "Look at messages without taking them."),
     "stats": Lazy("moldau.cli.queue_view:stats", "Show what a group has before it."),
     "redrive": Lazy("moldau.cli.queue_redrive:redrive", "Send dead letters back to their topics."),
@@ -21,7 +22,7 @@ _COMMANDS = {
     examples=(
         "moldau queue send jobs 'resize 1.png' 'resize 2.png'",
         "moldau queue work jobs --group resizers -- ./resize.sh",
-        "moldau queue stats resizers",
+        "moldau queue list",
     ),
 )
 def queue() -> None:

@@ -80,7 +80,13 @@ def grpc_option(function: _F) -> _F:
 
 def group_option(function: _F) -> _F:
     """--group of the commands whose argument is the topic."""
-    return click.option("-g", "--group", required=True, help="The queue group.")(function)
+    return click.option(
+        "-g",
+        "--group",
+        required=True,
+        shell_complete=complete_queue_groups,
+        help="The queue group.",
+    )(function)
 
 
 def queue_topic_argument(function: _F) -> _F:
@@ -126,24 +132,48 @@ def _written(host: str, port: int) -> str:
 
 
 def complete_queue_topics(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
-    """Names for the tab key: quick, and silent where no broker answers."""
+    """Names for the tab key."""
+
+    async def names(client: "AsyncQueueClient") -> list[str]:
+        return [topic.name for topic in (await client.topology()).topics]
+
+    shows_internal = incomplete.startswith("_")
+    return _completed(ctx, incomplete, names, lambda name: shows_internal or name[:2] != "__")
+
+
+def complete_queue_groups(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+    """Names for the tab key."""
+
+    async def names(client: "AsyncQueueClient") -> list[str]:
+        return [each.group for each in await client.groups()]
+
+    return _completed(ctx, incomplete, names, lambda name: True)
+
+
+def _completed(
+    ctx: click.Context,
+    incomplete: str,
+    names: "Callable[[AsyncQueueClient], Coroutine[Any, Any, list[str]]]",
+    is_shown: Callable[[str], bool],
+) -> list[Any]:
+    """Quick, and silent where no broker answers."""
     from click.shell_completion import CompletionItem
 
     from moldau.client.errors import ClientError
 
-    async def names() -> list[str]:
+    async def asking() -> list[str]:
         addresses = str(ctx.params.get("addresses") or GRPC_DEFAULT)
         async with connected(addresses, _COMPLETE_SECONDS_MAX) as client:
-            return [topic.name for topic in (await client.topology()).topics]
+            return await names(client)
 
     try:
-        found = run(names())
+        found = run(asking())
     except ClientError:
         return []
     return [
         CompletionItem(name)
         for name in sorted(found)
-        if name.startswith(incomplete) and (incomplete.startswith("_") or name[:2] != "__")
+        if name.startswith(incomplete) and is_shown(name)
     ]
 
 

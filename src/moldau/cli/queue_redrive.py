@@ -8,7 +8,13 @@ from moldau.cli.errors import CommandError
 from moldau.cli.lazy import command
 from moldau.cli.options import yes_option
 from moldau.cli.output import confirm, counted, emit_table, one_line, progress_bar, say
-from moldau.cli.queue_options import complete_queue_topics, connected, grpc_option, run
+from moldau.cli.queue_options import (
+    complete_queue_groups,
+    complete_queue_topics,
+    connected,
+    grpc_option,
+    run,
+)
 
 if TYPE_CHECKING:
     from moldau.client.queue.client import AsyncQueueClient
@@ -27,7 +33,7 @@ _TEXT_CHARACTERS_MAX: Final = 60
         "moldau queue redrive resizers --to jobs-retry -y",
     ),
 )
-@click.argument("group")
+@click.argument("group", shell_complete=complete_queue_groups)
 @click.option(
     "--to",
     metavar="TOPIC",
@@ -187,7 +193,7 @@ def dead_row(each: "PeekedMessage") -> dict[str, Any]:
         "moldau queue delete resizers --if-exists -y",
     ),
 )
-@click.argument("group")
+@click.argument("group", shell_complete=complete_queue_groups)
 @click.option("--if-exists", is_flag=True, help="Be content if it is not there.")
 @yes_option
 @grpc_option

@@ -189,9 +189,11 @@ class Sender:
         from moldau.client.errors import NotFoundError
 
         hints = [f"{counted(self.sent, 'message')} got through"] if self.sent else []
-        if isinstance(error, NotFoundError) and not error.hint:
+        if isinstance(error, NotFoundError):
             hints.append(f"create it: moldau topic create {self._topic}")
-        error.hint = " · ".join([*hints, error.hint] if error.hint else hints)
+        elif error.hint:
+            hints.append(error.hint)
+        error.hint = " · ".join(hints)
         return error
 
     def _show(self) -> None:

@@ -1,4 +1,4 @@
-"""Owns `moldau queue peek` and `moldau queue stats`: looking at a group without taking anything."""
+"""Owns `moldau queue list`, `peek` and `stats`: looking at groups without taking anything."""
 
 import asyncio
 import json
@@ -19,6 +19,8 @@ from moldau.cli.output import (
     say,
 )
 from moldau.cli.queue_options import (
+    complete_queue_groups,
+    complete_queue_topics,
     connected,
     group_option,
     grpc_option,
@@ -29,10 +31,71 @@ from moldau.cli.signals import reader_gone
 
 if TYPE_CHECKING:
     from moldau.client.queue.client import AsyncQueueClient
-    from moldau.client.queue.groups import GroupStats, PeekedMessage
+    from moldau.client.queue.groups import GroupInfo, GroupStats, PeekedMessage
 
+GROUP_HINT: Final = "a worker makes one: moldau queue work TOPIC --group NAME"
+LIST_HINT: Final = "which there are: moldau queue list"
+
+_STATS_AT_ONCE: Final = 8
 _VALUE_CHARACTERS_MAX: Final = 60
 """In a table; the other outputs have it all."""
+
+
+@command(
+    "list",
+    examples=(
+        "moldau queue list",
+        "moldau queue list --topic jobs",
+        "moldau queue list -o name",
+    ),
+)
+@click.option(
+    "--topic", shell_complete=complete_queue_topics, help="Only those that take from this topic."
+)
+@output_option
+@grpc_option
+def list_groups(topic: str | None, output: str, addresses: str) -> None:
+    """List queue groups, with what each has before it."""
+
+    async def listing() -> list[dict[str, Any]]:
+        async with connected(addresses) as client:
+            found = await client.groups(topic)
+            if output == "name":
+                return [{"group": each.group} for each in found]
+            turns = asyncio.Semaphore(_STATS_AT_ONCE)
+
+            async def row(each: "GroupInfo") -> dict[str, Any]:
+                async with turns:
+                    return await group_row(client, each)
+
+            return [row for row in await asyncio.gather(*map(row, found)) if row]
+
+    rows = run(listing())
+    if output == "table":
+        rows = [{**row, "topics": ",".join(row["topics"])} for row in rows]
+    emit_rows(rows, output, name="group")
+    if not rows and output == "table":
+        of = f" of {topic}" if topic else ""
+        say(f"no queue groups{of}; {GROUP_HINT}")
+
+
+async def group_row(client: "AsyncQueueClient", group: "GroupInfo") -> dict[str, Any]:
+    """Empty if the group was deleted meanwhile."""
+    from moldau.client.errors import NotFoundError
+
+    try:
+        found = await client.stats(group.group)
+    except NotFoundError:
+        return {}
+    return {
+        "group": group.group,
+        "topics": list(group.topics),
+        "consumers": found.consumers,
+        "ready": found.ready,
+        "leased": found.leased,
+        "delayed": found.delayed,
+        "dead_letter_topic": group.dead_letter_topic,
+    }
 
 
 @command(
@@ -120,7 +183,7 @@ def peeked_document(each: "PeekedMessage") -> dict[str, Any]:
         "moldau queue stats resizers --watch 1s",
     ),
 )
-@click.argument("group")
+@click.argument("group", shell_complete=complete_queue_groups)
 @click.option("-w", "--watch", type=Duration(), metavar="DURATION", help="Again, so often.")
 @output_option
 @grpc_option
@@ -155,7 +218,7 @@ async def stats_of(client: "AsyncQueueClient", group: str) -> "GroupStats":
     except NotFoundError as error:
         raise NotFoundError(
             f"there is no queue group {group}",
-            hint="a worker makes one: moldau queue work TOPIC --group NAME",
+            hint=f"{LIST_HINT} · {GROUP_HINT}",
         ) from error
 
 

@@ -19,6 +19,7 @@ from moldau.client.errors import ClientError
 from moldau.client.proxy.server import Proxy
 from moldau.proto.v1 import queue_pb2 as pb
 from moldau.proto.v1 import queue_pb2_grpc
+from moldau.testing.ports import free_ports
 
 Stub = Any
 
@@ -267,6 +268,7 @@ def test_what_a_broker_says_is_passed_on(stub: Stub) -> None:
 def test_other_calls_are_passed_on(stub: Stub) -> None:
     consumer = connect(stub)
     stub.Disconnect(pb.DisconnectRequest(group="g", consumer_id=consumer))
+    assert [each.group for each in stub.ListGroups(pb.ListGroupsRequest()).groups] == ["g"]
     stub.DeleteGroup(pb.DeleteGroupRequest(group="g"))
     request = pb.ManageBrokersRequest(remove=pb.RemoveBroker(id=2))
     assert stub.ManageBrokers(request).message == "draining"
@@ -387,5 +389,31 @@ def test_it_starts_before_its_brokers(brokers: FakeCluster) -> None:
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
             assert stub.Topology(pb.TopologyRequest()).cluster_id == "fake"
+    finally:
+        brokers.run(proxy.stop())
+
+
+@pytest.mark.parametrize("scheme", ["", "http://"])
+def test_a_proxy_whose_brokers_were_never_there_says_so_before_its_client_gives_up(
+    brokers: FakeCluster, scheme: str
+) -> None:
+    silent = f"{scheme}127.0.0.1:{free_ports(1)[0]}"
+    proxy = Proxy("127.0.0.1:0", [silent], seconds_max=60.0)
+    brokers.run(proxy.start())
+    message = pb.OutgoingMessage(value=b"x")
+    who = {"group": "g", "consumer_id": "c"}
+    try:
+        with grpc.insecure_channel(f"127.0.0.1:{proxy.port}") as channel:
+            stub: Stub = queue_pb2_grpc.QueueStub(channel)
+            for call in (
+                lambda: stub.Topology(pb.TopologyRequest(), timeout=1.5),
+                lambda: stub.Stats(pb.StatsRequest(group="g"), timeout=1.5),
+                lambda: stub.Send(pb.SendRequest(topic="t", message=message), timeout=1.5),
+            ):
+                status, reason, text = refused(call)
+                assert (status, reason) == (grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE")
+                assert silent in text
+            answer = stub.Ack(pb.AckRequest(**who, tokens=[bytes(60)]), timeout=1.5)
+            assert [each.reason for each in answer.refused] == [pb.UNAVAILABLE]
     finally:
         brokers.run(proxy.stop())

@@ -285,3 +285,17 @@ def test_a_quiet_client_logs_nothing(
         client.send("jobs", "x")
         worker.ack(worker.poll(wait=5))
     assert caplog.text == ""
+
+
+def test_groups_are_listed_by_name_with_their_topics_and_settings(
+    brokers: FakeCluster, client: QueueClient
+) -> None:
+    brokers.create("mails", 1)
+    with client.connect("b", ["jobs", "mails"], visibility=7), client.connect("a", "jobs"):
+        found = client.groups()
+        assert [each.group for each in found] == ["a", "b"]
+        assert found[1].topics == ("jobs", "mails")
+        assert found[1].visibility == 7
+        assert found[1].dead_letter_topic == "b.dead"
+        assert [each.group for each in client.groups("mails")] == ["b"]
+        assert client.groups("others") == []

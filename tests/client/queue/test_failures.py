@@ -90,3 +90,34 @@ def test_who_spoke_counts_for_more_than_who_was_silent() -> None:
     assert isinstance(error, errors.UnavailableError)
     assert "cannot send to t: tried" in str(error)
     assert "(full)" in str(error)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CLIENT: Sent message larger than max (80000019 vs. 67108864)",
+        "SERVER: Received message larger than max (70000000 vs. 67108864)",
+    ],
+)
+def test_a_request_that_is_too_large_was_not_carried_out(text: str) -> None:
+    failure = failed(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
+    assert (failure.reason, failure.is_uncertain, failure.may_repeat) == ("TOO_LARGE", False, False)
+
+
+def test_an_answer_that_is_too_large_leaves_it_open() -> None:
+    text = "CLIENT: Received message larger than max (70000000 vs. 67108864)"
+    assert failed(grpc.StatusCode.RESOURCE_EXHAUSTED, text).is_uncertain
+
+
+def test_where_no_broker_is_known_nothing_was_done_and_one_may_come() -> None:
+    error = aio.AioRpcError(grpc.StatusCode.UNKNOWN, aio.Metadata(), aio.Metadata(), details="x")
+    failure = failure_of(error, "")
+    assert failure.may_repeat
+    assert not failure.is_uncertain
+    assert str(failure) == "no broker is known yet"
+
+
+@pytest.mark.parametrize("reason", ["UNKNOWN_TOPIC", "UNKNOWN_GROUP", "TOPIC_EXISTS", "TOO_LARGE"])
+def test_refusals_that_users_meet_say_what_to_do(reason: str) -> None:
+    assert error_for(reason, "no").hint
+    assert error_for(reason, "no", hint="the broker's own").hint == "the broker's own"

@@ -37,6 +37,7 @@ VALID: dict[str, Any] = {
     "Nack": pb.NackRequest(**WHO, tokens=[b"\x02" + bytes(50)], delay_ms=5, reason="r"),
     "Extend": pb.ExtendRequest(**WHO, tokens=[b"\x01" + bytes(20)], visibility_ms=5),
     "Stats": pb.StatsRequest(group="g"),
+    "ListGroups": pb.ListGroupsRequest(topic=TOPIC),
     "Peek": pb.PeekRequest(group="g", topic=TOPIC, max_messages=3),
     "DeleteGroup": pb.DeleteGroupRequest(group="g"),
     "ReadFrom": pb.ReadFromRequest(topic=TOPIC, offset=1, max_messages=3),

@@ -7,7 +7,7 @@ import grpc
 import pytest
 
 from grpc_world import Door, opened
-from moldau.metadata.queue_groups import QueueSettings
+from moldau.metadata.queue_groups import QueueGroup, QueueSettings
 from moldau.model.ids import BrokerId, Offset, PartitionIndex, TimestampMs
 from moldau.proto.trailers import REASON_TRAILER
 from moldau.proto.v1 import queue_pb2 as pb
@@ -175,6 +175,21 @@ def test_disconnect_and_delete_name_whom_they_mean(door: Door) -> None:
     assert door.queues.asked == [("disconnect", ("g", "c"), {}), ("delete_group", ("g",), {})]
 
 
+def test_groups_are_listed_with_their_topics_and_settings(door: Door) -> None:
+    door.queues.answers["list_groups"] = [
+        QueueGroup(
+            name="g",
+            topics=("s", "t"),
+            settings=QueueSettings(visibility_ms=7, dead_letter_topic="d"),
+        )
+    ]
+    (group,) = door.stub.ListGroups(pb.ListGroupsRequest(), timeout=SECONDS).groups
+    assert (group.group, list(group.topics)) == ("g", ["s", "t"])
+    assert (group.settings.visibility_ms, group.settings.dead_letter_topic) == (7, "d")
+    door.stub.ListGroups(pb.ListGroupsRequest(topic="t"), timeout=SECONDS)
+    assert [asked for _, asked, _ in door.queues.asked] == [(None,), ("t",)]
+
+
 def test_polled_messages_are_told_in_full(door: Door) -> None:
     door.queues.answers["poll"] = Polled(
         deliveries=[
@@ -241,6 +256,14 @@ def test_a_poll_asks_for_one_message_and_does_not_wait_unless_told(door: Door) -
     (_, (usual,), _), (_, (bounded,), _) = door.queues.asked
     assert usual == PollAsked(group="g", consumer="c")
     assert (bounded.count_max, bounded.wait_ms) == (1_000, 60_000)
+
+
+def test_a_long_reason_is_cut_and_the_nack_carried_out(door: Door) -> None:
+    door.queues.answers["nack"] = [DONE]
+    nack = pb.NackRequest(group="g", consumer_id="c", tokens=[b"t"], reason="a" + "ž" * 5_000)
+    assert door.stub.Nack(nack, timeout=SECONDS).done == 1
+    ((_, _, named),) = door.queues.asked
+    assert named["reason"] == "a" + "ž" * 2_047
 
 
 def test_verdicts_are_told_token_by_token(door: Door) -> None:

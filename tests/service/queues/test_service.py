@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any, cast
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 from queue_world import QueueWorld, eventually, values_of
@@ -267,6 +268,15 @@ async def test_a_queue_that_starts_at_the_end_does_so_when_its_partition_is_firs
     await eventually(lambda: bool(world.broker.ledger.writes))
     await world.broker.send(b"new")
     assert await world.poll(wait_ms=1_000) == [b"new"]
+
+
+async def test_groups_are_listed_by_name_all_or_those_of_a_topic() -> None:
+    world = await World.make()
+    group = world.broker.groups["g"]
+    world.broker.groups["a"] = msgspec.structs.replace(group, name="a", topics=("s", "t"))
+    assert [each.name for each in await world.service.list_groups()] == ["a", "g"]
+    assert [each.name for each in await world.service.list_groups("s")] == ["a"]
+    assert await world.service.list_groups("none") == []
 
 
 async def test_a_deleted_group_has_neither_members_nor_messages_nor_a_name() -> None:

@@ -19,6 +19,7 @@ from moldau.client.queue.channels import (
     DELETE_GROUP,
     DISCONNECT,
     EXTEND,
+    LIST_GROUPS,
     MANAGE_BROKERS,
     NACK,
     PEEK,
@@ -36,6 +37,8 @@ from moldau.records.murmur2 import partition_of
 
 POLL_MESSAGES_MAX: Final = 10_000
 POLL_WAIT_SECONDS_MAX: Final = 60.0
+_ANSWER_SECONDS: Final = 0.25
+"""For the way back."""
 _WHOLE: Final = frozenset(
     {pb.UNKNOWN_CONSUMER, pb.UNKNOWN_GROUP, pb.OTHER_MODE, pb.INVALID_ARGUMENT}
 )
@@ -65,6 +68,7 @@ class Answers:
             NACK.name: self.nack,
             EXTEND.name: self.extend,
             STATS.name: self.stats,
+            LIST_GROUPS.name: self.list_groups,
             PEEK.name: self.peek,
             DELETE_GROUP.name: self.delete_group,
             TOPOLOGY.name: self.topology,
@@ -82,6 +86,9 @@ class Answers:
         request = await decoded(pb.SendRequest, data, context)
         route = self.route_of(request.topic, request.message)
         return await self._pass(SEND, data, context, route=route, repeats=False)
+
+    async def list_groups(self, data: bytes, context: Context) -> bytes:
+        return await self._pass(LIST_GROUPS, data, context)
 
     async def delete_group(self, data: bytes, context: Context) -> bytes:
         return await self._pass(DELETE_GROUP, data, context)
@@ -230,8 +237,11 @@ class Answers:
 
     def _seconds(self, context: Context) -> float:
         """How long there is: the client's time, or ours."""
-        left = context.time_remaining()
-        return self._caller.seconds_max if left is None else min(left, self._caller.seconds_max)
+        left: float | None = context.time_remaining()
+        if left is None:
+            return self._caller.seconds_max
+        # Who has given up is told nothing: so an answer that names the trouble comes before.
+        return min(left - min(_ANSWER_SECONDS, left / 5), self._caller.seconds_max)
 
 
 def hide_addresses(assignment: pb.Assignment) -> None:

@@ -116,7 +116,10 @@ class Caller:
         failures: dict[str, Failure] = {}
         pause = PAUSE_SECONDS
         while True:
-            for address in route(self.view) or self.resolver.candidates:
+            addresses = route(self.view) or self.resolver.candidates
+            if not addresses:
+                await self._find_somebody(deadline, seconds)
+            for address in addresses:
                 left = max(0.001, deadline - time.monotonic())
                 limit = max(1.0, seconds / TRIES_PER_TIMEOUT) if repeats else left
                 try:
@@ -145,6 +148,8 @@ class Caller:
         while True:
             limit = max(0.001, min(deadline - time.monotonic(), max(1.0, seconds / 3)))
             addresses = route(self.view) or self.resolver.candidates
+            if not addresses:
+                await self._find_somebody(deadline, seconds)
             found = await asyncio.gather(
                 *(self._attempt(each, method, request, limit) for each in addresses)
             )
@@ -158,6 +163,13 @@ class Caller:
             await self.resolver.refresh()
             await asyncio.sleep(min(pause, max(0.0, deadline - time.monotonic())))
             pause = min(pause * 2, PAUSE_SECONDS_MAX)
+
+    async def _find_somebody(self, deadline: float, seconds: float) -> None:
+        """No broker is known yet, as behind an HTTP address that was silent so far."""
+        await self.resolver.refresh()
+        failures = self.resolver.failures
+        if time.monotonic() >= deadline and not self.resolver.candidates and failures:
+            raise CallFailed(next(iter(failures.values())), failures, seconds)
 
     async def _attempt(
         self, address: str, method: Method[Q, A], request: Q, seconds: float

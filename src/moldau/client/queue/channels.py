@@ -74,6 +74,7 @@ ACK: Final = Method("Ack", pb.AckRequest, pb.SettleResponse.FromString)
 NACK: Final = Method("Nack", pb.NackRequest, pb.SettleResponse.FromString)
 EXTEND: Final = Method("Extend", pb.ExtendRequest, pb.SettleResponse.FromString)
 STATS: Final = Method("Stats", pb.StatsRequest, pb.StatsResponse.FromString)
+LIST_GROUPS: Final = Method("ListGroups", pb.ListGroupsRequest, pb.ListGroupsResponse.FromString)
 PEEK: Final = Method("Peek", pb.PeekRequest, pb.PeekResponse.FromString)
 DELETE_GROUP: Final = Method(
     "DeleteGroup", pb.DeleteGroupRequest, pb.DeleteGroupResponse.FromString

@@ -9,14 +9,22 @@ from typing import Final, Self, TypeVar
 from moldau.client.bootstrap import Brokers
 from moldau.client.errors import ClientError, InvalidArgumentError, NotFoundError
 from moldau.client.queue.calls import Caller, CallFailed
-from moldau.client.queue.channels import CREATE_TOPIC, DELETE_GROUP, TOPOLOGY, Channels
+from moldau.client.queue.channels import (
+    CREATE_TOPIC,
+    DELETE_GROUP,
+    LIST_GROUPS,
+    TOPOLOGY,
+    Channels,
+)
 from moldau.client.queue.groups import (
     PEEK_MESSAGES,
+    GroupInfo,
     GroupStats,
     PeekedMessage,
     ask_peek,
     ask_stats,
     checked_count,
+    groups_of,
     peeked_of,
     stats_of,
 )
@@ -24,6 +32,7 @@ from moldau.client.queue.message import StoredMessage
 from moldau.client.queue.outgoing import (
     Outgoing,
     Sent,
+    checked_many,
     encode,
     encode_acks,
     encode_any,
@@ -34,7 +43,7 @@ from moldau.client.queue.redrive import IDLE_SECONDS, REDRIVE_SUFFIX, Redriven, 
 from moldau.client.queue.resolver import REFRESH_SECONDS, Resolver
 from moldau.client.queue.sending import IN_FLIGHT_MAX, Sender
 from moldau.client.queue.settling import Settler
-from moldau.client.queue.work import Handler, HasIsSet, Work, WorkDone
+from moldau.client.queue.work import Handler, HasIsSet, Work, WorkDone, check_work
 from moldau.client.queue.worker import AsyncWorker
 from moldau.client.values import Headers, Key, Value
 from moldau.proto.v1 import queue_pb2 as pb
@@ -136,7 +145,7 @@ class AsyncQueueClient:
             topic=topic,
             partitions=partitions,
             replication_factor=replication_factor,
-            configs=configs or {},
+            configs={name: str(value) for name, value in (configs or {}).items()},
         )
         caller = self._caller
         try:
@@ -197,7 +206,7 @@ class AsyncQueueClient:
         """
         if in_flight < 1:
             raise InvalidArgumentError(f"in_flight of {in_flight}", hint="1 or more")
-        encoded = (encode_any(message) for message in messages)
+        encoded = (encode_any(message) for message in checked_many(messages))
         return await self._send_many(topic, encoded, encode_acks(acks), in_flight)
 
     # ---- groups
@@ -230,7 +239,7 @@ class AsyncQueueClient:
             session_timeout_ms=_ms(session_timeout, "a session timeout"),
             settings=pb.QueueSettings(
                 visibility_ms=_ms(visibility, "visibility"),
-                attempts_max=attempts or 0,
+                attempts_max=_attempts(attempts),
                 backoff_ms=_ms(backoff, "a backoff"),
                 backoff_ms_max=_ms(backoff_max, "a backoff"),
                 dead_letter_topic=dead_letter or "",
@@ -261,6 +270,7 @@ class AsyncQueueClient:
         Ends when `stop` is set, after `limit` messages, or when none came for `idle` seconds; else
         never. The handler may be a coroutine function.
         """
+        check_work(handler, concurrency)
         worker = await self.connect(
             group,
             topics,
@@ -272,6 +282,11 @@ class AsyncQueueClient:
         async with worker:
             work = Work(worker, handler, concurrency=concurrency, stop=stop, idle=idle, limit=limit)
             return await work.run()
+
+    async def groups(self, topic: str | None = None) -> list[GroupInfo]:
+        """The queue groups that there are, by name; of a topic, those that take from it."""
+        request = pb.ListGroupsRequest(topic=topic or "")
+        return groups_of(await self._caller.ask(LIST_GROUPS, request, doing="list queue groups"))
 
     async def stats(self, group: str) -> GroupStats:
         """What a queue group has before it."""
@@ -415,11 +430,19 @@ def seeds_of(addresses: Brokers | None) -> list[str]:
     """What was given, else MOLDAU_GRPC, else localhost:8000."""
     if addresses is None:
         addresses = os.environ.get(GRPC_VARIABLE) or GRPC_DEFAULT
-    listed = addresses.split(",") if isinstance(addresses, str) else list(addresses)
+    listed = addresses.split(",") if isinstance(addresses, str) else addresses
+    if not isinstance(listed, Iterable) or not all(isinstance(each, str) for each in listed):
+        raise InvalidArgumentError(
+            f"{addresses!r} is no list of addresses", hint='write "HOST:PORT", or ["HOST:PORT", …]'
+        )
     seeds = [each.strip() for each in listed if each.strip()]
     if not seeds:
         raise InvalidArgumentError(
             "no address given", hint=f"write HOST:PORT, or set {GRPC_VARIABLE}"
+        )
+    if secure := [each for each in seeds if each.startswith("https://")]:
+        raise InvalidArgumentError(
+            f"{secure[0]!r} cannot be reached: brokers speak no TLS", hint="write http://HOST:PORT"
         )
     return seeds
 
@@ -433,4 +456,17 @@ def _choice(choices: Mapping[str | None, T], given: str | None, what: str) -> T:
 
 
 def _ms(seconds: float | None, what: str) -> int:
-    return 0 if seconds is None else max(1, milliseconds(seconds, what))
+    if seconds is None:
+        return 0
+    # To the broker 0 is what is not set.
+    if (found := milliseconds(seconds, what)) == 0:
+        raise InvalidArgumentError(f"{what} of {seconds!r}", hint="seconds, 0.001 or more")
+    return found
+
+
+def _attempts(attempts: int | None) -> int:
+    if attempts is None:
+        return 0
+    if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1:
+        raise InvalidArgumentError(f"{attempts!r} attempts", hint="1 or more")
+    return attempts

@@ -32,6 +32,16 @@ _NEVER_LEFT: Final = "failed to connect to all addresses"
 """What gRPC's core says of a call for which there was no connection. Should it ever say something
 else, a send counts as uncertain where it is not, which is safe."""
 
+_TOO_LARGE: Final = ("Sent message larger than max", "SERVER: Received message larger than max")
+"""What gRPC's core says of a request that it did not let through."""
+
+_HINTS: Final = {
+    "UNKNOWN_TOPIC": "create it: moldau topic create NAME · list them: moldau topic list",
+    "UNKNOWN_GROUP": "which there are: moldau queue list · a worker that connects makes one",
+    "TOPIC_EXISTS": "to be content with it: exist_ok=True",
+    "TOO_LARGE": "send smaller ones, or raise the topic's max.message.bytes",
+}
+
 _CODES: Final = {
     "INVALID_ARGUMENT": ErrorCode.INVALID_REQUEST,
     "TOPIC_EXISTS": ErrorCode.TOPIC_ALREADY_EXISTS,
@@ -78,7 +88,7 @@ class Failure:
         return self.reason == "NOT_LEADER" or self.is_silent
 
     def __str__(self) -> str:
-        return f"{self.address}: {self.text}"
+        return f"{self.address}: {self.text}" if self.address else self.text
 
 
 _SILENT: Final = frozenset(
@@ -88,6 +98,8 @@ _SILENT: Final = frozenset(
 
 def failure_of(error: aio.AioRpcError, address: str) -> Failure:
     """What an error of gRPC says."""
+    if not address:
+        return unreached("", "no broker is known yet")
     trailers = {key: _text(value) for key, value in (error.trailing_metadata() or ())}
     reason = trailers.get(REASON_TRAILER, "")
     text = (error.details() or error.code().name.lower().replace("_", " ")).strip()
@@ -97,9 +109,17 @@ def failure_of(error: aio.AioRpcError, address: str) -> Failure:
         return Failure(address, error.code(), "", text, GRPC_HINT, not never_left)
     if not reason and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
         text = "no answer in time"
+    if not reason and any(each in text for each in _TOO_LARGE):
+        text = "the request is larger than gRPC may carry"
+        return Failure(address, error.code(), "TOO_LARGE", text, "", False)
     uncertain = trailers.get(UNCERTAIN_TRAILER) == "true" or not reason or reason == "TIMED_OUT"
     hint = decode_text(trailers.get(HINT_TRAILER, ""))
     return Failure(address, error.code(), reason, text, hint, uncertain)
+
+
+def unreached(address: str, text: str) -> Failure:
+    """Somebody who was asked in another way than by gRPC, and did not answer."""
+    return Failure(address, grpc.StatusCode.UNAVAILABLE, "", text, GRPC_HINT, False)
 
 
 def error_of(failure: Failure, doing: str) -> ClientError:
@@ -118,6 +138,7 @@ def error_for(reason: str, message: str, *, hint: str = "", is_silent: bool = Fa
         if reason == grpc.StatusCode.DEADLINE_EXCEEDED.name:
             return TimedOutError(message, hint=hint or "look for trouble: moldau doctor")
         return UnreachableError(message, hint=hint or GRPC_HINT)
+    hint = hint or _HINTS.get(reason, "")
     if reason in _MISSING:
         return NotFoundError(message, hint=hint)
     if reason == "TIMED_OUT":

@@ -72,6 +72,19 @@ class GroupStats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GroupInfo:
+    """A queue group: where it takes messages from, and its settings, as in GroupStats."""
+
+    group: str
+    topics: tuple[str, ...]
+    visibility: float
+    attempts: int
+    backoff: float
+    backoff_max: float
+    dead_letter_topic: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PeekedMessage:
     """A message that was looked at. `state`: ready, leased, delayed or dead."""
 
@@ -134,6 +147,21 @@ def checked_count(count_max: int) -> int:
             f"max_messages of {count_max}", hint=f"1 to {PEEK_MESSAGES_MAX:,}"
         )
     return count_max
+
+
+def groups_of(answer: pb.ListGroupsResponse) -> list[GroupInfo]:
+    return [
+        GroupInfo(
+            group=each.group,
+            topics=tuple(each.topics),
+            visibility=each.settings.visibility_ms / 1000,
+            attempts=each.settings.attempts_max,
+            backoff=each.settings.backoff_ms / 1000,
+            backoff_max=each.settings.backoff_ms_max / 1000,
+            dead_letter_topic=each.settings.dead_letter_topic,
+        )
+        for each in answer.groups
+    ]
 
 
 def stats_of(answer: pb.StatsResponse) -> GroupStats:

@@ -1,10 +1,11 @@
 """Owns how messages of an application become those of the API, and which are refused."""
 
 import time
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from moldau.client.errors import InvalidArgumentError
 from moldau.client.values import (
@@ -19,6 +20,8 @@ from moldau.client.values import (
 from moldau.proto.v1 import queue_pb2 as pb
 
 PARTITION_MAX = 2**31 - 1
+
+M = TypeVar("M")
 
 
 _ACKS = {
@@ -74,6 +77,16 @@ def encode(message: Outgoing) -> pb.OutgoingMessage:
     if message.timestamp is not None:
         encoded.timestamp_ms = encode_timestamp(message.timestamp)
     return encoded
+
+
+def checked_many(messages: Iterable[M]) -> Iterable[M]:
+    """What send_many takes: text and dicts can be gone through too, but that is never meant."""
+    if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Iterable):
+        raise InvalidArgumentError(
+            f"send_many wants messages, and got one {type(messages).__name__}",
+            hint="give a list, or use send",
+        )
+    return messages
 
 
 def encode_any(message: object) -> pb.OutgoingMessage:

@@ -16,7 +16,7 @@ from moldau.client.addresses import split_brokers
 from moldau.client.cluster import ClusterClient
 from moldau.client.errors import ClientError, InvalidArgumentError
 from moldau.client.queue.channels import TOPOLOGY, Channels
-from moldau.client.queue.failures import Failure, exhausted, failure_of
+from moldau.client.queue.failures import Failure, exhausted, failure_of, unreached
 from moldau.client.queue.view import ClusterView, view_of_grpc, view_of_http
 from moldau.proto.v1 import queue_pb2 as pb
 
@@ -108,7 +108,7 @@ class Resolver:
                 break
             outdated, found = found or outdated, None
         else:
-            found = await self._ask_http() or outdated
+            found = await self._ask_http(failures) or outdated
         self.failures = failures
         self.is_answered = found is not None
         if found is not None:
@@ -131,7 +131,7 @@ class Resolver:
             return None
         return view_of_grpc(answer, address)
 
-    async def _ask_http(self) -> ClusterView | None:
+    async def _ask_http(self, failures: dict[str, Failure]) -> ClusterView | None:
         if not self._http:
             return None
         try:
@@ -139,6 +139,8 @@ class Resolver:
             return view_of_http(await asyncio.to_thread(client.topology))
         except ClientError as error:
             log.debug("no topology over HTTP: %s", error)
+            for address in self._http:
+                failures[address] = unreached(address, "no topology over HTTP")
             return None
 
     def _is_older(self, view: ClusterView) -> bool:

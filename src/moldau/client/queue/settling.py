@@ -109,7 +109,7 @@ class Settler:
             if not left or time.monotonic() >= deadline:
                 break
             await self._caller.resolver.refresh()
-            await asyncio.sleep(pause)
+            await asyncio.sleep(min(pause, max(0.0, deadline - time.monotonic())))
             pause = min(pause * 2, PAUSE_SECONDS_MAX)
         return [
             verdict or Verdict(pb.UNAVAILABLE, "nobody could be asked in time")

@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import inspect
 import itertools
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
@@ -11,23 +12,24 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from moldau.client.bootstrap import Brokers
-from moldau.client.errors import SendFailedError
+from moldau.client.errors import InvalidArgumentError, SendFailedError
 from moldau.client.queue.client import TIMEOUT_SECONDS, AsyncQueueClient, Topics
-from moldau.client.queue.groups import PEEK_MESSAGES, GroupStats, PeekedMessage
+from moldau.client.queue.groups import PEEK_MESSAGES, GroupInfo, GroupStats, PeekedMessage
 from moldau.client.queue.loop_thread import shared_loop
 from moldau.client.queue.message import AsyncQueueMessage, QueueMessage, StoredMessage
-from moldau.client.queue.outgoing import Outgoing, Sent
+from moldau.client.queue.outgoing import Outgoing, Sent, checked_many
 from moldau.client.queue.redrive import IDLE_SECONDS, Redriven
 from moldau.client.queue.resolver import REFRESH_SECONDS
 from moldau.client.queue.sending import IN_FLIGHT_MAX
 from moldau.client.queue.sync_worker import Worker
-from moldau.client.queue.work import HasIsSet, Work, WorkDone
+from moldau.client.queue.work import HasIsSet, Work, WorkDone, check_work
 from moldau.client.values import Headers, Key, Value
 from moldau.proto.v1 import queue_pb2 as pb
 
 _SLICE_MESSAGES: Final = 10_000
 """What send_many takes at a time from an iterable that may have no end in sight."""
 _STOP_SECONDS_MAX: Final = 60.0
+_ASYNC_HINT: Final = "give a plain function, or use AsyncQueueClient"
 
 T = TypeVar("T")
 
@@ -139,7 +141,7 @@ class QueueClient:
         SendFailedError, which tells of each message; what comes after it is not taken.
         """
         sent: list[Sent] = []
-        iterator = iter(messages)
+        iterator = iter(checked_many(messages))
         # In slices, so that the application's own iterator runs on its own thread.
         while part := list(itertools.islice(iterator, _SLICE_MESSAGES)):
             try:
@@ -216,6 +218,9 @@ class QueueClient:
         when none came for `idle` seconds; else with Ctrl-C, after which those that run are waited
         for.
         """
+        check_work(handler, concurrency)
+        if inspect.iscoroutinefunction(handler):
+            raise InvalidArgumentError("the handler is a coroutine function", hint=_ASYNC_HINT)
         worker = self.connect(
             group,
             topics,
@@ -230,7 +235,11 @@ class QueueClient:
             async def handle(message: AsyncQueueMessage) -> None:
                 own = worker.wrap(message)
                 loop = asyncio.get_running_loop()
-                await loop.run_in_executor(pool, functools.partial(handler, own))
+                found = await loop.run_in_executor(pool, functools.partial(handler, own))
+                if inspect.iscoroutine(found):
+                    # Nobody would run it, and the message would count as done.
+                    found.close()
+                    raise InvalidArgumentError("the handler made a coroutine", hint=_ASYNC_HINT)
                 message._is_settled |= own.is_settled
 
             async def run() -> WorkDone:
@@ -251,6 +260,10 @@ class QueueClient:
                 interrupted.set()
                 future.result(_STOP_SECONDS_MAX)
                 raise
+
+    def groups(self, topic: str | None = None) -> list[GroupInfo]:
+        """The queue groups that there are, by name; of a topic, those that take from it."""
+        return self._loop.run(self._client.groups(topic))
 
     def stats(self, group: str) -> GroupStats:
         """What a queue group has before it."""

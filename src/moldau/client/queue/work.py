@@ -37,6 +37,17 @@ class WorkDone(NamedTuple):
     failed: int
 
 
+def check_work(handler: object, concurrency: int) -> None:
+    """Before a group is joined: what cannot work would turn every message into a dead letter."""
+    if not callable(handler):
+        raise InvalidArgumentError(
+            f"a handler of type {type(handler).__name__} cannot be called",
+            hint="give a function that takes a message",
+        )
+    if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
+        raise InvalidArgumentError(f"a concurrency of {concurrency!r}", hint="1 or more")
+
+
 class Work:
     """One run of the loop over one worker."""
 
@@ -50,8 +61,6 @@ class Work:
         idle: float | None,
         limit: int | None,
     ) -> None:
-        if concurrency < 1:
-            raise InvalidArgumentError(f"a concurrency of {concurrency}", hint="1 or more")
         self._worker = worker
         self._handler = handler
         self._is_ordered = worker.mode == "ordered"

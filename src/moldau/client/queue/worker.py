@@ -29,6 +29,12 @@ _GOODBYE_SECONDS_MAX: Final = 3.0
 _GIVE_BACK_SECONDS_MAX: Final = 5.0
 _UNREACHED: Final = frozenset({"UNAVAILABLE", "NOT_LEADER", "BUSY", "TIMED_OUT"})
 _LOST_HINT: Final = "it is delivered again: take more time by extend, or a longer visibility"
+_HINTS: Final = {
+    "SETTLED": "it is done already",
+    "UNKNOWN_CONSUMER": "its worker was closed or evicted: what it had is delivered again",
+    "OTHER_GROUP": "settle it by the worker that polled it",
+    "BAD_TOKEN": "settle what poll has brought, by the worker that polled it",
+}
 
 Messages = DeliveredMessage | Iterable[DeliveredMessage]
 
@@ -43,10 +49,9 @@ class Refused(NamedTuple):
     def error(self) -> ClientError:
         """As an error: LeaseLostError, or UnavailableError if nobody could be asked."""
         what = f"{self.message!r} cannot be settled: {self.text or self.reason}"
-        if self.reason in _UNREACHED:
+        if self.reason in _UNREACHED or self.reason == "INVALID_ARGUMENT":
             return error_for(self.reason, what)
-        hint = "it is done already" if self.reason == "SETTLED" else _LOST_HINT
-        return LeaseLostError(what, self.reason, hint=hint)
+        return LeaseLostError(what, self.reason, hint=_HINTS.get(self.reason, _LOST_HINT))
 
 
 class AsyncWorker:
@@ -118,9 +123,9 @@ class AsyncWorker:
         self, max_messages: int, wait: float, visibility: float | None
     ) -> tuple[str, list[pb.Message]]:
         """The same as the API has them, and to whom they are delivered."""
-        if not 1 <= max_messages <= POLL_MESSAGES_MAX:
+        if not isinstance(max_messages, int) or not 1 <= max_messages <= POLL_MESSAGES_MAX:
             raise InvalidArgumentError(
-                f"max_messages of {max_messages}", hint=f"1 to {POLL_MESSAGES_MAX:,}"
+                f"max_messages of {max_messages!r}", hint=f"1 to {POLL_MESSAGES_MAX:,}"
             )
         visibility_ms = 0 if visibility is None else max(1, milliseconds(visibility, "visibility"))
         deadline = time.monotonic() + milliseconds(wait, "a wait") / 1000
@@ -322,7 +327,13 @@ class AsyncWorker:
 def _listed(messages: Messages) -> list[DeliveredMessage]:
     if isinstance(messages, DeliveredMessage):
         return [messages]
-    return list(messages)
+    listed = list(messages) if isinstance(messages, Iterable) else [messages]
+    for each in listed:
+        if not isinstance(each, DeliveredMessage):
+            raise InvalidArgumentError(
+                f"{each!r} is no message of a queue", hint="give one that poll returned, or a list"
+            )
+    return listed
 
 
 def _refused(batch: Sequence[DeliveredMessage], verdicts: Sequence[Verdict]) -> list[Refused]:

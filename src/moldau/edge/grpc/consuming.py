@@ -20,6 +20,8 @@ from moldau.proto.v1.queue_pb2 import (
     ExtendRequest,
     HeartbeatRequest,
     HeartbeatResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
     NackRequest,
     PeekedMessage,
     PeekRequest,
@@ -31,6 +33,7 @@ from moldau.proto.v1.queue_pb2 import (
     StatsResponse,
     TopicPartitions,
 )
+from moldau.service.queues.bounds import REASON_BYTES_MAX
 from moldau.service.queues.service import QueueService
 from moldau.service.queues.types import (
     Assignment,
@@ -50,7 +53,6 @@ POLL_COUNT_MAX: Final = 1000
 POLL_WAIT_MS_MAX: Final = 60_000
 PEEK_COUNT: Final = 10
 PEEK_COUNT_MAX: Final = 1000
-REASON_LENGTH_MAX: Final = 10_000
 _ANSWER_SECONDS: Final = 0.25
 """For the way back: a client that gives up too early leaves messages leased to nobody."""
 
@@ -148,7 +150,7 @@ class Consuming:
             *_who(request),
             _tokens(request.tokens),
             delay_ms=delay_ms,
-            reason=request.reason[:REASON_LENGTH_MAX],
+            reason=_cut(request.reason),
         )
         return _settled(verdicts)
 
@@ -183,6 +185,17 @@ class Consuming:
                 dead=partition.dead,
                 floor=partition.floor,
                 end=partition.end,
+            )
+        return answer
+
+    async def list_groups(
+        self, request: ListGroupsRequest, call: Call[ListGroupsRequest, ListGroupsResponse]
+    ) -> ListGroupsResponse:
+        topic = topic_name("topic", request.topic) if request.topic else None
+        answer = ListGroupsResponse()
+        for group in await self._queues.list_groups(topic):
+            answer.groups.add(
+                group=group.name, topics=group.topics, settings=_show_settings(group.settings)
             )
         return answer
 
@@ -277,6 +290,11 @@ def _tokens(tokens: Iterable[bytes]) -> list[bytes]:
 
 
 # ---- showing
+
+
+def _cut(reason: str) -> str:
+    """What is kept of a reason: a long one, as of a stack trace, is no reason to refuse a nack."""
+    return reason.encode()[:REASON_BYTES_MAX].decode(errors="ignore")
 
 
 def _settled(verdicts: list[Verdict]) -> SettleResponse:

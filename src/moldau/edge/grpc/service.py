@@ -33,6 +33,7 @@ def handlers(broker: Broker, calls: Calls) -> "dict[str, Handler]":
         "Nack": unary(pb.NackRequest, consuming.nack),
         "Extend": unary(pb.ExtendRequest, consuming.extend),
         "Stats": unary(pb.StatsRequest, consuming.stats),
+        "ListGroups": unary(pb.ListGroupsRequest, consuming.list_groups),
         "Peek": unary(pb.PeekRequest, consuming.peek),
         "DeleteGroup": unary(pb.DeleteGroupRequest, consuming.delete_group),
         "ReadFrom": calls.unary_stream(pb.ReadFromRequest, reading.read_from),

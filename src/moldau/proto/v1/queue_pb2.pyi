@@ -854,7 +854,7 @@ class NackRequest(google.protobuf.message.Message):
     delay_ms: builtins.int
     """How long to wait. Unset: as the group's backoff says."""
     reason: builtins.str
-    """Kept with the message if it becomes a dead letter."""
+    """Kept with the message if it becomes a dead letter; its first 4,096 bytes."""
     @property
     def tokens(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bytes]: ...
     def __init__(
@@ -1031,6 +1031,64 @@ class PartitionStats(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["dead", b"dead", "delayed", b"delayed", "end", b"end", "floor", b"floor", "is_here", b"is_here", "leader", b"leader", "leased", b"leased", "partition", b"partition", "ready", b"ready", "topic", b"topic"]) -> None: ...
 
 global___PartitionStats = PartitionStats
+
+@typing.final
+class ListGroupsRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: builtins.int
+    topic: builtins.str
+    """Only those that take from this topic. Empty: all."""
+    def __init__(
+        self,
+        *,
+        topic: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["topic", b"topic"]) -> None: ...
+
+global___ListGroupsRequest = ListGroupsRequest
+
+@typing.final
+class ListGroupsResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    GROUPS_FIELD_NUMBER: builtins.int
+    @property
+    def groups(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___GroupInfo]: ...
+    def __init__(
+        self,
+        *,
+        groups: collections.abc.Iterable[global___GroupInfo] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["groups", b"groups"]) -> None: ...
+
+global___ListGroupsResponse = ListGroupsResponse
+
+@typing.final
+class GroupInfo(google.protobuf.message.Message):
+    """A QUEUE group; what it has before it, and how many consumers, is told by Stats."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: builtins.int
+    TOPICS_FIELD_NUMBER: builtins.int
+    SETTINGS_FIELD_NUMBER: builtins.int
+    group: builtins.str
+    @property
+    def topics(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    @property
+    def settings(self) -> global___QueueSettings: ...
+    def __init__(
+        self,
+        *,
+        group: builtins.str = ...,
+        topics: collections.abc.Iterable[builtins.str] | None = ...,
+        settings: global___QueueSettings | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["settings", b"settings"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["group", b"group", "settings", b"settings", "topics", b"topics"]) -> None: ...
+
+global___GroupInfo = GroupInfo
 
 @typing.final
 class PeekRequest(google.protobuf.message.Message):

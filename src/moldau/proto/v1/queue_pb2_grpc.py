@@ -89,6 +89,11 @@ class QueueStub(object):
                 request_serializer=moldau_dot_v1_dot_queue__pb2.StatsRequest.SerializeToString,
                 response_deserializer=moldau_dot_v1_dot_queue__pb2.StatsResponse.FromString,
                 _registered_method=True)
+        self.ListGroups = channel.unary_unary(
+                '/moldau.v1.Queue/ListGroups',
+                request_serializer=moldau_dot_v1_dot_queue__pb2.ListGroupsRequest.SerializeToString,
+                response_deserializer=moldau_dot_v1_dot_queue__pb2.ListGroupsResponse.FromString,
+                _registered_method=True)
         self.Peek = channel.unary_unary(
                 '/moldau.v1.Queue/Peek',
                 request_serializer=moldau_dot_v1_dot_queue__pb2.PeekRequest.SerializeToString,
@@ -200,6 +205,13 @@ class QueueServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListGroups(self, request, context):
+        """Which QUEUE groups there are, by name; any broker tells of all.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Peek(self, request, context):
         """Look at messages without taking them, in the partitions that this broker leads. QUEUE only.
         """
@@ -292,6 +304,11 @@ def add_QueueServicer_to_server(servicer, server):
                     servicer.Stats,
                     request_deserializer=moldau_dot_v1_dot_queue__pb2.StatsRequest.FromString,
                     response_serializer=moldau_dot_v1_dot_queue__pb2.StatsResponse.SerializeToString,
+            ),
+            'ListGroups': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListGroups,
+                    request_deserializer=moldau_dot_v1_dot_queue__pb2.ListGroupsRequest.FromString,
+                    response_serializer=moldau_dot_v1_dot_queue__pb2.ListGroupsResponse.SerializeToString,
             ),
             'Peek': grpc.unary_unary_rpc_method_handler(
                     servicer.Peek,
@@ -616,6 +633,33 @@ class Queue(object):
             '/moldau.v1.Queue/Stats',
             moldau_dot_v1_dot_queue__pb2.StatsRequest.SerializeToString,
             moldau_dot_v1_dot_queue__pb2.StatsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListGroups(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/moldau.v1.Queue/ListGroups',
+            moldau_dot_v1_dot_queue__pb2.ListGroupsRequest.SerializeToString,
+            moldau_dot_v1_dot_queue__pb2.ListGroupsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -350,6 +350,14 @@ class QueueService:
             group=group, settings=known.settings, consumers=consumers, partitions=tuple(partitions)
         )
 
+    async def list_groups(self, topic: str | None = None) -> list[QueueGroup]:
+        """All queue groups, or those that take from a topic, by name."""
+        # Also those that another broker has been told of a moment ago.
+        groups = (await self._connecting.fresh()).queue_groups
+        return [
+            group for _, group in sorted(groups.items()) if topic is None or topic in group.topics
+        ]
+
     async def peek(self, group: str, topic: str, *, count_max: int) -> list[Peeked]:
         """Messages of the partitions that are led here, without taking them."""
         check_group(group)
