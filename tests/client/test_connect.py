@@ -7,7 +7,13 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
 from moldau.client.connect import connect_producer, probe, split_brokers, translate
-from moldau.client.errors import ClientError, NotFoundError, TimedOutError, UnreachableError
+from moldau.client.errors import (
+    ClientError,
+    NotFoundError,
+    RejectedError,
+    TimedOutError,
+    UnreachableError,
+)
 from moldau.client.settings import admin_settings, consumer_settings, producer_settings
 
 
@@ -41,7 +47,8 @@ def test_one_reachable_broker_is_enough():
         (KafkaError._TIMED_OUT, TimedOutError),
         (KafkaError._MSG_TIMED_OUT, TimedOutError),
         (KafkaError.UNKNOWN_TOPIC_OR_PART, NotFoundError),
-        (KafkaError.TOPIC_ALREADY_EXISTS, ClientError),
+        (KafkaError.TOPIC_ALREADY_EXISTS, RejectedError),
+        (KafkaError._STATE, ClientError),
     ],
 )
 def test_errors_are_sorted_by_what_to_do(code, kind):

@@ -21,8 +21,9 @@ from confluent_kafka.admin import (
 
 from moldau.client.bootstrap import Brokers, bootstrap_list
 from moldau.client.connect import connect_admin, translate
-from moldau.client.errors import NotFoundError, TimedOutError
+from moldau.client.errors import NotFoundError, RejectedError, TimedOutError
 from moldau.client.settings import REQUEST_SECONDS_MAX
+from moldau.model.errors import ErrorCode
 
 # ListOffsets answers with one entry per partition; a future waits a little longer than its request.
 _RESULT_SECONDS_MAX = REQUEST_SECONDS_MAX + 2
@@ -179,8 +180,9 @@ class Admin:
         partitions: int = -1,
         replication_factor: int = -1,
         config: Mapping[str, str] | None = None,
-    ) -> None:
-        """-1 takes the broker's default."""
+        exist_ok: bool = False,
+    ) -> bool:
+        """-1 takes the broker's default. False if it is there and `exist_ok` says that is fine."""
         topic = NewTopic(
             name,
             num_partitions=partitions,
@@ -191,7 +193,13 @@ class Admin:
             f"create topic {name}",
             lambda: self._client.create_topics([topic], request_timeout=REQUEST_SECONDS_MAX),
         )
-        self._wait(futures[name], f"create topic {name}")
+        try:
+            self._wait(futures[name], f"create topic {name}")
+        except RejectedError as error:
+            if exist_ok and error.code == ErrorCode.TOPIC_ALREADY_EXISTS:
+                return False
+            raise
+        return True
 
     def delete_topic(self, name: str) -> None:
         futures = self._client.delete_topics([name], request_timeout=REQUEST_SECONDS_MAX)

@@ -63,11 +63,16 @@ class AsyncAdmin:
         partitions: int = -1,
         replication_factor: int = -1,
         config: Mapping[str, str] | None = None,
-    ) -> None:
-        """-1 takes the broker's default."""
-        await self._ask(
+        exist_ok: bool = False,
+    ) -> bool:
+        """-1 takes the broker's default. False if it is there and `exist_ok` says that is fine."""
+        return await self._ask(
             lambda admin: admin.create_topic(
-                name, partitions=partitions, replication_factor=replication_factor, config=config
+                name,
+                partitions=partitions,
+                replication_factor=replication_factor,
+                config=config,
+                exist_ok=exist_ok,
             )
         )
 

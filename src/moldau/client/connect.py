@@ -16,6 +16,7 @@ from moldau.client.errors import (
     START_HINT,
     ClientError,
     NotFoundError,
+    RejectedError,
     TimedOutError,
     UnreachableError,
 )
@@ -43,6 +44,12 @@ _NOT_FOUND = frozenset(
         KafkaError.GROUP_ID_NOT_FOUND,
     }
 )
+
+_HINTS = {
+    KafkaError.MSG_SIZE_TOO_LARGE: "send smaller ones, or raise the topic's max.message.bytes",
+    KafkaError.TOPIC_ALREADY_EXISTS: "to be content with it: exist_ok=True, or --if-not-exists",
+    KafkaError._UNKNOWN_PARTITION: "how many there are: moldau topic describe NAME",
+}
 
 
 def probe(brokers: str, seconds_max: float = _PROBE_SECONDS_MAX) -> None:
@@ -114,8 +121,12 @@ def translate(
     if code in _TIMED_OUT:
         message = f"{tried}: no answer from {brokers or 'the broker'} in time"
         return TimedOutError(message, hint=hint or "look for trouble: moldau doctor")
+    hint = hint or _HINTS.get(code, "")
     if code in _NOT_FOUND:
         return NotFoundError(f"{tried}: {reason}", hint=hint)
+    if code > 0:
+        # Those below 0 are librdkafka's own.
+        return RejectedError(f"{tried}: {reason}", code, hint=hint)
     return ClientError(f"{tried}: {reason}", hint=hint)
 
 

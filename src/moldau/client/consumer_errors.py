@@ -61,6 +61,8 @@ def read_hint(cause: KafkaError) -> str:
         return "nothing is committed there: seek, or set auto_offset_reset to earliest or latest"
     if cause.code() == KafkaError._MAX_POLL_EXCEEDED:
         return "poll more often, lower max_poll_records or raise max_poll_interval_ms"
+    if cause.code() == KafkaError.INCONSISTENT_GROUP_PROTOCOL:
+        return "the group is a queue, or has members of another kind: choose another group_id"
     if cause.code() == KafkaError.INVALID_SESSION_TIMEOUT:
         return "session_timeout_ms and max_poll_interval_ms: brokers want 6,000 at least by default"
     return ""
