@@ -47,8 +47,9 @@ def run(command: list[str], broker: Broker) -> subprocess.CompletedProcess[str]:
 
 
 def at(text: str, broker: Broker) -> str:
-    """The text with the test's broker in place of the default address."""
-    return text.replace("localhost:9092", broker.bootstrap)
+    """The text with the test's broker in place of the default addresses."""
+    text = text.replace("localhost:9092", broker.bootstrap)
+    return text.replace("localhost:8000", broker.grpc_address)
 
 
 def test_the_quick_start_works_as_pasted(moldau_broker: Broker) -> None:
@@ -58,6 +59,16 @@ def test_the_quick_start_works_as_pasted(moldau_broker: Broker) -> None:
     shell = shell.replace(". .venv/bin/activate\n", "")
     assert "hello from the Moldau" in run(["bash", "-ec", shell], moldau_broker).stdout
     assert "Vltava" in run([sys.executable, "-c", at(code, moldau_broker)], moldau_broker).stdout
+
+
+def test_work_queues_work_as_pasted(moldau_broker: Broker) -> None:
+    (shell,) = blocks("README.md", "bash", "Work queues")
+    (code,) = blocks("README.md", "python", "Work queues")
+    said = run(["bash", "-ec", shell], moldau_broker).stdout
+    assert said.splitlines()[:2] == ["done: resize 1.png", "done: resize 2.png"]
+    assert "resizers" in said
+    told = run([sys.executable, "-c", at(code, moldau_broker)], moldau_broker).stdout
+    assert "1 resize 1.png" in told.splitlines()
 
 
 def processes_in(directory: Path) -> list[int]:
