@@ -364,8 +364,8 @@ THREE_BROKERS: list[Scenario] = [
     ),
     Scenario(
         name="25",
-        title="workers of a queue paused past their leases or killed; leaders of messages and of the "
-        "ledger killed, paused or isolated",
+        title="workers of a queue paused past their leases or killed; leaders of messages and of "
+        "the ledger killed, paused or isolated",
         expected="acked once, never seen again; late acks refused; poison among the dead letters",
         play=queues.workers_and_leaders,
         load=queues.LOAD,
