@@ -58,17 +58,25 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.spark", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a fifth of the rows")
     parser.add_argument("--rounds", type=int, default=4, help="of each load (default 4)")
+    parser.add_argument(
+        "--connector",
+        metavar="GROUP:NAME:VERSION",
+        help="also read with Spark's Kafka connector, which Spark then gets from Maven",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all values to a file")
     return parser.parse_args()
 
 
-def session(cores: int) -> Any:
+def session(cores: int, package: str | None) -> Any:
     from pyspark.sql import SparkSession
 
     from benchmarks.spark.sources import Ceiling, Idle, Tuples
 
+    builder = SparkSession.builder
+    if package is not None:
+        builder = builder.config("spark.jars.packages", package)
     found = (
-        SparkSession.builder.master(f"local[{cores}]")
+        builder.master(f"local[{cores}]")
         .config("spark.ui.enabled", "false")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", "2")
@@ -104,7 +112,9 @@ def noop(frame: Any) -> Callable[[], None]:
     return lambda: frame.write.format("noop").mode("overwrite").save()
 
 
-def reading(spark: Any, bootstrap: str, size: int, rows: int, rounds: int) -> dict[str, Rate]:
+def reading(
+    spark: Any, bootstrap: str, size: int, rows: int, rounds: int, *, connector: bool
+) -> dict[str, Rate]:
     """Rows per second of each way, the best of the rounds."""
     ready = {"rows": str(rows), "size": str(size), "tasks": str(TASKS)}
     topic = {"kafka.bootstrap.servers": bootstrap, "subscribe": f"bench-{size}"}
@@ -117,6 +127,8 @@ def reading(spark: Any, bootstrap: str, size: int, rows: int, rounds: int) -> di
         "ceiling": (spark.read.format("bench-ceiling").options(**ready).load(), rows),
         "tuples": (spark.read.format("bench-tuples").options(**some).load(), few),
     }
+    if connector:
+        loads["connector"] = (spark.read.format("kafka").options(**topic).load(), rows)
     best = dict.fromkeys(loads, Rate(0.0, 0.0))
     for number in range(rounds + 1):
         for name, (frame, count) in loads.items():
@@ -218,9 +230,16 @@ def main() -> int:
         for size, count in rows.items():
             fill(broker.bootstrap, f"bench-{size}", size=size, rows=count)
         for cores in (1, 2):
-            spark = session(cores)
+            spark = session(cores, options.connector)
             for size, count in rows.items():
-                found = reading(spark, broker.bootstrap, size, count, options.rounds)
+                found = reading(
+                    spark,
+                    broker.bootstrap,
+                    size,
+                    count,
+                    options.rounds,
+                    connector=options.connector is not None,
+                )
                 results[f"local[{cores}] {size} B"] = found
                 tell(f"local[{cores}], {size} B into noop", found)
             if cores == 2:
