@@ -13,6 +13,7 @@ from typing import Any, Final
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from moldau.client.errors import ClientError
+from moldau.spark.hints import hints_told
 from moldau.spark.sink import protocol
 from moldau.spark.sink.broker_port import BrokerPort
 from moldau.spark.sink.clients import clients_of
@@ -21,7 +22,6 @@ from moldau.spark.sink.stream import (
     done_of,
     log,
     task_context,
-    told_with_hints,
     write_once,
     write_plainly,
 )
@@ -38,7 +38,7 @@ class BatchWriter(DataSourceArrowWriter):
         self._job = f"batch-{uuid.uuid4()}"
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        with told_with_hints():
+        with hints_told():
             context = task_context()
             if not self._options.exactly_once:
                 return write_plainly(self._options, iterator, context.partitionId())
@@ -56,7 +56,7 @@ class BatchWriter(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         if not self._options.exactly_once:
             return
-        with told_with_hints():
+        with hints_told():
             port = BrokerPort(self._options, clients_of(self._options))
             protocol.commit_batch(
                 port, done_of(messages), BATCH, seconds_left_min=port.seconds_left_min()

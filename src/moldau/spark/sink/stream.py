@@ -6,7 +6,6 @@ commit. What one has to tell the other travels in the messages of the tasks.
 
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +13,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
 from moldau.client.errors import ClientError
+from moldau.spark.hints import hints_told
 from moldau.spark.sink import protocol
 from moldau.spark.sink.broker_port import BrokerPort
 from moldau.spark.sink.clients import Clients, clients_of
@@ -48,7 +48,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return BrokerPort(self._options, clients)
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        with told_with_hints():
+        with hints_told():
             context = task_context()
             if not self._options.exactly_once:
                 return write_plainly(self._options, iterator, context.partitionId())
@@ -67,7 +67,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         if not self._options.exactly_once:
             return
-        with told_with_hints():
+        with hints_told():
             port = self.port(clients_of(self._options))
             protocol.commit_batch(
                 port, done_of(messages), batchId, seconds_left_min=port.seconds_left_min()
@@ -146,16 +146,3 @@ def done_of(messages: Sequence[WriterCommitMessage | None]) -> list[TaskDone]:
         for message in messages
         if isinstance(message, Written) and message.done is not None
     ]
-
-
-@contextmanager
-def told_with_hints() -> Iterator[None]:
-    """Spark shows the text of an error and nothing else: put what to do next into it."""
-    try:
-        yield
-    except ClientError as error:
-        if not error.hint:
-            raise
-        error.args = (f"{error} ({error.hint})",)
-        error.hint = ""
-        raise

@@ -1,0 +1,255 @@
+"""Owns a streaming query topic to topic that is killed, or fails, at a chosen step of its sink.
+
+    python -m faults.spark_query --bootstrap A --source T --target U --checkpoint DIR \
+        --crash "driver:append Decision:after:1" --master "local[2,4]"
+
+The step is WHO:WHAT:WHEN:BATCH, where WHO is the driver or a task, WHAT a call of the sink's port
+(or `spark`: what Spark does after the sink's commit), and WHEN before or after. A driver's death is
+that of its whole process group by SIGKILL; with --how fail the call raises instead, and whatever
+Spark does about it is ignored, as if nobody were there.
+
+A task that dies takes only its own process with it, once; Spark tries it again. --stall makes the
+first attempt of one task slow, so that Spark starts another beside it.
+"""
+
+import argparse
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
+
+from moldau.spark.datasource import MoldauDataSource
+from moldau.spark.sink.broker_port import BrokerPort
+from moldau.spark.sink.clients import Clients
+from moldau.spark.sink.decisions import Entry, Ledger, Transaction
+from moldau.spark.sink.protocol import Place
+from moldau.spark.sink.stream import StreamWriter
+from moldau.spark.sink.write_options import WriteOptions, parse_write_options
+
+STALL_SECONDS: Final = 8.0
+_FAULT_OPTIONS: Final = ("crashat", "crashhow", "crashgroup", "crashmark", "stall")
+T = TypeVar("T")
+
+
+class CrashedError(Exception):
+    """Stands for the end of the process that raises it."""
+
+
+class Crash:
+    """When and how to end. Travels to the workers."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        self.at = options.get("crashat", "")
+        self.how = options.get("crashhow", "kill")
+        self.group = int(options.get("crashgroup", "0"))
+        self.mark = options.get("crashmark", "")
+        self.stalls = options.get("stall", "") == "true"
+
+    def step(self, who: str, what: str, when: str, batch: int) -> None:
+        if f"{who}:{what}:{when}:{batch}" != self.at:
+            return
+        if self.how == "fail":
+            raise CrashedError(self.at)
+        try:
+            # Once, however many come here.
+            os.close(os.open(self.mark, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return
+        if who == "task" and self.how == "retry":
+            os._exit(9)
+        os.killpg(self.group, signal.SIGKILL)
+        if who == "driver":
+            # Of another group than the driver, and nobody would miss it: but it must not go on.
+            os._exit(9)
+
+
+class CrashingPort(BrokerPort):
+    """The port of the product, with an end before or after one of its calls."""
+
+    def __init__(
+        self, options: WriteOptions, clients: Clients, crash: Crash, who: str, batch: int
+    ) -> None:
+        super().__init__(options, clients)
+        self._crash = crash
+        self._who = who
+        self._batch = batch
+
+    def _around(self, what: str, do: Callable[[], T]) -> T:
+        self._crash.step(self._who, what, "before", self._batch)
+        result = do()
+        self._crash.step(self._who, what, "after", self._batch)
+        return result
+
+    def read(self, query: str) -> Ledger:
+        return self._around("read", lambda: BrokerPort.read(self, query))
+
+    def append(self, ledger: Ledger, entries: Sequence[Entry], deleted: Sequence[str] = ()) -> None:
+        what = f"append {type(entries[0]).__name__}"
+        self._around(what, lambda: BrokerPort.append(self, ledger, entries, deleted))
+
+    def begin(self, transactional_id: str) -> Transaction:
+        return self._around("begin", lambda: BrokerPort.begin(self, transactional_id))
+
+    def go_on(self, before: Transaction, nonce: int) -> Transaction | None:
+        return self._around("go_on", lambda: BrokerPort.go_on(self, before, nonce))
+
+    def enter(self, transaction: Transaction, place: Place) -> None:
+        self._around("enter", lambda: BrokerPort.enter(self, transaction, place))
+
+    def seconds_left(self, transactions: Iterable[Transaction]) -> dict[str, float]:
+        return self._around("seconds_left", lambda: BrokerPort.seconds_left(self, transactions))
+
+    def commit(self, transactions: Iterable[Transaction]) -> list[Transaction]:
+        """One by one, to be able to end between two of them."""
+        lost: list[Transaction] = []
+        for number, each in enumerate(transactions):
+            what = f"commit {number}"
+            lost += self._around(what, lambda each=each: BrokerPort.commit(self, [each]))
+        return lost
+
+    def open_ids(self, prefix: str) -> list[str]:
+        return self._around("open_ids", lambda: BrokerPort.open_ids(self, prefix))
+
+
+class CrashingWriter(StreamWriter):
+    """The writer of the product over such a port."""
+
+    def __init__(self, options: WriteOptions, crash: Crash) -> None:
+        super().__init__(options)
+        self._crash = crash
+        self._who = "task"
+        self._batch = -1
+
+    def port(self, clients: Clients) -> BrokerPort:
+        batch = self._batch
+        context = TaskContext.get()
+        if context is not None and self._who == "task":
+            batch = int(context.getLocalProperty("streaming.sql.batchId") or -1)
+        return CrashingPort(self._options, clients, self._crash, self._who, batch)
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        context = TaskContext.get()
+        if (
+            self._crash.stalls
+            and context is not None
+            and context.partitionId() == 0
+            and context.attemptNumber() == 0
+        ):
+            time.sleep(STALL_SECONDS)
+        return super().write(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        self._who, self._batch = "driver", batchId
+        super().commit(messages, batchId)
+        self._crash.step("driver", "spark", "before", batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        if self._crash.at and self._crash.how == "fail":
+            # Nobody is there any more who could.
+            return
+        super().abort(messages, batchId)
+
+
+class CrashingSource(MoldauDataSource):
+    """`format("moldau-crashing")`: as `moldau`, with options that say where it ends."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "moldau-crashing"
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        given = {name.lower(): value for name, value in self.options.items()}
+        crash = Crash(given)
+        plain = {name: value for name, value in given.items() if name not in _FAULT_OPTIONS}
+        return CrashingWriter(parse_write_options(plain, streaming=True), crash)
+
+
+def session(master: str, *, speculates: bool) -> Any:
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    builder = (
+        SparkSession.builder.master(master)
+        .appName("moldau faults")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.executorEnv.PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+    )
+    if speculates:
+        builder = (
+            builder.config("spark.speculation", "true")
+            .config("spark.speculation.interval", "100ms")
+            .config("spark.speculation.multiplier", "1.1")
+            .config("spark.speculation.quantile", "0.3")
+            .config("spark.speculation.minTaskRuntime", "500ms")
+        )
+    made = builder.getOrCreate()
+    made.sparkContext.setLogLevel("OFF")
+    return made
+
+
+def start(spark: Any, options: argparse.Namespace) -> Any:
+    """The query: what is there is read in batches, and written with where it came from."""
+    spark.dataSource.register(CrashingSource)
+    frame = (
+        spark.readStream.format("moldau")
+        .option("kafka.bootstrap.servers", options.bootstrap)
+        .option("subscribe", options.source)
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", str(options.batch))
+        .load()
+        .selectExpr("key", "concat(partition, ':', offset) as value")
+    )
+    writer = (
+        frame.writeStream.format("moldau-crashing")
+        .option("kafka.bootstrap.servers", options.bootstrap)
+        .option("topic", options.target)
+        .option("checkpointLocation", str(options.checkpoint))
+    )
+    if options.crash:
+        writer = (
+            writer.option("crashAt", options.crash)
+            .option("crashHow", options.how)
+            .option("crashGroup", str(os.getpgid(0)))
+            .option("crashMark", f"{options.checkpoint}.{options.crash.replace(' ', '-')}")
+        )
+    if options.stall:
+        writer = writer.option("stall", "true")
+    return writer.trigger(availableNow=True).start()
+
+
+def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m faults.spark_query", description=__doc__)
+    parser.add_argument("--bootstrap", required=True)
+    parser.add_argument("--source", required=True)
+    parser.add_argument("--target", required=True)
+    parser.add_argument("--checkpoint", required=True, type=Path)
+    parser.add_argument("--crash", default="", help="WHO:WHAT:WHEN:BATCH")
+    parser.add_argument("--how", default="kill", choices=["kill", "fail", "retry"])
+    parser.add_argument("--batch", type=int, default=400, help="records of a batch")
+    parser.add_argument("--master", default="local[2,4]")
+    parser.add_argument("--stall", action="store_true")
+    return parser.parse_args(given)
+
+
+def main() -> None:
+    options = arguments()
+    spark = session(options.master, speculates=options.stall)
+    query = start(spark, options)
+    query.awaitTermination()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    # Workers import the classes above by the name of their module, which is not __main__.
+    from faults import spark_query
+
+    spark_query.main()

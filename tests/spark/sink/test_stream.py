@@ -1,0 +1,226 @@
+"""Streams and tables written to topics by a real Spark."""
+
+import datetime
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from moldau.client.kafka.client import KafkaClient
+from moldau.client.kafka.transactions import TransactionClient
+from moldau.records.murmur2 import partition_of
+from moldau.testing.broker import Broker
+
+pytestmark = pytest.mark.system
+
+Fill = Callable[..., None]
+Stream = Callable[..., Any]
+Table = Callable[..., Any]
+SECONDS_MAX = 120
+
+
+@pytest.fixture
+def target(client: KafkaClient, new_name: Callable[[str], str]) -> str:
+    name = new_name("spark-target")
+    client.create_topic(name, partitions=3)
+    return name
+
+
+def started(frame: Any, broker: Broker, checkpoint: Path, **options: str) -> Any:
+    return (
+        frame.writeStream.format("moldau")
+        .option("kafka.bootstrap.servers", broker.bootstrap)
+        .option("checkpointLocation", str(checkpoint))
+        .options(**options)
+        .trigger(availableNow=True)
+        .start()
+    )
+
+
+def run(frame: Any, broker: Broker, checkpoint: Path, **options: str) -> Any:
+    query = started(frame, broker, checkpoint, **options)
+    assert query.awaitTermination(SECONDS_MAX)
+    return query
+
+
+def save(frame: Any, broker: Broker, **options: str) -> None:
+    frame.write.format("moldau").mode("append").option(
+        "kafka.bootstrap.servers", broker.bootstrap
+    ).options(**options).save()
+
+
+def test_a_stream_goes_from_topic_to_topic_once(
+    broker: Broker,
+    stream: Stream,
+    table: Table,
+    topic: str,
+    target: str,
+    fill: Fill,
+    tmp_path: Path,
+) -> None:
+    for partition in (0, 1):
+        fill(topic, partition, count=300)
+    frame = stream(subscribe=topic, maxOffsetsPerTrigger="250").select("key", "value", "timestamp")
+    run(frame, broker, tmp_path, topic=target)
+    rows = table(subscribe=target, isolation="read_committed").collect()
+    assert sorted(row.value for row in rows) == sorted([b"v%d" % n for n in range(300)] * 2)
+    assert all(row.partition == partition_of(row.key, 3) for row in rows)
+    # Times are kept, and so is the order of a key.
+    assert all(
+        row.timestamp.timestamp() * 1000 == pytest.approx(1_700_000_000_000 + int(row.key[1:]))
+        for row in rows
+    )
+    fill(topic, 0, count=10, first=300)
+    run(frame, broker, tmp_path, topic=target)
+    assert table(subscribe=target, isolation="read_committed").count() == 610
+    with KafkaClient(broker.bootstrap) as client:
+        assert TransactionClient(client).open_names("moldau-spark-") == []
+
+
+def test_a_replayed_batch_is_not_written_again(
+    broker: Broker,
+    stream: Stream,
+    table: Table,
+    topic: str,
+    target: str,
+    fill: Fill,
+    tmp_path: Path,
+) -> None:
+    fill(topic, 0, count=50)
+    frame = stream(subscribe=topic).select("value")
+    run(frame, broker, tmp_path, topic=target)
+    # As if the driver had died after the sink's commit and before Spark's.
+    for noted in (tmp_path / "commits").iterdir():
+        noted.unlink()
+    run(frame, broker, tmp_path, topic=target)
+    assert table(subscribe=target).count() == 50
+
+
+def test_columns_say_where_and_how_a_row_is_written(
+    spark: Any, broker: Broker, table: Table, target: str
+) -> None:
+    noon = datetime.datetime(2026, 1, 2, 12, tzinfo=datetime.UTC)
+    rows = [
+        ("k", "one", [("h", b"1"), ("h", None)], target, 2, noon),
+        (None, None, None, target, 0, None),
+        ("k", "three", [], target, None, noon),
+    ]
+    schema = (
+        "key string, value string, headers array<struct<key:string,value:binary>>, topic string, "
+        "partition int, timestamp timestamp"
+    )
+    before = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=1)
+    save(spark.createDataFrame(rows, schema).coalesce(1), broker)
+    found = {row.value: row for row in table(subscribe=target, includeHeaders="true").collect()}
+    one, two, three = found[b"one"], found[None], found[b"three"]
+    assert (one.key, one.partition) == (b"k", 2)
+    assert [(header.key, header.value) for header in one.headers] == [("h", b"1"), ("h", None)]
+    assert one.timestamp.astimezone(datetime.UTC) == noon
+    assert (two.key, two.partition) == (None, 0)
+    assert two.timestamp.astimezone(datetime.UTC) >= before
+    assert three.partition == partition_of(b"k", 3)
+
+
+@pytest.mark.parametrize("exactly_once", ["true", "false"])
+def test_a_table_is_written_whole(
+    spark: Any, broker: Broker, table: Table, target: str, exactly_once: str
+) -> None:
+    frame = spark.range(5000).selectExpr("cast(id as string) key", "repeat('x', 300) value")
+    save(
+        frame,
+        broker,
+        **{
+            "topic": target,
+            "exactlyOnce": exactly_once,
+            "kafka.compression.type": "lz4",
+            "kafka.batch.size": "20000",
+            "kafka.buffer.memory": "200000",
+        },
+    )
+    rows = table(subscribe=target, isolation="read_committed").select("key", "partition").collect()
+    assert sorted(int(row.key) for row in rows) == list(range(5000))
+    assert all(row.partition == partition_of(row.key, 3) for row in rows)
+
+
+def test_a_table_that_fails_half_way_leaves_nothing_to_those_who_read_committed(
+    spark: Any, broker: Broker, table: Table, target: str
+) -> None:
+    frame = spark.range(0, 2000, 1, 2).selectExpr(
+        "if(id = 1999, raise_error('on purpose'), 'x') value"
+    )
+    with pytest.raises(Exception, match="on purpose"):
+        save(frame, broker, topic=target, exactlyOnce="true")
+    assert table(subscribe=target, isolation="read_committed").count() == 0
+    with KafkaClient(broker.bootstrap) as client:
+        assert TransactionClient(client).open_names("moldau-spark-batch") == []
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "message"),
+    [
+        ("id", {"topic": "TARGET"}, "there is no column value"),
+        ("cast(id as string) value", {}, "nothing says which topic"),
+        ("id value", {"topic": "TARGET"}, "column value is of type bigint"),
+        (
+            "cast(id as string) value, id partition",
+            {"topic": "TARGET"},
+            "column partition is of type bigint, and has to be int",
+        ),
+        ("'v' value, cast(null as string) topic", {}, "column topic is null in a row"),
+        ("'v' value, 7 partition", {"topic": "TARGET"}, "column partition says 7"),
+        ("'v' value", {"topic": "nowhere"}, "there is no topic nowhere: see option topic"),
+        ("'v' value", {"topic": "TARGET", "kafka.acks": "2"}, "option kafka.acks is all, 1 or 0"),
+        ("'v' value", {"topic": "TARGET", "exactlyOnse": "true"}, "did you mean exactlyOnce"),
+        (
+            "'v' value",
+            {"topic": "TARGET", "kafka.transaction.timeout.ms": "2000000000", "exactlyOnce": "1"},
+            "exactlyOnce is true or false",
+        ),
+        (
+            "'v' value",
+            {
+                "topic": "TARGET",
+                "kafka.transaction.timeout.ms": "2000000000",
+                "exactlyOnce": "true",
+            },
+            "the brokers allow no transaction of",
+        ),
+        (
+            "repeat('v', 5000) value",
+            {"topic": "TARGET", "kafka.max.request.size": "2000"},
+            "larger than option kafka.max.request.size",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_by_the_name_of_the_column_or_option(
+    spark: Any,
+    broker: Broker,
+    target: str,
+    columns: str,
+    options: dict[str, str],
+    message: str,
+) -> None:
+    frame = spark.range(1).selectExpr(*_split(columns))
+    named = {name: value.replace("TARGET", target) for name, value in options.items()}
+    with pytest.raises(Exception, match=message):
+        save(frame, broker, **named)
+
+
+def _split(columns: str) -> list[str]:
+    found, depth, current = [], 0, ""
+    for letter in columns:
+        depth += (letter == "(") - (letter == ")")
+        if letter == "," and not depth:
+            found.append(current)
+            current = ""
+        else:
+            current += letter
+    return [*found, current]
+
+
+def test_a_topic_is_not_overwritten(spark: Any, broker: Broker, target: str) -> None:
+    frame = spark.range(1).selectExpr("'v' value")
+    writer = frame.write.format("moldau").mode("overwrite").option("topic", target)
+    with pytest.raises(Exception, match=r"(cannot be overwritten|overwrite|truncate)"):
+        writer.option("kafka.bootstrap.servers", broker.bootstrap).save()
