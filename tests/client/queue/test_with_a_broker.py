@@ -52,7 +52,7 @@ def test_every_message_is_done_once_by_many_workers(client: QueueClient, topic: 
         threading.Thread(
             target=client.work,
             args=(f"{topic}.g", topic, handle),
-            kwargs={"concurrency": 8, "idle": 1.0},
+            kwargs={"concurrency": 8, "idle": 3.0},
         )
         for _ in range(3)
     ]
@@ -141,7 +141,7 @@ def test_a_delayed_message_waits(client: QueueClient, topic: str) -> None:
 
 def test_a_lease_that_ended_is_lost(client: QueueClient, topic: str) -> None:
     client.send(topic, "x")
-    worker = client.connect(f"{topic}.g", topic, visibility=0.3, backoff=0.1)
+    worker = client.connect(f"{topic}.g", topic, visibility=1.5, backoff=0.1)
     (message,) = worker.poll(wait=20)
     (again,) = worker.poll(wait=30)
     assert again.attempt == 2
