@@ -16,7 +16,6 @@ from moldau.client.errors import (
 from moldau.client.kafka.client import KafkaClient
 from moldau.client.kafka.connection import KafkaConnection
 from moldau.model.errors import ErrorCode
-from moldau.spark.source.cluster import PASSING
 from moldau.spark.source.positions import Positions
 from moldau.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from moldau.wire.messages.offset_commit import (
@@ -32,6 +31,14 @@ _BY_NAME: Final = 9
 """The last version of OffsetCommit that names topics by their names."""
 _SINGLE_KEY: Final = 3
 """The last version of FindCoordinator that asks for one group."""
+_PERMANENT: Final = frozenset(
+    {
+        ErrorCode.INVALID_GROUP_ID,
+        ErrorCode.GROUP_AUTHORIZATION_FAILED,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    }
+)
+"""Refused for good: the query is told, rather than the group forgotten."""
 _TAKEN: Final = frozenset(
     {
         ErrorCode.UNKNOWN_MEMBER_ID,
@@ -65,7 +72,7 @@ class GroupCommits:
             self._send(Positions(offsets=changed))
         except (RejectedError, UnreachableError, TimedOutError) as error:
             self._coordinator = None
-            if isinstance(error, RejectedError) and error.code not in PASSING:
+            if isinstance(error, RejectedError) and error.code in _PERMANENT:
                 raise
             log.warning(
                 "the progress could not be committed for group %s, and is committed with the next "
@@ -119,4 +126,6 @@ class GroupCommits:
                 "another groupId",
             )
         name = RejectedError("", code).name
-        raise RejectedError(f"cannot commit {what} for group {self._group}: {name}", code)
+        raise RejectedError(
+            f"cannot commit {what} for group {self._group}: {name}; see option groupId", code
+        )

@@ -117,10 +117,11 @@ class RangeFetcher:
         """The answer for `_position`; None if there is nothing left to read of the range."""
         while True:
             try:
-                connection, self._ahead = self._ahead, None
-                if connection is None:
-                    connection = self._post()
-                response = connection.receive()
+                answer, code = self._ask()
+                if code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                    if not self._skip_deleted():
+                        return None
+                    continue
             except NotFoundError as error:
                 # A broker that has just started may not have heard of the topic yet.
                 self._not_found_count += 1
@@ -139,13 +140,9 @@ class RangeFetcher:
             except (UnreachableError, TimedOutError) as error:
                 self._again(error)
                 continue
-            answer, code = _only_partition(response)
             if not code:
                 return answer
-            if code == ErrorCode.OFFSET_OUT_OF_RANGE:
-                if not self._skip_deleted():
-                    return None
-            elif code in PASSING:
+            if code in PASSING:
                 self._again(self._rejected(code))
             elif code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 # Also said by a broker that has only just heard of the partition.
@@ -155,6 +152,13 @@ class RangeFetcher:
                 raise self._damaged(self._position, self._rejected(code))
             else:
                 raise self._rejected(code)
+
+    def _ask(self) -> tuple[FetchResponsePartition, int]:
+        """The answer that is on its way, or one that is asked for now, and its error code."""
+        connection, self._ahead = self._ahead, None
+        if connection is None:
+            connection = self._post()
+        return _only_partition(connection.receive())
 
     def _post(self) -> KafkaConnection:
         """Send the request for `_position` to whoever leads."""
