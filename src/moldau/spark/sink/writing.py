@@ -98,11 +98,7 @@ class RowWriter:
                 raise InvalidArgumentError(
                     "column topic is null in a row, and there is no option topic to take instead"
                 )
-            at = self._partition(topic, row)
-            place = (topic, at)
-            waiting = self._waiting.get(place)
-            if waiting is None:
-                waiting = self._waiting[place] = _Waiting(topic, at)
+            waiting = self._place(topic, self._partition(topic, row))
             size = _size_of(row)
             if size > self._options.request_bytes_max:
                 raise InvalidArgumentError(
@@ -111,6 +107,8 @@ class RowWriter:
                 )
             if waiting.records and waiting.bytes + size > bytes_max:
                 self._cut(waiting)
+                if row.key is None and row.partition is None:
+                    waiting = self._place(topic, self._sticky[topic])
             stamp = now_ms if row.time_ms is None else row.time_ms
             waiting.records.append(
                 Record(_OFFSET, TimestampMs(stamp), row.key, row.value, row.headers)
@@ -135,6 +133,12 @@ class RowWriter:
         self._outlet.settle()
 
     # -- how
+
+    def _place(self, topic: str, partition: int) -> _Waiting:
+        found = self._waiting.get((topic, partition))
+        if found is None:
+            found = self._waiting[topic, partition] = _Waiting(topic, partition)
+        return found
 
     def _partition(self, topic: str, row: Row) -> int:
         count = self._counts.get(topic)

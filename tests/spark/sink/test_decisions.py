@@ -1,0 +1,98 @@
+"""Entries about batches: what counts is said by their order, whoever reads them."""
+
+import pytest
+
+from moldau.client.errors import ClientError
+from moldau.spark.sink.decisions import (
+    Claim,
+    Decision,
+    Entry,
+    Finish,
+    Ledger,
+    Transaction,
+    decode_entry,
+    encode_entry,
+)
+
+PART = Transaction(id="moldau-spark-q-1-0-7", producer_id=5, epoch=2)
+ENTRIES: list[Entry] = [
+    Claim(number=1, run="a", nonce="x"),
+    Decision(claim=1, batch=0, parts={0: PART}, spare={1: PART}),
+    Finish(claim=1, batch=0),
+]
+
+
+def ledger(*entries: Entry) -> Ledger:
+    found = Ledger(query="q")
+    for entry in entries:
+        found.apply(entry.key("q"), encode_entry(entry))
+    return found
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_an_entry_is_read_as_it_was_written(entry: Entry) -> None:
+    assert decode_entry(encode_entry(entry)) == entry
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (b"no json", "cannot be read"),
+        (b"[]", "cannot be read"),
+        (b'{"format": 9}', "newer"),
+        (b'{"format": 1, "kind": "rumour"}', "rumour"),
+        (b'{"format": 1, "kind": "decision", "claim": 1, "batch": 0, "parts": [[1]]}', "cannot"),
+    ],
+)
+def test_what_is_no_entry_is_refused(value: bytes, message: str) -> None:
+    with pytest.raises(ClientError, match=message):
+        decode_entry(value)
+
+
+def test_entries_of_other_queries_are_passed_over() -> None:
+    found = Ledger(query="q")
+    found.apply("q2/claim/1/a/x", encode_entry(ENTRIES[0]))
+    assert found.owner is None
+
+
+def test_the_highest_claim_owns_and_of_two_with_one_number_the_first() -> None:
+    found = ledger(
+        Claim(number=1, run="a", nonce="x"),
+        Claim(number=2, run="b", nonce="x"),
+        Claim(number=2, run="c", nonce="x"),
+        Claim(number=1, run="d", nonce="x"),
+    )
+    assert found.owner is not None
+    assert found.owner.run == "b"
+    assert found.is_superseded("a")
+    assert not found.is_superseded("c")
+    assert found.next_number == 3
+
+
+def test_a_decision_of_a_former_owner_does_not_count() -> None:
+    found = ledger(
+        *ENTRIES,
+        Claim(number=2, run="b", nonce="x"),
+        Decision(claim=1, batch=1, parts={}),
+    )
+    assert found.decision == ENTRIES[1]
+    assert found.is_finished
+    assert not found.is_decided(1)
+
+
+def test_a_batch_is_decided_once() -> None:
+    found = ledger(*ENTRIES, Decision(claim=1, batch=0, parts={}))
+    assert found.decision == ENTRIES[1]
+
+
+def test_what_the_last_two_decisions_need_is_never_deleted() -> None:
+    second = [Decision(claim=1, batch=1, parts={0: PART}), Finish(claim=1, batch=1)]
+    assert ledger(*ENTRIES).deletable() == []
+    gone = ledger(*ENTRIES, *second).deletable()
+    assert gone == [entry.key("q") for entry in ENTRIES[1:]]
+    # The new owner has decided nothing yet: all it stands on is of the one before.
+    owner = Claim(number=2, run="b", nonce="y")
+    assert ledger(*ENTRIES, *second, owner).deletable() == []
+    third = Decision(claim=2, batch=2, parts={0: PART})
+    gone = ledger(*ENTRIES, *second, owner, third).deletable()
+    assert set(gone) == {entry.key("q") for entry in (*ENTRIES, *second)}

@@ -1,0 +1,54 @@
+"""Options of writes: what they are without being set, and what is refused."""
+
+import pytest
+
+from moldau.client.errors import InvalidArgumentError
+from moldau.records.compression import Codec
+from moldau.spark.sink.write_options import WriteOptions, parse_write_options
+
+
+def parsed(*, streaming: bool = True, **options: str) -> WriteOptions:
+    asked = {"kafka.bootstrap.servers": "localhost:1", **options}
+    return parse_write_options(asked, streaming=streaming)
+
+
+def test_streams_are_written_exactly_once_and_tables_as_they_come() -> None:
+    assert parsed().exactly_once
+    assert not parsed(streaming=False).exactly_once
+    assert parsed(streaming=False, exactlyOnce="true").exactly_once
+
+
+def test_what_sparks_kafka_connector_takes_is_taken() -> None:
+    found = parsed(
+        exactlyOnce="false",
+        topic="t",
+        checkpointLocation="/somewhere",
+        **{
+            "kafka.acks": "1",
+            "kafka.compression.type": "zstd",
+            "kafka.linger.ms": "5",
+            "kafka.batch.size": "99999999",
+            "kafka.max.request.size": "2000000",
+        },
+    )
+    assert (found.acks, found.codec, found.topic) == (1, Codec.ZSTD, "t")
+    # A batch is never larger than a request may be.
+    assert found.batch_bytes_max == 2_000_000
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"topic": " "}, "option topic is empty"),
+        ({"kafka.acks": "1"}, "writing exactly once needs all"),
+        ({"kafka.acks": "some"}, "option kafka.acks is all, 1 or 0"),
+        ({"kafka.compression.type": "rar"}, "option kafka.compression.type is none, gzip"),
+        ({"kafka.batch.size": "10"}, "option kafka.batch.size is at least 1024"),
+        ({"kafka.transaction.timeout.ms": "5"}, "kafka.transaction.timeout.ms is at least"),
+        ({"topics": "a"}, "did you mean topic"),
+        ({"kafka.sasl.mechanism": "PLAIN"}, "secured connection"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_by_its_name(options: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        parsed(**options)
