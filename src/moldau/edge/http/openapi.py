@@ -23,6 +23,7 @@ from moldau.edge.http.resources import (
     BrokerShown,
     GroupList,
     GroupShown,
+    QueueList,
     TopicDeleted,
     TopicList,
     TopicShown,
@@ -190,6 +191,12 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
         answers={200: GroupShown},
         query={**_LIMIT, "after": {"type": "string", "pattern": "/-?[0-9]{1,19}$"}},
         refusals=(307, 404),
+    ),
+    ("GET", "/api/v1/queues"): Operation(
+        name="listQueues",
+        summary="Queue groups of the cluster, in pages",
+        answers={200: QueueList},
+        query={**_PAGE_BY_NAME, "topic": _TEXT},
     ),
     ("POST", "/api/v1/cluster/join"): Operation(
         name="join",

@@ -85,6 +85,21 @@ class GroupList(Struct, frozen=True, kw_only=True):
     """Brokers that did not say which groups they coordinate: theirs are missing."""
 
 
+class QueueListed(Struct, frozen=True, kw_only=True):
+    group: str
+    topics: list[str]
+    visibility_ms: int
+    attempts_max: int
+    backoff_ms: int
+    backoff_ms_max: int
+    dead_letter_topic: str
+
+
+class QueueList(Struct, frozen=True, kw_only=True):
+    queues: list[QueueListed]
+    next: str | None
+
+
 class TopicAssigned(Struct, frozen=True, kw_only=True):
     topic: str
     partitions: list[int]

@@ -1,0 +1,41 @@
+"""Owns reading of /api/v1/queues: which queue groups there are, of which topics and with what.
+
+What a group has before it is known to the leaders of its partitions only, and told over gRPC.
+"""
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from moldau.edge.http.answers import answer, check_query
+from moldau.edge.http.paging import page_size, read_text, take_page
+from moldau.edge.http.resources import QueueList, QueueListed
+from moldau.service.broker import Broker
+
+
+def routes(broker: Broker) -> list[Route]:
+    async def queues(request: Request) -> Response:
+        check_query(request, "limit", "after", "topic")
+        size, after = page_size(request), read_text(request, "after")
+        topic = read_text(request, "topic")
+        found = (
+            group
+            for name, group in sorted(broker.image.queue_groups.items())
+            if (after is None or name > after) and (topic is None or topic in group.topics)
+        )
+        page, has_more = take_page(found, size)
+        listed = [
+            QueueListed(
+                group=group.name,
+                topics=list(group.topics),
+                visibility_ms=group.settings.visibility_ms,
+                attempts_max=group.settings.attempts_max,
+                backoff_ms=group.settings.backoff_ms,
+                backoff_ms_max=group.settings.backoff_ms_max,
+                dead_letter_topic=group.settings.dead_letter_topic,
+            )
+            for group in page
+        ]
+        return answer(QueueList(queues=listed, next=listed[-1].group if has_more else None))
+
+    return [Route("/api/v1/queues", queues, methods=["GET"])]
