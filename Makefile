@@ -37,6 +37,12 @@ $(VENV)/bench: pyproject.toml | $(VENV)/test
 	@$(PIP) install -e '.[test,bench]'
 	@touch $@
 
+# Spark is large, so only what needs it installs it.
+$(VENV)/spark: pyproject.toml | $(VENV)/test
+	@echo "installing Spark into $(VENV) …"
+	@$(PIP) install -e '.[test,spark]'
+	@touch $@
+
 run: $(VENV)/run ## start a broker on 127.0.0.1:9092, data in ./.moldau
 	@exec $(BIN)/moldau dev
 
@@ -94,6 +100,11 @@ faults: $(VENV)/test ## kill, cut, fill and damage one and three brokers, and ch
 
 faults-quick: $(VENV)/test ## the same with few repetitions, and without the page (about 12 minutes)
 	@$(BIN)/python -m faults --quick
+
+ROUNDS ?= 10
+.PHONY: spark-faults
+spark-faults: $(VENV)/spark ## kill drivers, tasks and brokers under a Spark query, ROUNDS=10 times (about 20 minutes)
+	@$(BIN)/python -m faults.spark --rounds $(ROUNDS)
 
 SEED  ?= 1
 STEPS ?= 3000
