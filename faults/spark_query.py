@@ -205,6 +205,8 @@ def start(spark: Any, options: argparse.Namespace) -> Any:
         .option("subscribe", options.source)
         .option("startingOffsets", "earliest")
         .option("maxOffsetsPerTrigger", str(options.batch))
+        # Small ranges would share a task, and there would be only one transaction to end.
+        .option("minPartitions", "3")
         .load()
         .selectExpr("key", "concat(partition, ':', offset) as value")
     )

@@ -24,6 +24,9 @@ from moldau.wire.messages.produce import (
 BATCHES_PER_PARTITION_MAX: Final = 4
 """In one round. Brokers recognise the last five of a producer when they come again."""
 
+STORE_SECONDS_MAX: Final = 10.0
+"""How long a leader waits for the others before it says that it waits no longer."""
+
 _LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 _PASSING_TOO: Final = frozenset(
     # A broker that has just started has not heard of all topics, and what was sent behind a batch
@@ -148,7 +151,7 @@ class BatchSender:
         return ProduceRequest(
             transactional_id=self._transactional_id,
             acks=self._acks,
-            timeout_ms=int(self._seconds_max * 1000),
+            timeout_ms=int(min(self._seconds_max, STORE_SECONDS_MAX) * 1000),
             topics=[ProduceTopic(name=name, partitions=parts) for name, parts in topics.items()],
         )
 

@@ -13,6 +13,7 @@ from moldau.model.ids import TopicId
 from moldau.spark.sink.decisions import Ledger
 from moldau.spark.sink.write_options import WriteOptions
 
+ANSWER_SECONDS_MAX: Final = 20.0
 _Key = tuple[str, str, float, str]
 
 
@@ -30,9 +31,9 @@ class Clients:
 
     @staticmethod
     def _client(options: WriteOptions) -> KafkaClient:
-        return KafkaClient(
-            options.bootstrap, client_id=options.client_id, timeout=options.timeout_seconds
-        )
+        # A broker that hangs must not use up all the patience there is for finding its successor.
+        seconds_max = min(options.timeout_seconds, ANSWER_SECONDS_MAX)
+        return KafkaClient(options.bootstrap, client_id=options.client_id, timeout=seconds_max)
 
     @staticmethod
     def now_ms() -> int:
