@@ -178,8 +178,8 @@ class FakeBroker(queue_pb2_grpc.QueueServicer):
             group = self.cluster.groups[request.group] = Group(
                 request.group, list(request.topics), settings
             )
-        if request.settings.visibility_ms:
-            group.settings.visibility_ms = request.settings.visibility_ms
+        # What is not set stays as it is.
+        group.settings.MergeFrom(request.settings)
         consumer = f"{request.client_id}-{next(self.cluster.numbers)}"
         group.consumers.add(consumer)
         return pb.ConnectResponse(

@@ -125,3 +125,11 @@ def test_more_than_grpc_carries_is_known_not_to_be_there(client: QueueClient) ->
 
 def test_configs_of_a_topic_may_be_numbers(client: QueueClient) -> None:
     assert client.create_topic("numbers", configs={"retention.ms": 1000})  # type: ignore[dict-item]
+
+
+def test_work_takes_all_settings_of_a_group(client: QueueClient) -> None:
+    settings: dict[str, Any] = {"visibility": 7, "attempts": 3, "backoff": 2, "backoff_max": 9}
+    client.work("g", "jobs", print, idle=0, dead_letter="d", start="latest", **settings)
+    (group,) = client.groups()
+    assert {name: getattr(group, name) for name in settings} == settings
+    assert group.dead_letter_topic == "d"

@@ -16,9 +16,11 @@ from moldau import (
     QueueClient,
     QueueMessage,
     RejectedError,
+    SendFailedError,
     Worker,
 )
 from moldau.client.queue.message import StoredMessage
+from moldau.model.errors import ErrorCode
 from moldau.testing.broker import Broker
 
 pytestmark = pytest.mark.system
@@ -247,3 +249,20 @@ def _read(client: QueueClient, topic: str, count: int) -> list[StoredMessage]:
                 return found
         except NotFoundError:
             time.sleep(0.1)
+
+
+@pytest.mark.parametrize("size", [2_000_000, 6_200_000, 7_000_000])
+def test_a_message_that_is_too_large_takes_no_other_with_it(
+    client: QueueClient, topic: str, size: int
+) -> None:
+    messages = [b"small", bytes(size), b"small"]
+    with pytest.raises(SendFailedError) as caught:
+        client.send_many(topic, [Outgoing(value, partition=0) for value in messages])
+    failed = caught.value
+    assert list(failed.failures) == [1]
+    assert not failed.is_uncertain
+    assert [each is not None for each in failed.sent] == [True, False, True]
+    error = failed.failures[1]
+    assert isinstance(error, RejectedError)
+    assert error.code == ErrorCode.MESSAGE_TOO_LARGE
+    assert error.hint

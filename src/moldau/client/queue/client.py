@@ -263,7 +263,10 @@ class AsyncQueueClient:
         mode: str | None = "queue",
         visibility: float | None = None,
         attempts: int | None = None,
+        backoff: float | None = None,
+        backoff_max: float | None = None,
         dead_letter: str | None = None,
+        start: str | None = None,
     ) -> WorkDone:
         """Call `handler(message)` for each: if it returns, ack; if it raises, nack with the error.
 
@@ -277,7 +280,10 @@ class AsyncQueueClient:
             mode=mode,
             visibility=visibility,
             attempts=attempts,
+            backoff=backoff,
+            backoff_max=backoff_max,
             dead_letter=dead_letter,
+            start=start,
         )
         async with worker:
             work = Work(worker, handler, concurrency=concurrency, stop=stop, idle=idle, limit=limit)

@@ -62,6 +62,11 @@ class Outcome:
         ) from first
 
 
+def size_of(message: pb.OutgoingMessage) -> int:
+    """About what it takes of a request; headers are few."""
+    return len(message.value) + len(message.key) + 64
+
+
 class Chunk:
     """Messages of one request."""
 
@@ -78,7 +83,7 @@ class Chunk:
         self.indexes.append(index)
         self.messages.append(message)
         self.chosen.append(partition)
-        self.size += len(message.value) + len(message.key) + 64
+        self.size += size_of(message)
 
 
 class Lane:

@@ -10,10 +10,11 @@ import time
 from collections.abc import Iterable
 from typing import Final
 
-from moldau.client.errors import SendFailedError
+from moldau.client.errors import ClientError, SendFailedError
 from moldau.client.queue.calls import PAUSE_SECONDS, PAUSE_SECONDS_MAX, Caller, CallFailed
 from moldau.client.queue.channels import SEND
-from moldau.client.queue.lane import Chunk, Lane, Outcome
+from moldau.client.queue.failures import error_for
+from moldau.client.queue.lane import Chunk, Lane, Outcome, size_of
 from moldau.client.queue.outgoing import Sent
 from moldau.client.queue.view import ClusterView
 from moldau.proto.v1 import queue_pb2 as pb
@@ -21,6 +22,8 @@ from moldau.records.murmur2 import partition_of
 
 CHUNK_MESSAGES_MAX: Final = 200
 CHUNK_BYTES_MAX: Final = 512 * 1024
+REQUEST_BYTES_MAX: Final = 6 * 1024 * 1024 - 4096
+"""What brokers take, less what surrounds a message."""
 IN_FLIGHT_MAX: Final = 8
 """Requests of one stream that are not answered yet."""
 UNCERTAIN_HINT: Final = "it may be there all the same: send it again only if a double does no harm"
@@ -174,8 +177,16 @@ class _Run:
                     sticky, sticky_left = self._sender.next_partition(topic), CHUNK_MESSAGES_MAX
                 if not message.HasField("key") and not message.HasField("partition"):
                     sticky_left -= 1
+                size = size_of(message)
+                if size > REQUEST_BYTES_MAX:
+                    self.outcome.errors[index] = _too_large(topic, size)
+                    continue
                 chosen, address = self._sender.place(topic, message, sticky)
                 chunk = filling.get(address)
+                if chunk is not None and chunk.size + size > CHUNK_BYTES_MAX:
+                    # So a large one shares its request, and its fate, with no other.
+                    await self._put(lanes, address, filling.pop(address))
+                    chunk = None
                 if chunk is None:
                     chunk = filling[address] = Chunk()
                 chunk.add(index, message, chosen)
@@ -193,6 +204,15 @@ class _Run:
         if lane is None or lane.is_broken:
             lane = lanes[address] = self._sender.lane(address, self)
         await lane.put(chunk)
+
+
+def _too_large(topic: str, size: int) -> ClientError:
+    return error_for(
+        "TOO_LARGE",
+        f"cannot send to {topic}: the message has {size:,} bytes, and brokers take "
+        f"{REQUEST_BYTES_MAX:,} over gRPC",
+        hint="send smaller ones; Kafka's protocol carries larger ones",
+    )
 
 
 _ANSWER_SECONDS: Final = 2.0

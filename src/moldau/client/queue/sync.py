@@ -210,7 +210,10 @@ class QueueClient:
         mode: str | None = "queue",
         visibility: float | None = None,
         attempts: int | None = None,
+        backoff: float | None = None,
+        backoff_max: float | None = None,
         dead_letter: str | None = None,
+        start: str | None = None,
     ) -> WorkDone:
         """Call `handler(message)` for each: if it returns, ack; if it raises, nack with the error.
 
@@ -227,7 +230,10 @@ class QueueClient:
             mode=mode,
             visibility=visibility,
             attempts=attempts,
+            backoff=backoff,
+            backoff_max=backoff_max,
             dead_letter=dead_letter,
+            start=start,
         )
         interrupted = threading.Event()
         with worker, ThreadPoolExecutor(concurrency, "moldau-work") as pool:
