@@ -1,11 +1,13 @@
 """Owns a worker of a queue group, on the bare gRPC stubs, and the ends of such a run.
 
     python -m faults.queue_worker work  --brokers A,B --topic T --group G --name q1 --history F
+    python -m faults.queue_worker order --brokers A,B --topic T --group H --name o1 --history F
     python -m faults.queue_worker drain --brokers A,B --topic T --group G --name d  --history F
     python -m faults.queue_worker dead  --bootstrap K --topic T --group G --name d  --history F
 
 `work` polls, works and settles until SIGTERM; it dawdles past its lease now and then, and acks all
-the same. `drain` waits until nothing is open; `dead` reads the dead letters with a Kafka client.
+the same. `order` polls and acks in an ordered group. `drain` waits until nothing is open; `dead`
+reads the dead letters with a Kafka client.
 Routing is done here, so that no mistake of our client can hide one of the brokers.
 """
 
@@ -35,6 +37,7 @@ _BACKOFF_MS: Final = 50
 _CALL_SECONDS: Final = 6.0
 _DAWDLE_CHANCE: Final = 0.01
 """For each batch: work until well past the end of the lease."""
+_SESSION_MS: Final = 6_000
 _PAUSE_SECONDS: Final = 0.2
 _READ_SECONDS_MAX: Final = 30.0
 _OPTIONS: Final = [
@@ -81,6 +84,7 @@ class Worker:
         self._epoch = 0
         self._leaders: dict[str, list[int]] = {}
         """Partitions by the address of their leader."""
+        self._owned: list[int] = []
         self._interval_seconds = 1.0
         self.stop = asyncio.Event()
 
@@ -100,8 +104,8 @@ class Worker:
                 await asyncio.sleep(_PAUSE_SECONDS)
         self._history.flush()
 
-    async def _connect(self) -> None:
-        request = pb.ConnectRequest(
+    def _connect_request(self) -> pb.ConnectRequest:
+        return pb.ConnectRequest(
             group=self._options.group,
             topics=[self._options.topic],
             mode=pb.QUEUE,
@@ -113,6 +117,9 @@ class Worker:
                 backoff_ms_max=_BACKOFF_MS * 4,
             ),
         )
+
+    async def _connect(self) -> None:
+        request = self._connect_request()
         reply = await self._brokers.any().Connect(request, timeout=_CALL_SECONDS)
         self._consumer = reply.consumer_id
         self._interval_seconds = reply.heartbeat_interval_ms / 1000
@@ -121,6 +128,7 @@ class Worker:
 
     def _take(self, assignment: pb.Assignment) -> None:
         self._epoch = assignment.epoch
+        self._owned = sorted(each.partition for each in assignment.partitions)
         leaders: dict[str, list[int]] = defaultdict(list)
         for each in assignment.partitions:
             if each.leader_address:
@@ -138,9 +146,16 @@ class Worker:
     async def _beats(self) -> AsyncIterator[pb.HeartbeatRequest]:
         while True:
             yield pb.HeartbeatRequest(
-                group=self._options.group, consumer_id=self._consumer, epoch=self._epoch
+                group=self._options.group,
+                consumer_id=self._consumer,
+                epoch=self._epoch,
+                owned=self._told_owned(),
             )
             await asyncio.sleep(min(self._interval_seconds, 0.5))
+
+    def _told_owned(self) -> list[pb.TopicPartitions]:
+        """Members of a queue own nothing."""
+        return []
 
     # ---- work
 
@@ -219,6 +234,50 @@ class Worker:
         )
 
 
+class OrderedWorker(Worker):
+    """The same in an ordered group: it acks the last of what it got from each partition."""
+
+    def _connect_request(self) -> pb.ConnectRequest:
+        return pb.ConnectRequest(
+            group=self._options.group,
+            topics=[self._options.topic],
+            mode=pb.ORDERED,
+            client_id=self._options.name,
+            session_timeout_ms=_SESSION_MS,
+        )
+
+    def _told_owned(self) -> list[pb.TopicPartitions]:
+        return [pb.TopicPartitions(topic=self._options.topic, partitions=self._owned)]
+
+    async def _take_some(self, address: str) -> None:
+        since = time.monotonic_ns()
+        request = pb.PollRequest(
+            group=self._options.group,
+            consumer_id=self._consumer,
+            max_messages=self._rng.choice((5, 20)),
+            wait_ms=200,
+        )
+        reply = await self._brokers.at(address).Poll(request, timeout=_CALL_SECONDS)
+        last: dict[int, pb.Message] = {}
+        for message in reply.messages:
+            self._add("x-ordered-got", message, since=since)
+            last[message.partition] = message
+        self._history.flush()
+        if not last:
+            return
+        await asyncio.sleep(self._rng.random() * 0.02)
+        acked = pb.AckRequest(
+            group=self._options.group,
+            consumer_id=self._consumer,
+            tokens=[message.token for message in last.values()],
+        )
+        answer = await self._brokers.at(address).Ack(acked, timeout=_CALL_SECONDS)
+        refused = {each.index: pb.Reason.Name(each.reason) for each in answer.refused}
+        for index, message in enumerate(last.values()):
+            self._add("x-ordered-acked", message, r=refused.get(index, "done"))
+        self._history.flush()
+
+
 _NOTHING_DONE: Final = frozenset({"UNKNOWN_CONSUMER", "NOT_LEADER", "UNKNOWN_GROUP"})
 
 
@@ -235,7 +294,7 @@ def _reason_of(error: grpc.aio.AioRpcError) -> str:
 
 
 async def work(options: argparse.Namespace, history: History) -> int:
-    worker = Worker(options, history)
+    worker = (OrderedWorker if options.role == "order" else Worker)(options, history)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, worker.stop.set)
@@ -313,7 +372,7 @@ def dead(options: argparse.Namespace, history: History) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("role", choices=("work", "drain", "dead"))
+    parser.add_argument("role", choices=("work", "order", "drain", "dead"))
     parser.add_argument("--brokers", default="", help="gRPC addresses")
     parser.add_argument("--bootstrap", default="", help="Kafka addresses")
     parser.add_argument("--topic", required=True)
@@ -327,7 +386,7 @@ def main() -> int:
         history = History(file)
         if options.role == "dead":
             return dead(options, history)
-        return asyncio.run((work if options.role == "work" else drain)(options, history))
+        return asyncio.run((drain if options.role == "drain" else work)(options, history))
 
 
 if __name__ == "__main__":

@@ -13,10 +13,12 @@ from typing import Any, Final
 from faults.application import Application
 from faults.checker import read_history
 from faults.leases import QueueVerdict, judge_queue
+from faults.ordered import OrderedVerdict, judge_ordered
 from faults.queue_worker import ATTEMPTS_MAX, poison
 from faults.record import ROOT, TOPIC
 
 GROUP: Final = "workers"
+ORDERED_GROUP: Final = "ordered-workers"
 _CALL_SECONDS_MAX: Final = 180.0
 _SETTLED_SECONDS_MAX: Final = 60.0
 
@@ -31,13 +33,14 @@ class Queues(Application):
             self._histories.append(history)
         command = [*self.network.command(), sys.executable, "-m", "faults.queue_worker", role]
         command += ["--brokers", ",".join(node.grpc for node in self.nodes)]
-        command += ["--bootstrap", self.bootstrap, "--topic", TOPIC, "--group", GROUP]
+        group = ORDERED_GROUP if role == "order" else GROUP
+        command += ["--bootstrap", self.bootstrap, "--topic", TOPIC, "--group", group]
         command += ["--name", name, "--history", str(history), "--seed", str(self.seed)]
         return [*command, *more]
 
-    def start_worker(self, name: str) -> subprocess.Popen[bytes]:
+    def start_worker(self, name: str, role: str = "work") -> subprocess.Popen[bytes]:
         """One more worker, which runs until `stop_load`, or until somebody ends it."""
-        command = self._queue_command("work", name)
+        command = self._queue_command(role, name)
         client = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL)
         self._clients.append(("work", client))
         return client
@@ -92,6 +95,17 @@ class Queues(Application):
 
     def _path(self, name: str) -> Path:
         return self.home / f"{name}.jsonl"
+
+    def judge_ordered_workers(self) -> OrderedVerdict:
+        """Nothing comes again to who asks after the ack, and nothing is passed over."""
+        verdict = judge_ordered(read_history(self.home.glob("o*.jsonl")))
+        for text in verdict.examples:
+            self.problem(f"ordered group: {text} ({verdict.found.total()} in all)")
+        self.expect(verdict.acked > 0, "no message of the ordered group was acked")
+        self.note(
+            f"ordered group: {verdict.deliveries:,} deliveries, {verdict.acked:,} messages acked"
+        )
+        return verdict
 
     def judge_workers(self) -> QueueVerdict:
         """Each message acked once and never seen again, or a dead letter; none lost."""

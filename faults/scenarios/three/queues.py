@@ -17,6 +17,7 @@ LOAD = Load(partitions=3, replication=3, rate=60.0, members=1)
 _SETTINGS = {"GROUP__INITIAL_REBALANCE_DELAY_MS": "0"}
 _LEDGER: Final = "__queue_state"
 _WORKERS: Final = 4
+_ORDERED_WORKERS: Final = 2
 _PAST_THE_LEASE_SECONDS: Final = 4.0
 """Also long enough for others to be elected in place of a leader."""
 _STOOD_SECONDS: Final = (5.0, 13.0)
@@ -44,6 +45,8 @@ def workers_and_leaders(run: Run) -> None:
     )
     run.start_load()
     workers = [run.start_worker(f"q{number}") for number in range(1, _WORKERS + 1)]
+    for number in range(1, _ORDERED_WORKERS + 1):
+        run.start_worker(f"o{number}", "order")
     run.await_settled(100)
     done = dict.fromkeys(_KINDS, 0)
     for turn in range(3 if run.quick else 2 * len(_KINDS)):
@@ -68,6 +71,7 @@ def workers_and_leaders(run: Run) -> None:
     run.await_group()
     run.read_dead_letters()
     run.finish()
+    run.judge_ordered_workers()
     verdict = run.judge_workers()
     run.expect(verdict.stale > 0, "no ack came too late, so none was refused")
     run.note(f"{verdict.stale} settlements came too late and were refused")
