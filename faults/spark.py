@@ -1,9 +1,9 @@
 """`python -m faults.spark`: kills a Spark query topic to topic at the steps of its sink.
 
 A cluster of three brokers, and in each round a query over fresh topics. Its driver is killed (-9)
-at one step after another and started again; in some rounds tasks die and are tried again, or are
-slow and get a second attempt beside the first, and in each a broker is killed and comes back. Then
-a client that reads committed, and is none of ours, must find each input in the output exactly once.
+at one step after another and started again; in some rounds tasks die and are tried again, in others
+each has a second attempt beside it, and in each a broker is killed and comes back. Then a client
+that reads committed, and is none of ours, must find each input in the output exactly once.
 """
 
 import argparse
@@ -75,8 +75,7 @@ class Round:
                 deaths += code == -signal.SIGKILL
                 if code not in (0, -signal.SIGKILL):
                     return f"the query ended with {code} at {step}"
-            # To the end, with two attempts beside each other in every third round.
-            code = self._run("", "kill", stalls=self._number % 3 == 0)
+            code = self._run("", "kill")
         if code:
             return f"the query ended with {code}"
         print(f"  killed {deaths} times at {', '.join(steps)}", flush=True)
@@ -97,15 +96,14 @@ class Round:
                     ]
                     client.produce(self._source, partition, build_batch(records))
 
-    def _run(self, crash: str, how: str, *, stalls: bool = False) -> int:
+    def _run(self, crash: str, how: str) -> int:
         """Run the query until it is through or killed; its exit code."""
         command = [sys.executable, "-m", "faults.spark_query"]
         command += ["--bootstrap", self._cluster.bootstrap, "--batch", str(BATCH)]
         command += ["--source", self._source, "--target", self._target]
         command += ["--checkpoint", str(self._home / f"round{self._number}"), "--how", how]
         command += ["--crash", crash] if crash else []
-        # Spark speculates with executors of their own only.
-        command += ["--stall", "--master", "local-cluster[2,1,512]"] if stalls else []
+        command += ["--twins"] if self._number % 2 == 0 else []
         with (self._home / f"round{self._number}.log").open("ab") as output:
             process = subprocess.Popen(
                 command, stdout=output, stderr=output, start_new_session=True, env=environment()

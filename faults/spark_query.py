@@ -8,15 +8,16 @@ The step is WHO:WHAT:WHEN:BATCH, where WHO is the driver or a task, WHAT a call 
 that of its whole process group by SIGKILL; with --how fail the call raises instead, and whatever
 Spark does about it is ignored, as if nobody were there.
 
-A task that dies takes only its own process with it, once; Spark tries it again. --stall makes the
-first attempt of one task slow, so that Spark starts another beside it.
+A task that dies with --how retry takes only its own process with it, once; Spark tries it again.
+With --twins each task has a second attempt of which nobody ever hears, before or after the one that
+counts: as if Spark had speculated, which it does on several hosts only.
 """
 
 import argparse
 import os
+import random
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -32,8 +33,9 @@ from moldau.spark.sink.protocol import Place
 from moldau.spark.sink.stream import StreamWriter
 from moldau.spark.sink.write_options import WriteOptions, parse_write_options
 
-STALL_SECONDS: Final = 8.0
-_FAULT_OPTIONS: Final = ("crashat", "crashhow", "crashgroup", "crashmark", "stall")
+_FAULT_OPTIONS: Final = ("crashat", "crashhow", "crashgroup", "crashmark", "twins")
+_TWIN: Final = 1_000_000
+"""Added to the number of an attempt."""
 T = TypeVar("T")
 
 
@@ -49,7 +51,7 @@ class Crash:
         self.how = options.get("crashhow", "kill")
         self.group = int(options.get("crashgroup", "0"))
         self.mark = options.get("crashmark", "")
-        self.stalls = options.get("stall", "") == "true"
+        self.has_twins = options.get("twins", "") == "true"
 
     def step(self, who: str, what: str, when: str, batch: int) -> None:
         if f"{who}:{what}:{when}:{batch}" != self.at:
@@ -125,6 +127,7 @@ class CrashingWriter(StreamWriter):
         self._crash = crash
         self._who = "task"
         self._batch = -1
+        self._added = 0
 
     def port(self, clients: Clients) -> BrokerPort:
         batch = self._batch
@@ -133,16 +136,19 @@ class CrashingWriter(StreamWriter):
             batch = int(context.getLocalProperty("streaming.sql.batchId") or -1)
         return CrashingPort(self._options, clients, self._crash, self._who, batch)
 
+    def attempt(self, context: Any) -> int:
+        return super().attempt(context) + self._added
+
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        context = TaskContext.get()
-        if (
-            self._crash.stalls
-            and context is not None
-            and context.partitionId() == 0
-            and context.attemptNumber() == 0
-        ):
-            time.sleep(STALL_SECONDS)
-        return super().write(iterator)
+        if not self._crash.has_twins:
+            return super().write(iterator)
+        rows = list(iterator)
+        is_late = random.random() < 0.5
+        told = super().write(iter(rows)) if is_late else None
+        self._added = _TWIN
+        super().write(iter(rows))
+        self._added = 0
+        return told or super().write(iter(rows))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         self._who, self._batch = "driver", batchId
@@ -170,7 +176,7 @@ class CrashingSource(MoldauDataSource):
         return CrashingWriter(parse_write_options(plain, streaming=True), crash)
 
 
-def session(master: str, *, speculates: bool) -> Any:
+def session(master: str) -> Any:
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -181,16 +187,7 @@ def session(master: str, *, speculates: bool) -> Any:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.executorEnv.PYTHONPATH", os.environ.get("PYTHONPATH", ""))
     )
-    if speculates:
-        builder = (
-            builder.config("spark.speculation", "true")
-            .config("spark.speculation.interval", "100ms")
-            .config("spark.speculation.multiplier", "1.1")
-            .config("spark.speculation.quantile", "0.3")
-            .config("spark.speculation.minTaskRuntime", "500ms")
-        )
     made = builder.getOrCreate()
     made.sparkContext.setLogLevel("OFF")
     return made
@@ -223,8 +220,8 @@ def start(spark: Any, options: argparse.Namespace) -> Any:
             .option("crashGroup", str(os.getpgid(0)))
             .option("crashMark", f"{options.checkpoint}.{options.crash.replace(' ', '-')}")
         )
-    if options.stall:
-        writer = writer.option("stall", "true")
+    if options.twins:
+        writer = writer.option("twins", "true")
     return writer.trigger(availableNow=True).start()
 
 
@@ -238,13 +235,13 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--how", default="kill", choices=["kill", "fail", "retry"])
     parser.add_argument("--batch", type=int, default=400, help="records of a batch")
     parser.add_argument("--master", default="local[2,4]")
-    parser.add_argument("--stall", action="store_true")
+    parser.add_argument("--twins", action="store_true")
     return parser.parse_args(given)
 
 
 def main() -> None:
     options = arguments()
-    spark = session(options.master, speculates=options.stall)
+    spark = session(options.master)
     query = start(spark, options)
     query.awaitTermination()
     spark.stop()

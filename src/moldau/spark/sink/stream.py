@@ -47,6 +47,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """The way to the brokers."""
         return BrokerPort(self._options, clients)
 
+    def attempt(self, context: Any) -> int:
+        """The number of an attempt of a task, never the same twice in a run."""
+        return int(context.taskAttemptId())
+
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         with hints_told():
             context = task_context()
@@ -60,7 +64,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 run=run,
                 batch=batch,
                 number=context.partitionId(),
-                attempt=context.taskAttemptId(),
+                attempt=self.attempt(context),
             )
             return write_once(self._options, clients, port, task, iterator)
 
