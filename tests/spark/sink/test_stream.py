@@ -146,11 +146,11 @@ def test_a_table_is_written_whole(
 def test_a_table_that_fails_half_way_leaves_nothing_to_those_who_read_committed(
     spark: Any, broker: Broker, table: Table, target: str
 ) -> None:
-    frame = spark.range(0, 2000, 1, 2).selectExpr(
-        "if(id = 1999, raise_error('on purpose'), 'x') value"
+    frame = spark.range(0, 20_000, 1, 1).selectExpr(
+        "if(id = 19999, raise_error('on purpose'), repeat('x', 200)) value"
     )
     with pytest.raises(Exception, match="on purpose"):
-        save(frame, broker, topic=target, exactlyOnce="true")
+        save(frame, broker, **{"topic": target, "exactlyOnce": "true", "kafka.batch.size": "2000"})
     assert table(subscribe=target, isolation="read_committed").count() == 0
     with KafkaClient(broker.bootstrap) as client:
         assert TransactionClient(client).open_names("moldau-spark-batch") == []

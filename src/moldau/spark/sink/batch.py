@@ -67,6 +67,6 @@ class BatchWriter(DataSourceArrowWriter):
             return
         try:
             port = BrokerPort(self._options, clients_of(self._options))
-            protocol.abort_batch(port, done_of(messages), BATCH)
+            protocol.abandon(port, self._job)
         except ClientError as error:
             log.warning("what the write left open could not be aborted: %s", error)

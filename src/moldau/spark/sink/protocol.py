@@ -271,30 +271,32 @@ def _decide(
 
 
 def abort_batch(port: Port, done: Sequence[TaskDone], batch: int) -> None:
-    """The batch failed, perhaps while it was committed.
-
-    A decision may be on its way and still arrive. So the query is claimed first, for nobody: after
-    that it is settled whether there is one.
-    """
+    """The batch failed, perhaps while it was committed. What is known of it is aborted."""
     if not done:
+        # Not even the query is known. The next run cleans up.
         return
-    query, run, claim = _told(done)
+    query, run, _ = _told(done)
     ledger = port.read(query)
     if ledger.is_decided(batch) or ledger.owner is None or ledger.owner.run != run:
         # Whoever comes next finishes the one, and cleans up after the other.
         return
-    nonce = uuid.uuid4().hex
-    port.append(ledger, [Claim(number=ledger.next_number, run=f"{run}-ended", nonce=nonce)])
+    abandon(port, query)
+
+
+def abandon(port: Port, query: str) -> None:
+    """Nobody goes on with a query for now: finish what was decided, abort all else.
+
+    A decision may be on its way and still arrive. So the query is claimed first, for nobody: after
+    that it is settled whether there is one.
+    """
     ledger = port.read(query)
-    decided = set() if ledger.decision is None else {p.id for p in ledger.decision.parts.values()}
-    if ledger.is_decided(batch):
-        finish(port, ledger)
-    port.abort(
-        each.transaction.id
-        for each in done
-        if each.transaction is not None and each.transaction.id not in decided
-    )
-    sweep(port, ledger, claim_max=claim)
+    nonce = uuid.uuid4().hex
+    port.append(ledger, [Claim(number=ledger.next_number, run=f"nobody-{nonce}", nonce=nonce)])
+    ledger = port.read(query)
+    finish(port, ledger)
+    owner = ledger.owner
+    if owner is not None and owner.nonce == nonce:
+        sweep(port, ledger, claim_max=owner.number - 1)
 
 
 def finish(port: Port, ledger: Ledger) -> None:
