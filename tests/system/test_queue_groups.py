@@ -433,3 +433,12 @@ def _work_through(workers: list[Worker], done: list[str], *, upto: int) -> None:
             except Refused as error:
                 if error.reason not in ("NOT_LEADER", "UNAVAILABLE", "UNKNOWN_CONSUMER"):
                     raise
+
+
+def test_kafkas_tools_do_not_delete_half_of_a_queue_group(broker: Broker, topic: Topic) -> None:
+    group = f"{topic.name}-kept"
+    connect(broker, group, topic, mode=pb.QUEUE)
+    admin = kafka.admin.AdminClient({"bootstrap.servers": broker.bootstrap})
+    with pytest.raises(kafka.KafkaException) as caught:
+        admin.delete_consumer_groups([group])[group].result(timeout=30)
+    assert caught.value.args[0].code() == kafka.KafkaError.GROUP_ID_NOT_FOUND

@@ -1,6 +1,5 @@
 """Owns Message: what a consumer hands out. Reads librdkafka's message only where it is asked."""
 
-import json
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any, Self
@@ -8,7 +7,7 @@ from typing import Any, Self
 import msgspec
 from confluent_kafka import Message as RawMessage
 
-from moldau.client.errors import InvalidArgumentError
+from moldau.client.readable import item_of, json_of, text_of
 
 FIELDS = ("topic", "partition", "offset", "key", "value", "headers", "timestamp")
 
@@ -82,29 +81,14 @@ class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
     @property
     def text(self) -> str:
         """The value as text. Raises InvalidArgumentError if it is no UTF-8."""
-        try:
-            return (self.value or b"").decode()
-        except UnicodeDecodeError as error:
-            raise InvalidArgumentError(
-                f"{self!r} is no text: {error}", hint="use .value"
-            ) from error
+        return text_of(self)
 
     def json(self) -> Any:
         """The value read as JSON; None for a tombstone. Raises InvalidArgumentError."""
-        value = self.value
-        if value is None:
-            return None
-        try:
-            return json.loads(value)
-        except ValueError as error:
-            raise InvalidArgumentError(
-                f"{self!r} is no JSON: {error}", hint="use .value"
-            ) from error
+        return json_of(self)
 
     def __getitem__(self, name: str) -> Any:
-        if name not in FIELDS:
-            raise KeyError(name)
-        return getattr(self, name)
+        return item_of(self, name, FIELDS)
 
     def __iter__(self) -> Iterator[str]:
         return iter(FIELDS)

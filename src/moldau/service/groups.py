@@ -317,11 +317,15 @@ class GroupService(Coordination[GroupCoordinator]):
         return ErrorCode.NONE, found
 
     async def delete_groups(self, group_ids: Sequence[str]) -> dict[str, ErrorCode]:
-        """Delete groups without members; an error per group."""
+        """Delete groups without members; an error per group.
+
+        A queue group is none of them: what it has settled is stored elsewhere, and would stay.
+        """
         errors: dict[str, ErrorCode] = {}
         by_coordinator: dict[GroupCoordinator, list[str]] = defaultdict(list)
         for group_id in group_ids:
             try:
+                self._check_is_no_queue(group_id, ErrorCode.GROUP_ID_NOT_FOUND)
                 by_coordinator[self._coordinator_of(group_id)].append(group_id)
             except RefusedError as error:
                 is_new = error.code is ErrorCode.COORDINATOR_NOT_AVAILABLE

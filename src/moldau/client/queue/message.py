@@ -1,12 +1,11 @@
 """Owns the messages that a worker hands out, and those that are looked at. Each wraps the API's own
 message, and reads it only where it is asked."""
 
-import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from moldau.client.errors import InvalidArgumentError
+from moldau.client.readable import item_of, json_of, text_of
 from moldau.proto.v1 import queue_pb2 as pb
 
 if TYPE_CHECKING:
@@ -80,29 +79,14 @@ class StoredMessage:
     @property
     def text(self) -> str:
         """The value as text. Raises InvalidArgumentError if it is no UTF-8."""
-        try:
-            return (self.value or b"").decode()
-        except UnicodeDecodeError as error:
-            raise InvalidArgumentError(
-                f"{self!r} is no text: {error}", hint="use .value"
-            ) from error
+        return text_of(self)
 
     def json(self) -> Any:
         """The value read as JSON; None for a tombstone. Raises InvalidArgumentError."""
-        value = self.value
-        if value is None:
-            return None
-        try:
-            return json.loads(value)
-        except ValueError as error:
-            raise InvalidArgumentError(
-                f"{self!r} is no JSON: {error}", hint="use .value"
-            ) from error
+        return json_of(self)
 
     def __getitem__(self, name: str) -> Any:
-        if name not in FIELDS:
-            raise KeyError(name)
-        return getattr(self, name)
+        return item_of(self, name, FIELDS)
 
     def __iter__(self) -> Iterator[str]:
         return iter(FIELDS)

@@ -9,6 +9,7 @@ from moldau.model.errors import ErrorCode, MoldauError, RefusedError
 from moldau.proto.trailers import HINT_TRAILER, REASON_TRAILER, UNCERTAIN_TRAILER, encode_text
 from moldau.proto.v1 import queue_pb2
 from moldau.proto.v1.queue_pb2 import Reason
+from moldau.service.passing import PASSING
 from moldau.service.queues.types import QueueRefusedError, Why
 
 log = logging.getLogger(__name__)
@@ -37,6 +38,7 @@ _STATUS: Final = {
 """Of the others, which are about single tokens: FAILED_PRECONDITION."""
 
 _REASON_OF_CODE: Final = {
+    **dict.fromkeys(PASSING, queue_pb2.UNAVAILABLE),
     ErrorCode.OFFSET_OUT_OF_RANGE: queue_pb2.OUT_OF_RANGE,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: queue_pb2.UNKNOWN_TOPIC,
     ErrorCode.UNKNOWN_TOPIC_ID: queue_pb2.UNKNOWN_TOPIC,
@@ -49,28 +51,6 @@ _REASON_OF_CODE: Final = {
     ErrorCode.UNKNOWN_MEMBER_ID: queue_pb2.UNKNOWN_CONSUMER,
     ErrorCode.GROUP_ID_NOT_FOUND: queue_pb2.UNKNOWN_GROUP,
     ErrorCode.UNKNOWN_SERVER_ERROR: queue_pb2.INTERNAL,
-    **dict.fromkeys(
-        (
-            ErrorCode.BROKER_NOT_AVAILABLE,
-            ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-            ErrorCode.COORDINATOR_NOT_AVAILABLE,
-            ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
-            ErrorCode.FENCED_LEADER_EPOCH,
-            ErrorCode.KAFKA_STORAGE_ERROR,
-            ErrorCode.LEADER_NOT_AVAILABLE,
-            ErrorCode.NETWORK_EXCEPTION,
-            ErrorCode.NEW_LEADER_ELECTED,
-            ErrorCode.NOT_CONTROLLER,
-            ErrorCode.NOT_COORDINATOR,
-            ErrorCode.NOT_ENOUGH_REPLICAS,
-            ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-            ErrorCode.OFFSET_NOT_AVAILABLE,
-            ErrorCode.REPLICA_NOT_AVAILABLE,
-            ErrorCode.STALE_CONTROLLER_EPOCH,
-            ErrorCode.UNKNOWN_CONTROLLER_ID,
-        ),
-        queue_pb2.UNAVAILABLE,
-    ),
 }
 """All others are about what was asked for: INVALID_ARGUMENT."""
 

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from moldau.edge.http.hints import hint_for
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.topology import ErrorReply
+from moldau.service.passing import PASSING
 
 PROBLEM_TYPE: Final = "application/problem+json"
 BODY_BYTES_MAX: Final = 1024 * 1024
@@ -40,31 +41,6 @@ _CONFLICT: Final = frozenset(
         ErrorCode.REASSIGNMENT_IN_PROGRESS,
         ErrorCode.STALE_BROKER_EPOCH,
         ErrorCode.TOPIC_ALREADY_EXISTS,
-    }
-)
-_TRY_AGAIN: Final = frozenset(
-    {
-        ErrorCode.BROKER_NOT_AVAILABLE,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.NETWORK_EXCEPTION,
-        ErrorCode.NEW_LEADER_ELECTED,
-        ErrorCode.NOT_CONTROLLER,
-        ErrorCode.NOT_COORDINATOR,
-        ErrorCode.NOT_ENOUGH_REPLICAS,
-        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.OFFSET_NOT_AVAILABLE,
-        ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
-        ErrorCode.REPLICA_NOT_AVAILABLE,
-        ErrorCode.REQUEST_TIMED_OUT,
-        ErrorCode.STALE_CONTROLLER_EPOCH,
-        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
-        ErrorCode.UNKNOWN_CONTROLLER_ID,
     }
 )
 _CODES_OF_STATUS: Final = {404: ErrorCode.RESOURCE_NOT_FOUND, 413: ErrorCode.MESSAGE_TOO_LARGE}
@@ -142,7 +118,7 @@ def status_of(code: ErrorCode) -> int:
         return 404
     if code in _CONFLICT:
         return 409
-    if code in _TRY_AGAIN:
+    if code in PASSING:
         return 503
     return 500 if code is ErrorCode.UNKNOWN_SERVER_ERROR else 400
 
