@@ -39,7 +39,8 @@ LATEST: Final = -1
 EARLIEST: Final = -2
 """In startingOffsets and endingOffsets, as in the Kafka connector."""
 
-FETCH_BYTES_DEFAULT: Final = 4 * 1024 * 1024
+FETCH_BYTES_DEFAULT: Final = 2 * 1024 * 1024
+"""Arrow batches of about that size are what Spark takes with the least effort."""
 FETCH_BYTES_MIN: Final = 1024
 FETCH_BYTES_MAX: Final = 64 * 1024 * 1024
 TRIGGER_DELAY_SECONDS_DEFAULT: Final = 15 * 60.0

@@ -18,7 +18,7 @@ from moldau.spark.source.planning import OffsetRange
 from moldau.spark.source.read_options import ReadOptions
 
 ROWS_MIN: Final = 10_000
-BYTES_MIN: Final = 2 * 1024 * 1024
+BYTES_MIN: Final = 1024 * 1024
 """What is smaller than both is held back and joined with what follows: a batch costs Spark about
 as much as some thousand rows."""
 ROWS_MAX: Final = 50_000
