@@ -1,16 +1,18 @@
 """What holds for every call: refusals, defects, bounds, cancelling, the stop, and health."""
 
+import asyncio
 import logging
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from grpc_world import Door, opened
+from moldau.edge.grpc.calls import Call, Calls, RefusedCallError
 from moldau.edge.grpc.server import GrpcLimits
 from moldau.model.errors import ErrorCode, RefusedError, StorageError
 from moldau.proto.trailers import HINT_TRAILER, REASON_TRAILER, decode_text
@@ -204,3 +206,35 @@ def test_health_is_told_while_it_serves_and_while_it_stops(door: Door) -> None:
         lambda: health.Check(health_pb2.HealthCheckRequest(service="x"), timeout=SECONDS)
     )
     assert error.code() is grpc.StatusCode.UNAVAILABLE
+
+
+class SlowClient:
+    """A context of gRPC whose client has no room for a while."""
+
+    def __init__(self) -> None:
+        self.room = asyncio.Event()
+
+    async def write(self, answer: object) -> None:
+        await self.room.wait()
+
+
+def test_a_stop_does_not_break_in_while_an_answer_is_written() -> None:
+    async def scenario() -> None:
+        calls, client = Calls(), SlowClient()
+        call: Call[Any, Any] = Call(calls, cast(Any, client), pb.ReadFromRequest)
+
+        async def work() -> None:
+            with calls.waiting():
+                await call.write(pb.ReadFromResponse())
+
+        writing = asyncio.create_task(work())
+        await asyncio.sleep(0)
+        calls.stop()
+        await asyncio.sleep(0)
+        # gRPC could not be told of the refusal before.
+        assert not writing.done()
+        client.room.set()
+        with pytest.raises(RefusedCallError, match="stopping"):
+            await writing
+
+    asyncio.run(scenario())

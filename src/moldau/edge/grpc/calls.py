@@ -43,7 +43,8 @@ _MALFORMED: Final = _Malformed()
 class Call(Generic[Q, A]):
     """One call as its handler sees it: more requests, the answers, and how long there is."""
 
-    def __init__(self, context: "Context", kind: type[Q]) -> None:
+    def __init__(self, calls: "Calls", context: "Context", kind: type[Q]) -> None:
+        self._calls = calls
         self._context = context
         self._kind = kind
 
@@ -54,7 +55,8 @@ class Call(Generic[Q, A]):
 
     async def write(self, answer: A) -> None:
         """Returns when the client has room for it."""
-        await self._context.write(answer)
+        with self._calls.writing():
+            await self._context.write(answer)
 
     @property
     def seconds_left(self) -> float | None:
@@ -96,13 +98,27 @@ class Calls:
         finally:
             self._waiting.discard(task)
 
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """A stop does not break in: gRPC would not take the refusal behind half a message."""
+        task = asyncio.current_task()
+        if task not in self._waiting:
+            yield
+            return
+        self._waiting.discard(task)
+        try:
+            yield
+        finally:
+            self._waiting.add(task)
+        self._check_running()
+
     # ---- the four kinds
 
     def unary(self, kind: type[Q], work: Callable[[Q, Call[Q, A]], Awaitable[A]]) -> "Handler":
         async def handle(request: Q | _Malformed, context: "Context") -> A:
             try:
                 self._check_running()
-                return await work(checked(request, kind), Call(context, kind))
+                return await work(checked(request, kind), Call(self, context, kind))
             except BaseException as error:
                 refusal = self._refusal(error)
             return await _abort(context, refusal)
@@ -117,7 +133,7 @@ class Calls:
         async def handle(request: Q | _Malformed, context: "Context") -> None:
             try:
                 self._check_running()
-                await work(checked(request, kind), Call(context, kind))
+                await work(checked(request, kind), Call(self, context, kind))
                 return
             except BaseException as error:
                 refusal = self._refusal(error)
@@ -133,7 +149,7 @@ class Calls:
         async def handle(requests: object, context: "Context") -> None:
             try:
                 self._check_running()
-                await work(Call(context, kind))
+                await work(Call(self, context, kind))
                 return
             except BaseException as error:
                 refusal = self._refusal(error)
