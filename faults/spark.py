@@ -45,6 +45,7 @@ STEPS: Final = (
     "task:enter:after",
     "task:go_on:after",
 )
+FIRST_STEPS: Final = ("task:append Claim:after", "task:begin:after")
 PARTITIONS: Final = 2
 BATCH: Final = 200
 RUN_SECONDS_MAX: Final = 300.0
@@ -71,7 +72,9 @@ class Round:
         with self._broker_killed():
             for batch, step in enumerate(steps, start=1):
                 how = "retry" if step.startswith("task:") and self._rng.random() < 0.5 else "kill"
-                code = self._run(f"{step}:{batch}", how)
+                # A run claims its query, and begins with new names, in whichever batch is first.
+                which = "*" if step in FIRST_STEPS else batch
+                code = self._run(f"{step}:{which}", how)
                 deaths += code == -signal.SIGKILL
                 if code not in (0, -signal.SIGKILL):
                     return f"the query ended with {code} at {step}"

@@ -4,9 +4,9 @@
         --crash "driver:append Decision:after:1" --master "local[2,4]"
 
 The step is WHO:WHAT:WHEN:BATCH, where WHO is the driver or a task, WHAT a call of the sink's port
-(or `spark`: what Spark does after the sink's commit), and WHEN before or after. A driver's death is
-that of its whole process group by SIGKILL; with --how fail the call raises instead, and whatever
-Spark does about it is ignored, as if nobody were there.
+(or `spark`: what Spark does after the sink's commit), WHEN before or after, and BATCH its number or
+`*` for any. A driver dies with its whole process group by SIGKILL; with --how fail the call only
+raises, and whatever Spark does about it is ignored, as if nobody were there.
 
 A task that dies with --how retry takes only its own process with it, once; Spark tries it again.
 With --twins each task has a second attempt of which nobody ever hears, before or after the one that
@@ -54,7 +54,7 @@ class Crash:
         self.has_twins = options.get("twins", "") == "true"
 
     def step(self, who: str, what: str, when: str, batch: int) -> None:
-        if f"{who}:{what}:{when}:{batch}" != self.at:
+        if self.at not in (f"{who}:{what}:{when}:{batch}", f"{who}:{what}:{when}:*"):
             return
         if self.how == "fail":
             raise CrashedError(self.at)

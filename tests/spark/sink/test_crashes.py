@@ -18,10 +18,8 @@ pytestmark = pytest.mark.system
 SECONDS_MAX = 180
 STEPS = [
     "task:enter:after",
-    "driver:append Decision:before",
     "driver:append Decision:after",
     "driver:commit 0:after",
-    "driver:append Finish:before",
     "driver:spark:before",
 ]
 
