@@ -1,8 +1,8 @@
 """`python -m faults.spark`: kills a Spark query topic to topic at the steps of its sink.
 
 A cluster of three brokers, and in each round a query over fresh topics. Its driver is killed (-9)
-at one step after another and started again; in some rounds tasks die and are tried again, in others
-each has a second attempt beside it, and in each a broker is killed and comes back. Then a client
+at one step after another and started again; then a task dies and is tried again. Meanwhile a broker
+is killed and comes back, and in every other round each task has a second attempt beside it. A client
 that reads committed, and is none of ours, must find each input in the output exactly once.
 """
 
@@ -71,14 +71,14 @@ class Round:
         deaths = 0
         with self._broker_killed():
             for batch, step in enumerate(steps, start=1):
-                how = "retry" if step.startswith("task:") and self._rng.random() < 0.5 else "kill"
                 # A run claims its query, and begins with new names, in whichever batch is first.
                 which = "*" if step in FIRST_STEPS else batch
-                code = self._run(f"{step}:{which}", how)
+                code = self._run(f"{step}:{which}", "kill")
                 deaths += code == -signal.SIGKILL
                 if code not in (0, -signal.SIGKILL):
                     return f"the query ended with {code} at {step}"
-            code = self._run("", "kill")
+            # To the end, with a task that dies once and is tried again.
+            code = self._run("task:enter:before:*", "retry")
         if code:
             return f"the query ended with {code}"
         print(f"  killed {deaths} times at {', '.join(steps)}", flush=True)
@@ -105,7 +105,7 @@ class Round:
         command += ["--bootstrap", self._cluster.bootstrap, "--batch", str(BATCH)]
         command += ["--source", self._source, "--target", self._target]
         command += ["--checkpoint", str(self._home / f"round{self._number}"), "--how", how]
-        command += ["--crash", crash] if crash else []
+        command += ["--crash", crash]
         command += ["--twins"] if self._number % 2 == 0 else []
         with (self._home / f"round{self._number}.log").open("ab") as output:
             process = subprocess.Popen(
