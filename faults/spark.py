@@ -2,8 +2,8 @@
 
 A cluster of three brokers, and in each round a query over fresh topics. Its driver is killed (-9)
 at one step after another and started again; then a task dies and is tried again. Meanwhile a broker
-is killed and comes back, and in every other round each task has a second attempt beside it. A client
-that reads committed, and is none of ours, must find each input in the output exactly once.
+is killed and comes back, and in every other round each task has a second attempt beside it. In the
+end a client that reads committed, and is none of ours, must find each input exactly once.
 """
 
 import argparse
