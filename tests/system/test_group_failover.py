@@ -67,6 +67,10 @@ def test_members_go_on_where_they_were_when_their_coordinator_ends(
     consumer.close()
 
 
+LOOKING = {"_WAIT_COORD", "_TIMED_OUT", "NOT_COORDINATOR", "COORDINATOR_NOT_AVAILABLE"}
+"""What librdkafka says of a coordinator that is being looked for; not all of it as retriable."""
+
+
 def commit(consumer: Consumer, offset: int, topic: str) -> None:
     place = TopicPartition(topic, 0, offset)
     again(lambda: consumer.commit(offsets=[place], asynchronous=False))
@@ -80,5 +84,5 @@ def again(ask: Callable[[], list[TopicPartition]]) -> list[TopicPartition]:
             return ask()
         except KafkaException as failed:
             error = failed.args[0]
-            assert error.retriable() or error.name() in {"_WAIT_COORD", "_TIMED_OUT"}, error
+            assert error.retriable() or error.name() in LOOKING, error
             assert time.monotonic() < deadline, error

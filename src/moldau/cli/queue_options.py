@@ -1,9 +1,10 @@
 """Owns what the queue commands share: where to connect, how to fail, and messages to be printed."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -26,6 +27,7 @@ START_HINT = (
 
 _COMPLETE_SECONDS_MAX = 1.0
 
+_CLOSE_SECONDS_MAX: Final = 5.0
 _F = TypeVar("_F", bound=Callable[..., Any])
 _T = TypeVar("_T")
 
@@ -108,8 +110,15 @@ async def connected(
 
     await asyncio.to_thread(probe_grpc, addresses)
     timeout = TIMEOUT_SECONDS if seconds_max is None else seconds_max
-    async with AsyncQueueClient(addresses, timeout=timeout, client_id="moldau-cli") as client:
+    client = AsyncQueueClient(addresses, timeout=timeout, client_id="moldau-cli")
+    await client.start()
+    try:
         yield client
+    finally:
+        # A farewell to brokers that are busy must not keep anybody who pressed Ctrl-C.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_SECONDS_MAX):
+                await client.close()
 
 
 def probe_grpc(addresses: str) -> None:
