@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import itertools
+import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,6 +14,11 @@ from moldau.testing.broker import Broker
 from raw_client import RawClient
 
 _numbers = itertools.count(1)
+
+# A shell that runs the tests in its background has them ignore Ctrl-C, and every command that they
+# start would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A busy machine makes any example slow: time is no reason to fail.
 settings.register_profile("moldau", deadline=None)
