@@ -7,7 +7,7 @@ the proxy's clients are not to know, or must be split and put together.
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from moldau.client.proxy.consumers import Consumers
 from moldau.client.proxy.refusals import Context, Malformed, refuse, refuse_all
@@ -44,7 +44,7 @@ _WHOLE: Final = frozenset(
 )
 """Reasons that are about the call, and not about one of its tokens."""
 
-Q = TypeVar("Q")
+Q = TypeVar("Q", bound=Message)
 
 
 class Answers:
@@ -261,8 +261,8 @@ def _settled(verdicts: list[Verdict]) -> pb.SettleResponse:
 async def decoded(kind: type[Q], data: bytes, context: Context) -> Q:
     """The message; what is none is refused."""
     try:
-        found: Q = kind.FromString(data)  # type: ignore[attr-defined]
+        found: Q = kind.FromString(data)
     except DecodeError:
-        name = kind.DESCRIPTOR.name  # type: ignore[attr-defined]
+        name = kind.DESCRIPTOR.name
         await refuse(context, Malformed(f"the bytes are no {name}"))
     return found

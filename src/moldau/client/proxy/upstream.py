@@ -86,8 +86,10 @@ def failed_batch(failure: Failure, count: int) -> pb.SendBatchResponse:
     """The answer to a request that no broker answered."""
     answer = pb.SendBatchResponse(partitions=[-1] * count, offsets=[-1] * count)
     reason = _REASONS.get(failure.reason, pb.UNAVAILABLE if failure.may_repeat else pb.INTERNAL)
-    added = answer.failures.add(
-        indexes=range(count), message=str(failure), is_uncertain=failure.is_uncertain
+    answer.failures.add(
+        indexes=range(count),
+        reason=reason,
+        message=str(failure),
+        is_uncertain=failure.is_uncertain,
     )
-    added.reason = reason  # type: ignore[assignment]
     return answer

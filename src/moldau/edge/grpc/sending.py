@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 from moldau.edge.grpc.calls import Call, Calls, RefusedCallError
 from moldau.edge.grpc.checks import number, topic_name
@@ -82,11 +82,11 @@ class Sending:
         stopping = self._calls.stopping
         try:
             while reading is not None or pending:
-                awaited: set[asyncio.Future[object]] = set()
+                awaited: set[asyncio.Future[Any]] = set()
                 if reading is not None and len(pending) < AHEAD_MAX:
-                    awaited |= {reading, stopping}  # type: ignore[arg-type]
+                    awaited |= {reading, stopping}
                 if pending:
-                    awaited.add(pending[0])  # type: ignore[arg-type]
+                    awaited.add(pending[0])
                 await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
                 while pending and pending[0].done():
                     await call.write(pending.popleft().result())
