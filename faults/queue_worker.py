@@ -35,8 +35,10 @@ VISIBILITY_MS: Final = 2_000
 POISON: Final = "cannot be done"
 _BACKOFF_MS: Final = 50
 _CALL_SECONDS: Final = 6.0
-_DAWDLE_CHANCE: Final = 0.01
-"""For each batch: work until well past the end of the lease."""
+_DAWDLE_EVERY: Final = 100
+"""One batch in so many is worked on until well past the end of its lease; which one, each
+worker draws for itself, among its first: no run is without."""
+_DAWDLE_FIRST: Final = 8
 _SESSION_MS: Final = 6_000
 _PAUSE_SECONDS: Final = 0.2
 _READ_SECONDS_MAX: Final = 30.0
@@ -80,6 +82,8 @@ class Worker:
         self._history = history
         self._rng = random.Random(f"{options.seed}-{options.name}")
         self._brokers = Brokers(options.brokers.split(","))
+        self._dawdles_at = self._rng.randrange(1, _DAWDLE_FIRST)
+        self._batches = 0
         self._consumer = ""
         self._epoch = 0
         self._leaders: dict[str, list[int]] = {}
@@ -190,7 +194,8 @@ class Worker:
         self._history.flush()
         if not reply.messages:
             return
-        if self._rng.random() < _DAWDLE_CHANCE:
+        self._batches += 1
+        if self._batches % _DAWDLE_EVERY == self._dawdles_at:
             await asyncio.sleep(VISIBILITY_MS / 1000 * 1.6)
         else:
             await asyncio.sleep(self._rng.random() * 0.02)

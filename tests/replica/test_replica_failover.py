@@ -20,6 +20,7 @@ from replica_brokers import (
 from moldau.model.errors import DiskFullError, ErrorCode, RefusedError
 from moldau.model.flush import FlushPolicy
 from moldau.model.ids import BrokerId, Offset, ProducerId
+from moldau.raft.errors import RaftRefusal
 from moldau.raft.membership import Members
 from moldau.replica.replica import Replica
 
@@ -346,7 +347,16 @@ async def test_one_that_learns_votes_when_its_group_has_made_it_a_voter_and_not_
 
 async def change_members(cluster: ReplicaCluster, wanted: Members) -> None:
     leader = await cluster.ready()
-    leader.driver.change_members(leader.group(), wanted)
+
+    def is_taken() -> bool:
+        """A learner's log may be whole before its leader has heard so: it refuses until then."""
+        try:
+            leader.driver.change_members(leader.group(), wanted)
+        except RaftRefusal:
+            return False
+        return True
+
+    await until(is_taken, "the change")
     await until(
         lambda: (
             leader.replica.members == wanted
