@@ -1,0 +1,122 @@
+"""Owns what a pipeline is to those who start, watch and stop it: settings, plan, progress, outcome.
+
+Each kind of pipeline is a module or package `moldau.spark.pipelines.<kind>` with
+
+    SETTINGS: type[Settings]                        # a frozen dataclass with fields of its own
+    def plan(settings) -> Plan                      # no Spark: looks at the broker and the lake
+    def run(settings, context: Context) -> Outcome  # until all is done, or until told to stop
+
+Settings are plain values, so that they go to a process of their own, to a file and to the broker.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+
+class State(StrEnum):
+    """Where a pipeline stands."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    FINISHED = "finished"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What every pipeline is told. Kinds add fields; text, numbers, flags, None, tuples of text."""
+
+    kind: ClassVar[str] = ""
+
+    name: str
+    """Unique in the cluster; also the name of the consumer group that shows its lag."""
+    bootstrap: str
+    home: str
+    """The folder with its checkpoint, log and spec; see `moldau.spark.pipelines.home`."""
+    master: str = "local[*]"
+    continuous: bool = False
+    """Goes on until it is stopped; else it ends with what is there when it starts."""
+    trigger_seconds: float = 5.0
+    """Between two batches of a continuous run."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """More options for the source `moldau`, such as security ones or limits."""
+
+    @property
+    def checkpoint(self) -> Path:
+        return Path(self.home) / "checkpoint"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One thing a pipeline would do, in words, and how much of it there is."""
+
+    what: str
+    rows: int | None = None
+    bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What would run. Nothing was changed to find out."""
+
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    steps: tuple[Step, ...]
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a pipeline is. Counts are since it was started."""
+
+    batch: int | None = None
+    rows: int = 0
+    rows_total: int | None = None
+    """As far as it is known how many there will be: what a bar is drawn by."""
+    rows_per_second: float | None = None
+    lag: int | None = None
+    """Records that are in the topics and not yet through."""
+    batch_seconds: float | None = None
+    dead_letters: int = 0
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How it ended. `ok` is the exit code's: False is 1, with a report and no error."""
+
+    ok: bool = True
+    summary: str = ""
+    rows: int = 0
+    dead_letters: int = 0
+    details: Mapping[str, Any] = field(default_factory=dict)
+    """Plain values, for --json and for the broker."""
+
+
+class Context(Protocol):
+    """What a running pipeline may use; see `moldau.spark.pipelines.running`."""
+
+    @property
+    def spark(self) -> "SparkSession":
+        """Made when it is first asked for."""
+
+    @property
+    def stopping(self) -> bool:
+        """Somebody wants it to end, in order, after the batch at hand."""
+
+    def report(self, progress: Progress) -> None:
+        """Cheap; shown and published now and then."""
+
+    def dead_letters(self, count: int) -> None:
+        """So many rows more went to the dead-letter topic."""
+
+    def watch(self, query: "StreamingQuery") -> None:
+        """Report a query's progress until it ends, or stop it when told to. Raises its error."""
