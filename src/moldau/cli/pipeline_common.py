@@ -1,0 +1,140 @@
+"""Owns what all kinds of pipelines have in common on the command line.
+
+A kind's own module (`moldau.cli.pipeline_<kind>`, or one that an installed package names) has
+
+    SUMMARY: str                                     # one sentence
+    EXAMPLES: tuple[str, ...]                        # three lines: moldau pipeline run <kind> …
+    OPTIONS: tuple[Callable, ...]                    # click's decorators, in the order shown
+    def settings(common: Common, **values) -> Settings
+    CONTINUOUS = False                               # if it always ends by itself; else left out
+
+and imports nothing heavy. `run`, `start` and `plan` are made of it.
+"""
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+
+from moldau.cli.options import DEFAULT_BROKERS, Brokers, Duration, KeyValue
+
+HOME_VARIABLE: Final = "MOLDAU_PIPELINES_HOME"
+MASTER_DEFAULT: Final = "local[*]"
+TRIGGER_SECONDS_DEFAULT: Final = 5.0
+NAME_CHARACTERS_MAX: Final = 100
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Common:
+    """What every pipeline is told: the first fields of its settings."""
+
+    name: str
+    bootstrap: str
+    home: str
+    """The folder of this pipeline."""
+    master: str = MASTER_DEFAULT
+    continuous: bool = False
+    trigger_seconds: float = TRIGGER_SECONDS_DEFAULT
+    options: Mapping[str, str] = field(default_factory=dict)
+    """For the source `moldau`; to be applied after the kind's own ones, since they are meant."""
+
+    def fields(self) -> dict[str, Any]:
+        """For the settings of a kind: `Settings(**common.fields(), …)`."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def default_home() -> str:
+    """The folder of all pipelines: $MOLDAU_PIPELINES_HOME, or among the user's state."""
+    state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    return str(Path(state).expanduser() / "moldau" / "pipelines")
+
+
+def default_name(kind: str, words: Iterable[str]) -> str:
+    """The same for the same words: who starts a pipeline again goes on with it."""
+    text = "-".join((kind, *words))
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.")
+    if name != text or len(name) > NAME_CHARACTERS_MAX:
+        # Two that look alike once they are written as a name must not be the same pipeline.
+        mark = hashlib.sha256(text.encode()).hexdigest()[:8]
+        name = f"{name[: NAME_CHARACTERS_MAX - 9].strip('-.')}-{mark}"
+    return name
+
+
+def pipeline_brokers_option(function: _F) -> _F:
+    """-b/--brokers, as other commands have it."""
+    return click.option(
+        "-b",
+        "--brokers",
+        type=Brokers(),
+        envvar="MOLDAU_BROKERS",
+        default=DEFAULT_BROKERS,
+        show_default=True,
+        metavar="HOST:PORT[,…]",
+        is_eager=True,
+        help="Where to connect; also MOLDAU_BROKERS.",
+    )(function)
+
+
+def home_option(function: _F) -> _F:
+    """--home."""
+    return click.option(
+        "--home",
+        type=click.Path(file_okay=False),
+        envvar=HOME_VARIABLE,
+        default=default_home,
+        is_eager=True,
+        metavar="DIR",
+        help=f"Folder of all pipelines, with what each has to remember; also {HOME_VARIABLE}. "
+        "[default: moldau/pipelines among the user's state]",
+    )(function)
+
+
+def name_option(function: _F) -> _F:
+    """--name."""
+    return click.option(
+        "--name",
+        metavar="NAME",
+        help="Of the pipeline and of its consumer group. [default: kind and what it reads]",
+    )(function)
+
+
+def running_options(function: _F) -> _F:
+    """--name, --master, --trigger, -o, --home, -b: what a kind's `Common` is made of."""
+    for option in (
+        pipeline_brokers_option,
+        home_option,
+        click.option(
+            "-o",
+            "--option",
+            "options",
+            type=KeyValue(),
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="An option of the source, as maxOffsetsPerTrigger=100000; may be repeated.",
+        ),
+        click.option(
+            "--trigger",
+            "trigger_seconds",
+            type=Duration(),
+            default=TRIGGER_SECONDS_DEFAULT,
+            metavar="TIME",
+            help="Between two batches of a continuous run. [default: 5s]",
+        ),
+        click.option(
+            "--master",
+            default=MASTER_DEFAULT,
+            show_default=True,
+            metavar="URL",
+            help="Where Spark runs: local[N], spark://…, k8s://…, sc://…",
+        ),
+        name_option,
+    ):
+        function = option(function)
+    return function
