@@ -39,9 +39,15 @@ $(VENV)/bench: pyproject.toml | $(VENV)/test
 
 # Spark is large, so only what needs it installs it.
 $(VENV)/spark: pyproject.toml | $(VENV)/test
-	@echo "installing Spark into $(VENV) …"
-	@$(PIP) install -e '.[test,spark]'
+	@echo "installing Spark into $(VENV), which takes a minute or two …"
+	@$(PIP) install -e '.[test,spark,spark-test]'
 	@touch $@
+
+# Its tests want a Java. Where there is none they are skipped, and pytest says so.
+JAVA := $(shell command -v java 2>/dev/null || ls "$$JAVA_HOME/bin/java" 2>/dev/null)
+.PHONY: no-java
+no-java:
+	@echo "skipped: there is no Java (17 or newer); the tests of Spark will be skipped"
 
 run: $(VENV)/run ## start a broker on 127.0.0.1:9092, data in ./.moldau
 	@exec $(BIN)/moldau dev
@@ -66,7 +72,7 @@ check: $(VENV)/test ## lint, types, layers
 # Most of the time tests wait for elections, timeouts and disks: two files at a time.
 JOBS ?= 2
 
-test: $(VENV)/test kcat check ## everything that must hold before a change lands
+test: $(VENV)/test $(if $(JAVA),$(VENV)/spark,no-java) kcat check ## everything that must hold before a change lands
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(PYTEST_ARGS)
 
 format: $(VENV)/test ## let ruff put the code in shape

@@ -10,8 +10,8 @@ import sys
 import pytest
 
 from moldau.cli.errors import ExitCode
-from moldau.cli.supervise_process import process_key
 from moldau.cli.supervise_state import ClusterState, Member, Ports, load_state, locked, save_state
+from moldau.client.processes import process_key
 from moldau.model.topology import Topology, TopologyPartition, TopologyTopic
 
 FREE = ("--kafka-port", "0", "--raft-port", "0", "--http-port", "0")

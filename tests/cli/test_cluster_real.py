@@ -11,8 +11,8 @@ import time
 import pytest
 
 from moldau.cli.errors import ExitCode
-from moldau.cli.supervise_process import is_running
 from moldau.cli.supervise_state import load_state
+from moldau.client.processes import is_running
 
 pytestmark = pytest.mark.system
 

@@ -11,7 +11,6 @@ import pytest
 from moldau.cli.errors import CommandError
 from moldau.cli.supervise import Supervisor
 from moldau.cli.supervise_control import ask, state_of
-from moldau.cli.supervise_process import is_running, process_key
 from moldau.cli.supervise_state import (
     ClusterState,
     Member,
@@ -21,6 +20,7 @@ from moldau.cli.supervise_state import (
     save_state,
     strays,
 )
+from moldau.client.processes import is_running, process_key
 
 READY = "print('moldau 1 ready on h:1 (broker {id}, cluster C, data in d)', flush=True)"
 SERVE = (

@@ -277,8 +277,17 @@ class World:
     """A query of `batches` over `parts`, started again and again until it is through."""
 
     def __init__(
-        self, seed: int, chances: Chances, *, batches: int = 3, parts: int = 2, runs_max: int = 60
+        self,
+        seed: int,
+        chances: Chances,
+        *,
+        batches: int = 3,
+        parts: int = 2,
+        runs_max: int = 60,
+        is_versioned: bool = False,
     ) -> None:
+        self.is_versioned = is_versioned
+        """Each batch is a table of its own with a version, as foreachBatch writes it."""
         self.rng = random.Random(seed)
         self.chances = chances
         self.batches, self.parts, self.runs_max = batches, parts, runs_max
@@ -291,6 +300,7 @@ class World:
         self.faults_left = 12
         self.processes: list[Process] = []
         self.attempts = itertools.count()
+        self.writers = itertools.count()
 
     # -- what goes wrong
 
@@ -379,13 +389,18 @@ class World:
         port = ModelPort(self.brokers, Call(self, process))
         while (batch := self.done_batches) < self.batches:
             done: dict[int, TaskDone] = {}
+            writer = f"{run}/{next(self.writers)}" if self.is_versioned else run
+            commit = protocol.commit_version if self.is_versioned else protocol.commit_batch
             try:
-                self._tasks(process, run, batch, done)
-                protocol.commit_batch(port, list(done.values()), batch, seconds_left_min=1.0)
+                self._tasks(process, writer, batch, done)
+                commit(port, list(done.values()), batch, seconds_left_min=1.0)
             except ClientError:
                 # As Spark does it: also if it was the commit that failed.
                 with suppress(ClientError):
-                    protocol.abort_batch(port, list(done.values()), batch)
+                    self._abort(port, list(done.values()), writer, batch)
+                if self.is_versioned and self.rng.random() < 0.5:
+                    # Whoever wrote the function catches errors, and tries again.
+                    continue
                 return
             process.pause()
             fate = self.fate(process, "commit of Spark")
@@ -395,6 +410,12 @@ class World:
             if self.done_batches != batch:
                 return
             self.done_batches = batch + 1
+
+    def _abort(self, port: ModelPort, done: list[TaskDone], writer: str, batch: int) -> None:
+        if self.is_versioned:
+            protocol.abort_version(port, done, QUERY, writer)
+        else:
+            protocol.abort_batch(port, done, batch)
 
     def _tasks(self, driver: Process, run: str, batch: int, done: dict[int, TaskDone]) -> None:
         """Raises ClientError when a part failed four times."""
@@ -428,6 +449,7 @@ class World:
             batch=batch,
             number=part,
             attempt=next(self.attempts),
+            is_versioned=self.is_versioned,
         )
 
         def body(process: Process) -> None:

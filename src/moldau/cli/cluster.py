@@ -24,7 +24,6 @@ from moldau.cli.options import (
 )
 from moldau.cli.output import counted, emit_document, emit_table, say
 from moldau.cli.supervise_control import ask, state_of
-from moldau.cli.supervise_process import send_signal, wait_gone
 from moldau.cli.supervise_start import prepare, run_detached, run_here
 from moldau.cli.supervise_state import (
     DEFAULT_DIR,
@@ -48,6 +47,7 @@ from moldau.cli.supervise_view import (
     trouble,
 )
 from moldau.cli.topology import drain, headline, partition_count, wait_in_sync
+from moldau.client.processes import send_signal, wait_gone
 
 _POLL_SECONDS = 0.1
 _KILL_SECONDS_MAX = 10.0

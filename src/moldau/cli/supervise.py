@@ -19,8 +19,8 @@ from moldau.cli.signals import Stop
 from moldau.cli.supervise_child import Child, CommandOf, broker_command, log_path
 from moldau.cli.supervise_control import ControlServer
 from moldau.cli.supervise_ports import nth_ports, plan_ports
-from moldau.cli.supervise_process import started_at
 from moldau.cli.supervise_state import ClusterState, Member, Ports, save_state
+from moldau.client.processes import started_at
 
 FINAL_CODES = frozenset({ExitCode.USAGE, ExitCode.STORAGE, ExitCode.CONFIG})
 """After these a broker is not started again by itself: it would only say the same."""

@@ -12,8 +12,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from moldau.cli.supervise_process import started_at
 from moldau.cli.supervise_state import ClusterState, Member
+from moldau.client.processes import started_at
 
 _READY = re.compile(rb"^moldau \S+ ready on \S+ \(broker (\d+), cluster ([^\s,]+)", re.M)
 _REASON_BYTES_MAX = 16 * 1024

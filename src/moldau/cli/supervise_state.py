@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from moldau.cli.errors import CommandError, ExitCode
-from moldau.cli.supervise_process import ProcessKey, is_running
+from moldau.client.processes import ProcessKey, is_running
 
 FILE_NAME = "cluster.json"
 HOST = "127.0.0.1"

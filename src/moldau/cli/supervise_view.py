@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 from moldau.cli.errors import CommandError
 from moldau.cli.supervise_control import ask, state_of
-from moldau.cli.supervise_process import is_running
 from moldau.cli.supervise_state import DEFAULT_DIR, ClusterState, need_state
 from moldau.cli.topology import newest, problems
+from moldau.client.processes import is_running
 
 if TYPE_CHECKING:
     from moldau.client.cluster import ClusterClient

@@ -1,9 +1,10 @@
-"""Owns a batch write to topics: as the rows come, or all at once in transactions.
+"""Owns a batch write to topics: as the rows come, all at once in transactions, or once for ever.
 
 Without transactions a task that fails half-way and is tried again writes its rows twice, as with
 Spark's Kafka connector. With `exactlyOnce` each attempt writes in a transaction of its own, and all
 are committed when the last is done. Nobody finishes that for a driver that dies in the middle of
-it, since a batch has no checkpoint to come back to.
+it, since a batch has no checkpoint to come back to; unless it has a version (`txnAppId` and
+`txnVersion`): whoever writes the same one again finishes what was decided, and only that.
 """
 
 import uuid
@@ -16,7 +17,7 @@ from moldau.client.errors import ClientError
 from moldau.spark.hints import hints_told
 from moldau.spark.sink import protocol
 from moldau.spark.sink.broker_port import BrokerPort
-from moldau.spark.sink.clients import clients_of
+from moldau.spark.sink.clients import Clients, clients_of
 from moldau.spark.sink.protocol import Task
 from moldau.spark.sink.stream import (
     done_of,
@@ -28,6 +29,7 @@ from moldau.spark.sink.stream import (
 from moldau.spark.sink.write_options import WriteOptions
 
 BATCH: Final = 0
+"""The number of a batch that has no version."""
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -35,7 +37,14 @@ class BatchWriter(DataSourceArrowWriter):
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
-        self._job = f"batch-{uuid.uuid4()}"
+        self._run = f"batch-{uuid.uuid4()}"
+        version = options.version
+        self._query = self._run if version is None else version.query
+        self._batch = BATCH if version is None else version.number
+
+    def port(self, clients: Clients) -> BrokerPort:
+        """The way to the brokers."""
+        return BrokerPort(self._options, clients)
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         with hints_told():
@@ -43,30 +52,35 @@ class BatchWriter(DataSourceArrowWriter):
             if not self._options.exactly_once:
                 return write_plainly(self._options, iterator, context.partitionId())
             clients = clients_of(self._options)
-            port = BrokerPort(self._options, clients)
+            port = self.port(clients)
             task = Task(
-                query=self._job,
-                run=self._job,
-                batch=BATCH,
+                query=self._query,
+                run=self._run,
+                batch=self._batch,
                 number=context.partitionId(),
                 attempt=context.taskAttemptId(),
+                is_versioned=self._options.version is not None,
             )
             return write_once(self._options, clients, port, task, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         if not self._options.exactly_once:
             return
+        commit = protocol.commit_batch
+        if self._options.version is not None:
+            commit = protocol.commit_version
         with hints_told():
-            port = BrokerPort(self._options, clients_of(self._options))
-            protocol.commit_batch(
-                port, done_of(messages), BATCH, seconds_left_min=port.seconds_left_min()
-            )
+            port = self.port(clients_of(self._options))
+            commit(port, done_of(messages), self._batch, seconds_left_min=port.seconds_left_min())
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         if not self._options.exactly_once:
             return
         try:
-            port = BrokerPort(self._options, clients_of(self._options))
-            protocol.abandon(port, self._job)
+            port = self.port(clients_of(self._options))
+            if self._options.version is not None:
+                protocol.abort_version(port, done_of(messages), self._query, self._run)
+            else:
+                protocol.abandon(port, self._query)
         except ClientError as error:
             log.warning("what the write left open could not be aborted: %s", error)

@@ -29,6 +29,7 @@ from moldau.client.errors import ClientError
 from moldau.spark.sink.decisions import Claim, Decision, Entry, Finish, Ledger, Transaction
 
 PREFIX: Final = "moldau-spark"
+NO_CLAIM: Final = 0
 _CLAIM_TRIES_MAX: Final = 100
 
 
@@ -105,6 +106,8 @@ class Task:
     """Of the part; every attempt writes the same."""
     attempt: int
     """Never the same twice in a run."""
+    is_versioned: bool = False
+    """Of a table: what was decided before is passed over, however long ago that was."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +117,7 @@ class TaskDone:
     query: str
     run: str
     claim: int
+    """NO_CLAIM if the version was there before, so that there was no need for one."""
     batch: int
     number: int
     transaction: Transaction | None
@@ -142,16 +146,21 @@ def run_task(port: Port, task: Task, write: Callable[[Begin], bool]) -> TaskDone
     `write` calls what it is given once it has something to write, with the partition that is to be
     written to first, and says whether it did; it returns when all of it is stored.
     """
-    ledger, claim = claimed(port, task.query, task.run)
-    check_order(ledger, task.batch)
     done = TaskDone(
         query=task.query,
         run=task.run,
-        claim=claim,
+        claim=NO_CLAIM,
         batch=task.batch,
         number=task.number,
         transaction=None,
     )
+    if task.is_versioned and _is_there(port.read(task.query), task.batch):
+        # Whoever writes newer versions is not to be disturbed.
+        return done
+    ledger, claim = claimed(port, task.query, task.run)
+    done = replace(done, claim=claim)
+    if not task.is_versioned:
+        check_order(ledger, task.batch)
     if ledger.is_decided(task.batch):
         return done
     begun: list[Transaction] = []
@@ -170,6 +179,10 @@ def run_task(port: Port, task: Task, write: Callable[[Begin], bool]) -> TaskDone
             _abort_if_possible(port, begun[0])
         raise
     return replace(done, transaction=begun[0] if is_written and begun else None)
+
+
+def _is_there(ledger: Ledger, version: int) -> bool:
+    return ledger.is_decided(version) and ledger.is_finished
 
 
 def _begin(port: Port, ledger: Ledger, claim: int, task: Task, place: Place) -> Transaction:
@@ -297,6 +310,46 @@ def abandon(port: Port, query: str) -> None:
     owner = ledger.owner
     if owner is not None and owner.nonce == nonce:
         sweep(port, ledger, claim_max=owner.number - 1)
+
+
+# -- the driver of a table that has a version
+
+
+def commit_version(
+    port: Port, done: Sequence[TaskDone], version: int, *, seconds_left_min: float
+) -> None:
+    """All tasks are done: as `commit_batch`, but a version that was decided before is passed over.
+
+    Raises what that raises; SupersededError also if tasks wrote what somebody else, who writes for
+    the same application at the same time, decided first.
+    """
+    at_work = [each for each in done if each.claim != NO_CLAIM]
+    if not at_work:
+        return
+    query, _, claim = _told(at_work)
+    ledger = port.read(query)
+    decided = ledger.decision
+    if decided is None or decided.batch < version:
+        commit_batch(port, at_work, version, seconds_left_min=seconds_left_min)
+        return
+    is_written = any(each.transaction is not None for each in at_work)
+    if is_written and (decided.claim, decided.batch) != (claim, version):
+        raise superseded(query)
+    finish(port, ledger)
+
+
+def abort_version(port: Port, done: Sequence[TaskDone], query: str, run: str) -> None:
+    """The write failed, perhaps while it was committed. Whoever else writes goes on."""
+    ledger = port.read(query)
+    if ledger.owner is None or ledger.owner.run == run:
+        abandon(port, query)
+        return
+    # Another run has claimed since: what counted of ours by then is in the ledger, all else is
+    # nobody's.
+    decided = () if ledger.decision is None else ledger.decision.parts.values()
+    kept = {part.id for part in decided}
+    told = [each.transaction.id for each in done if each.transaction is not None]
+    port.abort([name for name in told if name not in kept])
 
 
 def finish(port: Port, ledger: Ledger) -> None:

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import quote
 
 from moldau.client.errors import InvalidArgumentError
 from moldau.records.compression import Codec
@@ -13,6 +14,8 @@ TOPIC: Final = "topic"
 EXACTLY_ONCE: Final = "exactlyOnce"
 FAIL_ON_LOSS: Final = "failOnDataLoss"
 DECISIONS: Final = "decisionsTopic"
+APP_ID: Final = "txnAppId"
+VERSION: Final = "txnVersion"
 ACKS: Final = "kafka.acks"
 COMPRESSION: Final = "kafka.compression.type"
 BATCH_BYTES: Final = "kafka.batch.size"
@@ -26,6 +29,8 @@ WRITE_NAMES: Final = (
     EXACTLY_ONCE,
     FAIL_ON_LOSS,
     DECISIONS,
+    APP_ID,
+    VERSION,
     ACKS,
     COMPRESSION,
     BATCH_BYTES,
@@ -44,7 +49,26 @@ REQUEST_BYTES_DEFAULT: Final = 1024 * 1024
 BUFFER_BYTES_DEFAULT: Final = 32 * 1024 * 1024
 _BYTES_LEAST: Final = 1024
 _TIMEOUT_MS_LEAST: Final = 10_000
+_APP_ID_CHARACTERS_MAX: Final = 200
+_VERSION_MAX: Final = 2**63 - 1
 _ACKS: Final = {"all": -1, "-1": -1, "1": 1, "0": 0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Version:
+    """Of a table that is written once, however often it is asked for."""
+
+    app_id: str
+    number: int
+
+    @property
+    def query(self) -> str:
+        """What the application is called where it takes the place of a query.
+
+        No two of them are the same, and none is the beginning of another up to a `-` or `/`: names
+        of transactions and keys of decisions are taken apart there.
+        """
+        return "app_" + quote(self.app_id, safe="").replace("-", "%2D")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +90,8 @@ class WriteOptions:
     buffer_bytes_max: int
     transaction_timeout_ms: int | None
     """None takes the longest that brokers allow."""
+    version: Version | None
+    """None for streams, and for tables that are written as often as they are asked for."""
 
 
 def parse_write_options(options: Mapping[str, str], *, streaming: bool) -> WriteOptions:
@@ -75,7 +101,13 @@ def parse_write_options(options: Mapping[str, str], *, streaming: bool) -> Write
     topic = parsed.text(TOPIC)
     if topic == "":
         raise InvalidArgumentError(f"option {TOPIC} is empty")
-    exactly_once = parsed.flag(EXACTLY_ONCE, default=streaming)
+    version = _version(parsed, streaming=streaming)
+    exactly_once = parsed.flag(EXACTLY_ONCE, default=streaming or version is not None)
+    if version is not None and not exactly_once:
+        raise InvalidArgumentError(
+            f"options {APP_ID} and {VERSION} write exactly once, but {EXACTLY_ONCE} is false",
+            hint=f"remove {EXACTLY_ONCE}",
+        )
     acks = _acks(parsed, exactly_once=exactly_once)
     request_bytes = _bytes(parsed, REQUEST_BYTES, REQUEST_BYTES_DEFAULT)
     return WriteOptions(
@@ -92,7 +124,33 @@ def parse_write_options(options: Mapping[str, str], *, streaming: bool) -> Write
         request_bytes_max=request_bytes,
         buffer_bytes_max=_bytes(parsed, BUFFER_BYTES, BUFFER_BYTES_DEFAULT),
         transaction_timeout_ms=parsed.whole_number(TRANSACTION_TIMEOUT, least=_TIMEOUT_MS_LEAST),
+        version=version,
     )
+
+
+def _version(parsed: Options, *, streaming: bool) -> Version | None:
+    app_id = parsed.text(APP_ID)
+    number = parsed.whole_number(VERSION, least=0)
+    if app_id is None and number is None:
+        return None
+    if streaming:
+        raise InvalidArgumentError(
+            f"options {APP_ID} and {VERSION} are for tables: a stream has its checkpoint",
+            hint="remove them: streams are written exactly once as they are",
+        )
+    if not app_id or number is None:
+        missing = APP_ID if not app_id else VERSION
+        raise InvalidArgumentError(
+            f"option {missing} is missing: {APP_ID} and {VERSION} go together",
+            hint=f"inside of foreachBatch, {VERSION} is the number of the batch",
+        )
+    if len(app_id) > _APP_ID_CHARACTERS_MAX:
+        raise InvalidArgumentError(
+            f"option {APP_ID} has {len(app_id)} characters; {_APP_ID_CHARACTERS_MAX} are allowed"
+        )
+    if number > _VERSION_MAX:
+        raise InvalidArgumentError(f"option {VERSION} is at most {_VERSION_MAX}, not {number}")
+    return Version(app_id=app_id, number=number)
 
 
 def _acks(parsed: Options, *, exactly_once: bool) -> int:
