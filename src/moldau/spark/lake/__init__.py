@@ -1,1 +1,25 @@
-"""Tables of a lake (Parquet, Delta, Iceberg) in a folder or S3, and one way to commit to them."""
+"""Tables of a lake in Parquet, Delta or Iceberg: `open_table`; see `moldau.spark.lake.table`."""
+
+from moldau.spark.lake.opening import open_table
+from moldau.spark.lake.table import (
+    ConflictError,
+    DataFile,
+    LakeError,
+    LakeTable,
+    Layout,
+    Snapshot,
+    TableFormat,
+    Writing,
+)
+
+__all__ = [
+    "ConflictError",
+    "DataFile",
+    "LakeError",
+    "LakeTable",
+    "Layout",
+    "Snapshot",
+    "TableFormat",
+    "Writing",
+    "open_table",
+]

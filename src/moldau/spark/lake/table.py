@@ -1,7 +1,7 @@
 """Owns what pipelines and the tables of a lake say to each other, whatever the table's format.
 
-Tasks write Parquet files where `new_file` says; nobody sees them until the driver commits them, in
-one commit of the table that carries who wrote it: a name and a number that only grows. A commit
+Tasks write Parquet files where the table's `layout` says (`moldau.spark.lake.files.FileWriter` does
+it); nobody sees them until the driver commits them, in one commit of the table that carries who wrote it: a name and a number that only grows. A commit
 that is there already is not made twice, so that a batch that Spark plays again changes nothing.
 """
 
@@ -45,7 +45,25 @@ class DataFile:
     rows: int
     bytes: int
     partition: Mapping[str, str] = field(default_factory=dict)
-    """Values of the columns by which the table is partitioned; they are not in the file."""
+    """Values of the columns by which the table is partitioned, as text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Where and how the files of a table are written. Plain values: it travels to tasks."""
+
+    location: str
+    storage: Mapping[str, str] = field(default_factory=dict)
+    partition_columns: tuple[str, ...] = ()
+    staged_prefix: str = ""
+    """Files are written below it, and at their own place once they are committed."""
+    staged_suffix: str = ""
+    keeps_partition_columns: bool = False
+    """The partition columns are in the files, too."""
+
+    def written_path(self, path: str) -> str:
+        """Where a file that wants to be `path` is written."""
+        return f"{self.staged_prefix}{path}{self.staged_suffix}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +88,10 @@ class LakeTable(Protocol):
 
     @property
     def partition_columns(self) -> tuple[str, ...]: ...
+
+    @property
+    def layout(self) -> Layout:
+        """For those who write files that this table is to have."""
 
     def schema(self) -> Any | None:
         """The pyarrow.Schema with the partition columns at its end; None before the table is."""
