@@ -98,11 +98,16 @@ async def test_words_of_a_command_that_succeeds_are_no_reason():
 
 
 async def test_a_command_that_takes_too_long_is_ended_with_what_it_started(tmp_path):
-    script = f"sleep 600 & echo $! > {tmp_path}/pid; wait"
-    ended = await shell(script, seconds_max=0.5)
-    assert ended.timed_out
-    assert ended.reason == "it took longer than 0.5 s"
-    await until_gone(int((tmp_path / "pid").read_text()))
+    pid = tmp_path / "pid"
+    script = f"sleep 600 & echo $! > {pid}.new; mv {pid}.new {pid}; wait"
+    # A busy machine may need more time for the first lines of it.
+    for seconds in ("0.5", "5", "50"):
+        ended = await shell(script, seconds_max=float(seconds))
+        assert ended.timed_out
+        assert ended.reason == f"it took longer than {seconds} s"
+        if pid.exists():
+            break
+    await until_gone(int(pid.read_text()))
 
 
 async def test_a_command_that_does_not_listen_is_killed(monkeypatch):

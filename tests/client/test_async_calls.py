@@ -73,15 +73,16 @@ async def test_calls_of_a_worker_run_one_after_the_other_and_one_that_is_cancell
     None
 ):
     worker = Worker("test")
-    gate = threading.Event()
+    gate, begun = threading.Event(), threading.Event()
     ran: list[int] = []
 
     def work(number: int) -> None:
+        begun.set()
         gate.wait(SECONDS_MAX)
         ran.append(number)
 
     tasks = [asyncio.ensure_future(worker.run(lambda n=n: work(n))) for n in range(4)]
-    await asyncio.sleep(0.02)
+    await asyncio.to_thread(begun.wait, SECONDS_MAX)
     # The first has begun and goes on; the third has not, and never will.
     tasks[0].cancel()
     tasks[2].cancel()

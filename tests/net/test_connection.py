@@ -392,10 +392,11 @@ async def test_a_client_that_waits_for_its_reply_is_not_idle(
     monkeypatch.setattr("moldau.net.listener._REAP_SECONDS", 0.01)
     waiting: list[Reply] = []
     handler = Recorder(lambda connection, frame: waiting.append(connection.defer()))
-    async with listening(handler, idle_seconds_max=0.05) as (_, port):
+    async with listening(handler, idle_seconds_max=0.5) as (_, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(framed(b"later"))
-        await asyncio.sleep(0.3)
+        await eventually(lambda: len(waiting) == 1)
+        await asyncio.sleep(0.7)
         waiting[0].complete([framed(b"done")])
         assert await read_frame(reader) == b"done"
         await eventually(lambda: handler.closed == 1)

@@ -442,23 +442,24 @@ def test_a_defect_in_the_owner_of_one_group_costs_the_others_nothing() -> None:
 
 def test_a_follower_that_alone_misses_its_leader_does_not_depose_it() -> None:
     async def scenario() -> None:
-        # Long before the others' own timers: they know by the heartbeats that the leader lives.
-        config = RaftConfig(election_ms_min=500, election_ms_max=3000, retry_ms=200)
+        # Long before the others' own timers: they know by the heartbeats that the leader lives,
+        # and on a busy machine for as long as it may stand still.
+        config = RaftConfig(election_ms_min=5000, election_ms_max=10_000, retry_ms=200)
         async with Cluster(3, config=config) as cluster:
             cluster.add_group()
+            first = cluster.brokers[1]
+            await until(lambda: all(link.is_connected for link in first.transport.links.values()),
+                "the links of the first")  # fmt: skip
+            first.driver.campaign(first.group())
             await cluster.produce(3)
             await cluster.agree()
             leader = await cluster.wait_for_leader()
             epoch = leader.group().epoch
             deaf = next(b for b in cluster.brokers.values() if b is not leader)
             leader.transport.links[deaf.id].stop()
-            began = time.monotonic()
-            asked = 0
-            while time.monotonic() < began + 3:
+            for _ in range(6):
                 await asyncio.sleep(0.3)
                 deaf.driver.campaign(deaf.group())
-                asked += 1
-            assert asked > 3
             assert leader.group().is_leader
             assert leader.group().epoch == epoch
 

@@ -151,14 +151,17 @@ async def test_a_flush_of_a_log_that_is_deleted_meanwhile_may_fail(tmp_path: Pat
         may_run.wait(10)
         has_run.set()
 
+    has_begun = threading.Event()
+
     def begin_late() -> FlushTask:
         task = begin_flush()
         assert task is not None
+        has_begun.set()
         return Task(task, run)
 
     log.begin_flush = begin_late
     replica.flush_soon()
-    await asyncio.sleep(0.02)
+    await world.until(has_begun.is_set)
     replica.drop()
     files.remove_tree("log")
     may_run.set()

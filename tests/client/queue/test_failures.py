@@ -43,6 +43,17 @@ def test_a_connection_that_breaks_leaves_it_open() -> None:
     assert failure.text == "socket closed"
 
 
+async def test_a_stream_that_breaks_in_a_write_was_answered_by_nobody() -> None:
+    async with aio.insecure_channel("127.0.0.1:1") as channel:
+        call = channel.stream_stream("/a/b")()
+        # As gRPC does when its core fails to write: hardly to be brought about from outside.
+        call._cython_call.set_internal_error("failed to write")
+        failure = failed(await call.code(), await call.details() or "")
+    assert (failure.is_silent, failure.may_repeat, failure.is_uncertain) == (True, True, True)
+    assert not failure.is_evicted
+    assert failure.text == "the connection broke"
+
+
 @pytest.mark.parametrize(
     ("trailers", "uncertain"),
     [

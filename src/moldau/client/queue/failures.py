@@ -32,6 +32,10 @@ _NEVER_LEFT: Final = "failed to connect to all addresses"
 """What gRPC's core says of a call for which there was no connection. Should it ever say something
 else, a send counts as uncertain where it is not, which is safe."""
 
+_BROKE: Final = "Internal error from Core"
+"""What gRPC's core says of a stream whose connection broke in the middle of a write. The status
+says INTERNAL, as if a broker had failed; none has answered."""
+
 _TOO_LARGE: Final = ("Sent message larger than max", "SERVER: Received message larger than max")
 """What gRPC's core says of a request that it did not let through."""
 
@@ -107,6 +111,9 @@ def failure_of(error: aio.AioRpcError, address: str) -> Failure:
         never_left = text.startswith(_NEVER_LEFT)
         text = "connection refused" if "refused" in text.lower() else _first_words(text)
         return Failure(address, error.code(), "", text, GRPC_HINT, not never_left)
+    if not reason and text == _BROKE:
+        broken = grpc.StatusCode.UNAVAILABLE
+        return Failure(address, broken, "", "the connection broke", GRPC_HINT, True)
     if not reason and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
         text = "no answer in time"
     if not reason and any(each in text for each in _TOO_LARGE):
