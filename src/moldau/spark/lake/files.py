@@ -91,7 +91,7 @@ class FileWriter:
         if not is_s3(self._layout.location):
             self._filesystem.create_dir(written.rsplit("/", 1)[0], recursive=True)
         sink = self._filesystem.open_output_stream(written)
-        writer = pq.ParquetWriter(sink, self._schema, **_encodings(self._schema))
+        writer = pq.ParquetWriter(sink, self._schema, **_encodings(self._schema, self._layout))
         found = self._open[values] = _Open(path, partition, sink, writer, [])
         return found
 
@@ -155,7 +155,7 @@ def read_files(
             file = pq.ParquetFile(source)
             inner = [name for name in names if name in file.schema_arrow.names]
             for batch in file.iter_batches(batch_size=GROUP_ROWS_MAX // 4, columns=inner):
-                yield _completed(batch, wanted, partition)
+                yield completed(batch, wanted, partition)
 
 
 def _opened(filesystem: Any, candidates: Sequence[str]) -> Any:
@@ -171,7 +171,7 @@ def _opened(filesystem: Any, candidates: Sequence[str]) -> Any:
     )
 
 
-def _completed(batch: Any, wanted: Any, partition: Mapping[str, str]) -> Any:
+def completed(batch: Any, wanted: Any, partition: Mapping[str, str]) -> Any:
     """With the columns that are not in the file: the partition's, and those that came later."""
     columns = []
     for field in wanted:
@@ -211,7 +211,7 @@ def _rows(held: Iterable[Any]) -> int:
     return sum(batch.num_rows for batch in held)
 
 
-def _encodings(schema: Any) -> dict[str, Any]:
+def _encodings(schema: Any, layout: Layout) -> dict[str, Any]:
     """Statistics where somebody may ask for a range; no dictionary of what hardly repeats."""
     flat = [field.name for field in schema if not _is_bytes(field.type)]
     deltas = {
@@ -223,7 +223,8 @@ def _encodings(schema: Any) -> dict[str, Any]:
     return {
         "compression": "zstd",
         "compression_level": 1,
-        "write_statistics": flat,
+        # Iceberg wants those of each column, and keeps the first bytes of them.
+        "write_statistics": True if layout.keeps_partition_columns else flat,
         "use_dictionary": sorted({*texts, *_DICTIONARY}),
         "column_encoding": deltas,
         "version": "2.6",

@@ -1,8 +1,9 @@
 """Owns what pipelines and the tables of a lake say to each other, whatever the table's format.
 
 Tasks write Parquet files where the table's `layout` says (`moldau.spark.lake.files.FileWriter` does
-it); nobody sees them until the driver commits them, in one commit of the table that carries who wrote it: a name and a number that only grows. A commit
-that is there already is not made twice, so that a batch that Spark plays again changes nothing.
+it); nobody sees them until the driver commits them, in one commit of the table that carries who
+wrote it: a name and a number that only grows. A commit that is there already is not made twice, so
+that a batch that Spark plays again changes nothing.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,0 +1,300 @@
+"""Owns a Delta table: files that tasks wrote become its files in one commit of deltalake.
+
+Files are added as they are, none is written again. The commit carries Delta's own transaction
+marker (`txn`: query and batch), by which a batch that is there already is known, also to others
+who read the table. deltalake creates the next entry of the log exclusively; it is not left to
+retry by itself, since the marker has to be looked at again before each attempt.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from moldau.spark.lake import schemas
+from moldau.spark.lake.files import NULL_PARTITION, read_files
+from moldau.spark.lake.storage import is_s3, open_store, sync_file
+from moldau.spark.lake.table import (
+    ConflictError,
+    DataFile,
+    LakeError,
+    Layout,
+    Snapshot,
+    TableFormat,
+    Writing,
+)
+
+ATTEMPTS_MAX: Final = 100
+VACUUM_HOURS_MIN: Final = 7 * 24
+"""So long old versions can be read, as is usual for Delta."""
+
+
+class DeltaLakeTable:
+    """A Delta table through the package deltalake."""
+
+    format: Final = TableFormat.DELTA
+
+    def __init__(
+        self, location: str, *, storage: Mapping[str, str], partition_columns: tuple[str, ...]
+    ) -> None:
+        try:
+            import deltalake
+        except ImportError:
+            raise LakeError(
+                "Delta tables need the package deltalake",
+                hint="install it: pip install 'moldau[spark]'",
+            ) from None
+        self._lib = deltalake
+        self.location: Final = location
+        self._storage = dict(storage)
+        # Looks at the options of a local folder, too.
+        self._store = open_store(location, storage)
+        self._asked_columns = partition_columns
+        self._table: Any = None
+
+    @property
+    def partition_columns(self) -> tuple[str, ...]:
+        return self._asked_columns
+
+    @property
+    def layout(self) -> Layout:
+        return Layout(
+            location=self.location,
+            storage=self._storage,
+            partition_columns=self._asked_columns,
+        )
+
+    # -- reading
+
+    def schema(self) -> Any | None:
+        return self._schema(self._refreshed())
+
+    def last_batch(self, query: str) -> int | None:
+        table = self._refreshed()
+        if table is None:
+            return None
+        found: int | None = table.transaction_version(query)
+        return found
+
+    def snapshot(self) -> Snapshot:
+        table = self._refreshed()
+        if table is None:
+            return Snapshot(version=None, files=(), rows=0)
+        files = _files(table)
+        return Snapshot(version=table.version(), files=files, rows=sum(file.rows for file in files))
+
+    def read(
+        self, snapshot: Snapshot | None = None, *, columns: Sequence[str] | None = None
+    ) -> Iterator[Any]:
+        found = snapshot or self.snapshot()
+        schema = self.schema()
+        if schema is None:
+            return iter(())
+        if "deletionVectors" in (self._table.protocol().reader_features or ()):
+            raise LakeError(
+                f"the table at {self.location} has deletion vectors, which are not read here",
+                hint="rewrite it first, with REORG TABLE … APPLY (PURGE)",
+            )
+        paths = [((file.path,), file.partition) for file in found.files]
+        return read_files(self.layout, paths, schema, columns)
+
+    # -- writing
+
+    def ensure(self, schema: Any) -> None:
+        for _ in range(ATTEMPTS_MAX):
+            table = self._refreshed()
+            old = self._schema(table)
+            new = schemas.merged(old, schema, self._asked_columns, self.location)
+            if old is not None and new.equals(old):
+                return
+            try:
+                if old is None:
+                    self._lib.DeltaTable.create(
+                        self.location,
+                        schema=self._lib.Schema.from_arrow(new),
+                        partition_by=list(self._asked_columns),
+                        storage_options=self._options(),
+                    )
+                else:
+                    added = pa.schema([field for field in new if field.name not in old.names])
+                    table.alter.add_columns(list(self._lib.Schema.from_arrow(added).fields))
+            except self._lib.exceptions.DeltaError as error:
+                if _is_conflict(error):
+                    continue
+                raise self._failed(error) from error
+            self._sync()
+            return
+        raise ConflictError(f"others commit to {self.location} faster than this could")
+
+    def append(self, files: Sequence[DataFile], writing: Writing) -> bool:
+        return self._commit(writing, lambda table: self._added(files))
+
+    def replace(
+        self, removed: Sequence[DataFile], added: Sequence[DataFile], writing: Writing
+    ) -> bool:
+        def actions(table: Any) -> list[Any]:
+            there = {file.path for file in _files(table)}
+            gone = [file.path for file in removed if file.path not in there]
+            if gone:
+                raise ConflictError(
+                    f"{gone[0]} is not in the table at {self.location} any more",
+                    hint="another commit replaced it: read the table again",
+                )
+            return [*self._added(added), *self._removed(removed)]
+
+        return self._commit(writing, actions)
+
+    def clean(self) -> int:
+        table = self._refreshed()
+        if table is None:
+            return 0
+        return len(table.vacuum(retention_hours=VACUUM_HOURS_MIN, dry_run=False, full=True))
+
+    def _commit(self, writing: Writing, actions: Callable[[Any], list[Any]]) -> bool:
+        from deltalake.transaction import CommitProperties, Transaction
+
+        for _ in range(ATTEMPTS_MAX):
+            table = self._refreshed()
+            if table is None:
+                raise LakeError(f"there is no table at {self.location} yet: call ensure first")
+            last = table.transaction_version(writing.query)
+            if last is not None and last >= writing.batch:
+                return False
+            marker = Transaction(writing.query, writing.batch, int(time.time() * 1000))
+            try:
+                table.create_write_transaction(
+                    actions(table),
+                    mode="append",
+                    schema=table.schema(),
+                    partition_by=list(self._asked_columns),
+                    commit_properties=CommitProperties(
+                        app_transactions=[marker],
+                        max_commit_retries=0,
+                        custom_metadata={
+                            "moldau.query": writing.query,
+                            "moldau.batch": str(writing.batch),
+                        },
+                    ),
+                )
+            except self._lib.exceptions.DeltaError as error:
+                if _is_conflict(error):
+                    continue
+                raise self._failed(error) from error
+            self._sync()
+            return True
+        raise ConflictError(f"others commit to {self.location} faster than this could")
+
+    def _added(self, files: Sequence[DataFile]) -> list[Any]:
+        from deltalake.transaction import AddAction
+
+        now = int(time.time() * 1000)
+        missing = [file.path for file in files if not self._store.exists(file.path)]
+        if missing:
+            raise LakeError(
+                f"{missing[0]} was to be committed to {self.location} and is not there",
+                hint="it was cleaned away, or tasks see another disk than the driver: "
+                "a table in a folder needs one that all machines share, or S3",
+            )
+        return [
+            AddAction(
+                path=file.path,
+                size=file.bytes,
+                partition_values=_delta_values(file.partition),
+                modification_time=now,
+                data_change=True,
+                stats=json.dumps({"numRecords": file.rows}),
+            )
+            for file in files
+        ]
+
+    def _removed(self, files: Sequence[DataFile]) -> list[Any]:
+        from deltalake.transaction import RemoveAction
+
+        now = int(time.time() * 1000)
+        return [
+            RemoveAction(
+                path=file.path,
+                data_change=True,
+                deletion_timestamp=now,
+                size=file.bytes,
+                partition_values=_delta_values(file.partition),
+            )
+            for file in files
+        ]
+
+    # -- following the table
+
+    def _refreshed(self) -> Any:
+        try:
+            if self._table is None:
+                if not self._lib.DeltaTable.is_deltatable(self.location, self._options()):
+                    return None
+                self._table = self._lib.DeltaTable(self.location, storage_options=self._options())
+            else:
+                self._table.update_incremental()
+        except (self._lib.exceptions.DeltaError, OSError) as error:
+            raise self._failed(error) from error
+        had = tuple(self._table.metadata().partition_columns)
+        if had != self._asked_columns:
+            raise LakeError(
+                f"the table at {self.location} is partitioned by {', '.join(had) or 'nothing'}, "
+                f"not by {', '.join(self._asked_columns) or 'nothing'}"
+            )
+        return self._table
+
+    def _schema(self, table: Any) -> Any | None:
+        if table is None:
+            return None
+        known = schemas.plain_schema(pa.schema(table.schema().to_arrow()))
+        return schemas.with_partitions_last(known, self._asked_columns)
+
+    def _options(self) -> dict[str, str] | None:
+        if not is_s3(self.location):
+            return None
+        from moldau.spark.lake.s3 import delta_options
+
+        return delta_options(self._storage)
+
+    def _sync(self) -> None:
+        """deltalake leaves to the system when an entry of the log reaches a local disk."""
+        if is_s3(self.location):
+            return
+        self._table = self._refreshed()
+        entry = Path(self.location) / "_delta_log" / f"{self._table.version():020}.json"
+        if entry.exists():
+            sync_file(str(entry))
+
+    def _failed(self, error: Exception) -> LakeError:
+        return LakeError(
+            f"the Delta table at {self.location}: {error}",
+            hint="is it a Delta table (--format)? for S3, --storage says how it is reached",
+        )
+
+
+def _files(table: Any) -> tuple[DataFile, ...]:
+    actions = pa.table(table.get_add_actions(flatten=False)).to_pylist()
+    return tuple(
+        DataFile(
+            path=found["path"],
+            rows=found["num_records"] or 0,
+            bytes=found["size_bytes"],
+            partition={
+                name: NULL_PARTITION if value is None else str(value)
+                for name, value in (found.get("partition") or {}).items()
+            },
+        )
+        for found in actions
+    )
+
+
+def _delta_values(partition: Mapping[str, str]) -> dict[str, str | None]:
+    return {name: None if value == NULL_PARTITION else value for name, value in partition.items()}
+
+
+def _is_conflict(error: Exception) -> bool:
+    """Somebody else made the version that this was to be."""
+    text = str(error).lower()
+    return type(error).__name__ == "CommitFailedError" or "already exists" in text
