@@ -1,50 +1,29 @@
 """One Spark session for all tests of a process: starting one takes longer than most tests."""
 
-import os
-import shutil
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import moldau.spark
 from moldau.client.kafka.client import KafkaClient
 from moldau.records.compression import Codec
 from moldau.records.record import Record, build_batch
+from moldau.spark.java import JavaError
 from moldau.testing.broker import Broker
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-def java_is_here() -> bool:
-    home = os.environ.get("JAVA_HOME")
-    return shutil.which("java") is not None or (
-        home is not None and (Path(home) / "bin" / "java").exists()
-    )
-
-
 @pytest.fixture(scope="session")
 def spark() -> Iterator["SparkSession"]:
     """local[2], two shuffle partitions, no web interface; ended with the test session."""
     pytest.importorskip("pyspark", reason="the extra `spark` is not installed: no tests of Spark")
-    if not java_is_here():
-        pytest.skip("Java is not installed: no tests of Spark")
-    from pyspark.sql import SparkSession
-
-    # Else the workers would take whichever Python comes first in PATH.
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    session = (
-        SparkSession.builder.master("local[2]")
-        .appName("moldau tests")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.session.timeZone", "UTC")
-        .getOrCreate()
-    )
+    try:
+        session = moldau.spark.session("local[2]", "moldau tests", {"spark.driver.memory": "1g"})
+    except JavaError as error:
+        pytest.skip(f"{error}: no tests of Spark")
     # What goes wrong on purpose need not fill the output.
     session.sparkContext.setLogLevel("OFF")
     yield session
