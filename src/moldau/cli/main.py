@@ -29,6 +29,9 @@ _COMMANDS = {
     "proxy": Lazy(
         "moldau.cli.proxy:proxy", "Serve the queue API for clients that know no brokers."
     ),
+    "pipeline": Lazy(
+        "moldau.cli.pipeline:pipeline", "Archive, compact, replay, aggregate, audit, on Spark."
+    ),
     "group": Lazy("moldau.cli.group:group", "List and describe consumer groups and their lag."),
     "transaction": Lazy(
         "moldau.cli.transaction:transaction", "List, describe and abort transactions."

@@ -27,6 +27,7 @@ HOME_VARIABLE: Final = "MOLDAU_PIPELINES_HOME"
 MASTER_DEFAULT: Final = "local[*]"
 TRIGGER_SECONDS_DEFAULT: Final = 5.0
 NAME_CHARACTERS_MAX: Final = 100
+_COMPLETE_SECONDS_MAX: Final = 1.0
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -138,3 +139,22 @@ def running_options(function: _F) -> _F:
     ):
         function = option(function)
     return function
+
+
+def complete_pipelines(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+    """Names for the tab key: of this machine, and of a broker that answers quickly."""
+    from click.shell_completion import CompletionItem
+
+    from moldau.client.connect import probe
+    from moldau.client.errors import ClientError
+    from moldau.spark.pipelines.overview import local_records, overview
+
+    root = Path(str(ctx.params.get("home") or default_home()))
+    brokers = str(ctx.params.get("brokers") or DEFAULT_BROKERS)
+    try:
+        probe(brokers, _COMPLETE_SECONDS_MAX / 2)
+    except ClientError:
+        names = sorted(local_records(root))
+    else:
+        names = list(overview(root, brokers, seconds_max=_COMPLETE_SECONDS_MAX).records)
+    return [CompletionItem(name) for name in names if name.startswith(incomplete)]

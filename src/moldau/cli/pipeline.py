@@ -1,0 +1,30 @@
+"""Owns `moldau pipeline`: what runs on Spark between topics and a lake."""
+
+import click
+
+from moldau.cli.lazy import Lazy, LazyGroup
+
+_COMMANDS = {
+    "run": Lazy("moldau.cli.pipeline_run:run", "Run a pipeline to its end, here and now."),
+    "start": Lazy("moldau.cli.pipeline_run:start", "Start a pipeline that goes on by itself."),
+    "plan": Lazy("moldau.cli.pipeline_run:plan", "Show what would run; changes nothing."),
+    "list": Lazy("moldau.cli.pipeline_view:list_pipelines", "List pipelines and their states."),
+    "status": Lazy("moldau.cli.pipeline_view:status", "Show how far pipelines are, and how fast."),
+    "logs": Lazy("moldau.cli.pipeline_view:logs", "Print the log of a pipeline."),
+    "stop": Lazy("moldau.cli.pipeline_control:stop", "Stop a pipeline after the batch at hand."),
+    "reset": Lazy("moldau.cli.pipeline_control:reset", "Make a pipeline begin somewhere else."),
+}
+
+
+@click.group(
+    "pipeline",
+    cls=LazyGroup,
+    lazy=_COMMANDS,
+    examples=(
+        "moldau pipeline start --file lake.yml",
+        "moldau pipeline status --watch",
+        "moldau pipeline stop archive-clicks",
+    ),
+)
+def pipeline() -> None:
+    """Archive, compact, replay, aggregate and audit topics on Spark, or run your own pipelines."""

@@ -1,0 +1,219 @@
+"""Owns how commands are made of kinds of pipelines: `run KIND`, `start KIND`, `plan KIND`.
+
+A group of them knows the kinds by name and imports the small module with a kind's command line
+when it is called. What is no kind may be a folder with a project, or `-f` and a file.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from moldau.cli.errors import CommandError
+from moldau.cli.lazy import Command, ExamplesMixin, NoSuchCommand
+from moldau.cli.pipeline_common import Common, default_name, running_options
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    from moldau.spark.pipelines.spec import Settings
+
+COMMON_NAMES: Final = ("name", "brokers", "home", "master", "trigger_seconds", "options")
+"""Parameters of `running_options`; a kind's own ones have other names."""
+_FILE: Final = "-f FILE"
+_FOLDER: Final = "FOLDER"
+_FILE_OPTIONS: Final = ("-f", "--file")
+
+Act = Callable[["Settings", Mapping[str, Any]], int]
+"""What a verb does with settings and with the values of its own options; the exit code."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verb:
+    """run, start or plan."""
+
+    name: str
+    act: Act
+    options: Sequence[Callable[[Any], Any]]
+    """Of the verb itself, for every kind."""
+    is_continuous: bool = False
+    file_command: click.Command
+    folder_command: click.Command | None = None
+
+
+class KindGroup(ExamplesMixin, click.Group):
+    """The kinds as commands of a verb."""
+
+    def __init__(self, *args: Any, verb: Verb, examples: Sequence[str] = (), **kwargs: Any) -> None:
+        forms = ["KIND", *((_FOLDER,) if verb.folder_command else ()), _FILE]
+        super().__init__(*args, **kwargs)
+        self.subcommand_metavar = f"{' | '.join(forms)} …"
+        self.examples = examples
+        self._verb = verb
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        from moldau.spark.pipelines.registry import kinds
+
+        return [kind.name for kind in kinds().values() if kind.command]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name == _FILE:
+            return self._verb.file_command
+        if cmd_name == _FOLDER:
+            return self._verb.folder_command
+        from moldau.spark.pipelines.registry import kinds
+
+        kind = kinds().get(cmd_name)
+        if kind is None or kind.command is None:
+            return None
+        return kind_command(self._verb, kind.name, command_module(kind.command))
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, [*self._form(ctx, args), *args])
+
+    def _form(self, ctx: click.Context, args: Sequence[str]) -> list[str]:
+        """The name of the command that takes what is neither a kind nor an option of ours."""
+        if not args:
+            return []
+        first = args[0]
+        if first.startswith("-"):
+            is_file = any(_is_file_option(word) for word in args)
+            return [_FILE] if is_file else []
+        if self._verb.folder_command and first not in self.list_commands(ctx):
+            looks_like_one = "/" in first or first in (".", "..") or Path(first).is_dir()
+            return [_FOLDER] if looks_like_one else []
+        return []
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            if not args or args[0].startswith("-"):
+                raise
+            raise NoSuchCommand(ctx, args[0], self.list_commands(ctx)) from error
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from moldau.spark.pipelines.registry import kinds
+
+        rows = [
+            (kind.name, str(command_module(kind.command).SUMMARY))
+            for kind in kinds().values()
+            if kind.command
+        ]
+        for form, command in (
+            (_FOLDER, self._verb.folder_command),
+            (_FILE, self._verb.file_command),
+        ):
+            if command is not None:
+                rows.append((form, command.get_short_help_str(200)))
+        with formatter.section("Kinds"):
+            formatter.write_dl(rows)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
+        from click.shell_completion import CompletionItem
+
+        if incomplete.startswith("-"):
+            return super().shell_complete(ctx, incomplete)
+        names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
+        return [CompletionItem(name) for name in names]
+
+
+def _is_file_option(word: str) -> bool:
+    return word in _FILE_OPTIONS or word.startswith("--file=")
+
+
+def command_module(name: str) -> ModuleType:
+    """The command line of a kind. Raises CommandError if it is none."""
+    try:
+        module = import_module(name)
+    except ModuleNotFoundError as error:
+        raise CommandError(
+            f"the command line of a kind of pipelines is missing: {error}",
+            hint="install the package that brings it again",
+        ) from error
+    if missing := [
+        part for part in ("SUMMARY", "EXAMPLES", "OPTIONS", "settings") if not hasattr(module, part)
+    ]:
+        raise CommandError(f"{name} is no command line of a pipeline: no {', '.join(missing)}")
+    return module
+
+
+def kind_command(verb: Verb, kind: str, module: ModuleType) -> Command:
+    """The command of a verb and a kind: the kind's options, the shared ones, the verb's."""
+    own = _parameters(module.OPTIONS)
+    taken = {option for parameter in own for option in parameter.opts}
+    # A kind may mean something of its own by the name of an option of the verb, but not less.
+    of_verb = [
+        parameter
+        for parameter in _parameters(verb.options)
+        if not taken.intersection(parameter.opts)
+    ]
+
+    def callback(**values: Any) -> int:
+        told = {
+            parameter.name: values.pop(parameter.name) for parameter in of_verb if parameter.name
+        }
+        is_continuous = verb.is_continuous and getattr(module, "CONTINUOUS", True)
+        common = common_of(kind, values, words=_words(own, values), is_continuous=is_continuous)
+        return verb.act(module.settings(common, **values), told)
+
+    examples = tuple(
+        example.replace("moldau pipeline run ", f"moldau pipeline {verb.name} ")
+        for example in module.EXAMPLES
+    )
+    return Command(
+        kind,
+        callback=callback,
+        params=[*own, *_parameters((running_options,)), *of_verb],
+        examples=examples[:3],
+        help=str(module.SUMMARY),
+    )
+
+
+def _parameters(decorators: Sequence[Callable[[Any], Any]]) -> list[click.Parameter]:
+    """What click's decorators would add to a command, in the order shown."""
+
+    def nothing() -> None: ...
+
+    for decorator in reversed(decorators):
+        decorator(nothing)
+    return list(reversed(getattr(nothing, "__click_params__", [])))
+
+
+def _words(parameters: Sequence[click.Parameter], values: Mapping[str, Any]) -> list[str]:
+    """What a pipeline is named by: its arguments, or else the options that it cannot be without."""
+    arguments = [each for each in parameters if isinstance(each, click.Argument)]
+    needed = [each for each in parameters if each.required]
+    words: list[str] = []
+    for parameter in arguments or needed[:1]:
+        value = values.get(parameter.name or "")
+        if isinstance(value, str | Path):
+            words.append(str(value))
+        elif isinstance(value, list | tuple):
+            words += [str(item) for item in value if isinstance(item, str | Path)]
+    return words
+
+
+def common_of(
+    kind: str, values: dict[str, Any], *, words: Sequence[str], is_continuous: bool
+) -> Common:
+    """Takes the shared options out of `values`."""
+    told = {name: values.pop(name) for name in COMMON_NAMES}
+    name = told["name"] or default_name(kind, words)
+    from moldau.spark.pipelines.home import check_name
+
+    return Common(
+        name=check_name(name),
+        bootstrap=told["brokers"],
+        home=str(Path(told["home"]).absolute() / name),
+        master=told["master"],
+        continuous=is_continuous,
+        trigger_seconds=told["trigger_seconds"],
+        options=dict(told["options"]),
+    )
