@@ -23,9 +23,10 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, WriterCommitMessage
 
 from moldau.spark.datasource import MoldauDataSource
+from moldau.spark.sink.batch import BatchWriter
 from moldau.spark.sink.broker_port import BrokerPort
 from moldau.spark.sink.clients import Clients
 from moldau.spark.sink.decisions import Entry, Ledger, Transaction
@@ -162,6 +163,28 @@ class CrashingWriter(StreamWriter):
         super().abort(messages, batchId)
 
 
+class CrashingTableWriter(BatchWriter):
+    """The same for a table."""
+
+    def __init__(self, options: WriteOptions, crash: Crash) -> None:
+        super().__init__(options)
+        self._crash = crash
+        self._who = "task"
+
+    def port(self, clients: Clients) -> BrokerPort:
+        return CrashingPort(self._options, clients, self._crash, self._who, self._batch)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._who = "driver"
+        super().commit(messages)
+        self._crash.step("driver", "spark", "before", self._batch)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        if self._crash.at and self._crash.how == "fail":
+            return
+        super().abort(messages)
+
+
 class CrashingSource(MoldauDataSource):
     """`format("moldau-crashing")`: as `moldau`, with options that say where it ends."""
 
@@ -170,10 +193,17 @@ class CrashingSource(MoldauDataSource):
         return "moldau-crashing"
 
     def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        options, crash = self._parsed(streaming=True)
+        return CrashingWriter(options, crash)
+
+    def writer(self, schema: Any, overwrite: bool) -> DataSourceWriter:
+        options, crash = self._parsed(streaming=False)
+        return CrashingTableWriter(options, crash)
+
+    def _parsed(self, *, streaming: bool) -> tuple[WriteOptions, Crash]:
         given = {name.lower(): value for name, value in self.options.items()}
-        crash = Crash(given)
         plain = {name: value for name, value in given.items() if name not in _FAULT_OPTIONS}
-        return CrashingWriter(parse_write_options(plain, streaming=True), crash)
+        return parse_write_options(plain, streaming=streaming), Crash(given)
 
 
 def session(master: str) -> Any:

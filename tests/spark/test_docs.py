@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from moldau.client.kafka.client import KafkaClient
 from moldau.testing.broker import Broker
 
 pytestmark = pytest.mark.system
@@ -37,6 +38,44 @@ def test_the_page_about_reading_works_as_pasted(
     said = capsys.readouterr().out
     assert re.search(r"\|\s*k2\|\s*v2\|\s*0\|\s*2\|", said)
     assert re.search(r"\|\[6B 32\]\|\s*1\|", said)
+
+
+def test_the_page_about_writing_works_as_pasted(
+    spark: Any,
+    broker: Broker,
+    topic: str,
+    fill: Callable[..., None],
+    client: KafkaClient,
+    table: Callable[..., Any],
+    tmp_path: Path,
+) -> None:
+    fill(topic, 0, count=3)
+    for name in ("loud-orders", "greetings", "large-orders"):
+        client.create_topic(f"{topic}-{name}", partitions=1)
+    names = {"spark": spark, "checkpoint": str(tmp_path / "checkpoint")}
+    for code in blocks("docs/spark/sink.md"):
+        code = code.replace("localhost:9092", broker.bootstrap).replace('"orders"', f'"{topic}"')
+        for name in ("loud-orders", "greetings", "large-orders"):
+            code = code.replace(f'"topic", "{name}"', f'"topic", "{topic}-{name}"')
+        exec(code, names)
+    committed = table(
+        subscribePattern=f"{topic}-.*", isolation="read_committed", includeHeaders="true"
+    )
+    counts = {row.topic: row["count"] for row in committed.groupBy("topic").count().collect()}
+    assert counts == {
+        f"{topic}-loud-orders": 3,
+        f"{topic}-greetings": 1000,
+        f"{topic}-large-orders": 3,
+    }
+
+
+def test_every_option_is_on_the_page_about_writing() -> None:
+    from moldau.spark.sink.write_options import WRITE_NAMES
+
+    text = (ROOT / "docs/spark/sink.md").read_text()
+    named = set(re.findall(r"`([\w.]+)`", text))
+    # This one has no effect here, and need not be known.
+    assert [n for n in WRITE_NAMES if n not in named and n != "kafka.enable.idempotence"] == []
 
 
 def test_every_option_is_on_the_page_about_reading() -> None:

@@ -52,3 +52,31 @@ def test_what_sparks_kafka_connector_takes_is_taken() -> None:
 def test_what_cannot_be_meant_is_refused_by_its_name(options: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         parsed(**options)
+
+
+def test_a_version_needs_its_application_and_writes_exactly_once() -> None:
+    found = parsed(streaming=False, txnAppId="nightly", txnVersion="0")
+    assert found.version is not None
+    assert (found.version.app_id, found.version.number, found.exactly_once) == ("nightly", 0, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"txnAppId": "a"}, "option txnVersion is missing"),
+        ({"txnVersion": "1"}, "option txnAppId is missing"),
+        ({"txnAppId": " ", "txnVersion": "1"}, "option txnAppId is missing"),
+        ({"txnAppId": "a", "txnVersion": "-1"}, "option txnVersion is at least 0"),
+        ({"txnAppId": "a", "txnVersion": str(2**63)}, "option txnVersion is at most"),
+        ({"txnAppId": "a" * 201, "txnVersion": "1"}, "has 201 characters"),
+        ({"txnAppId": "a", "txnVersion": "1", "exactlyOnce": "false"}, "exactlyOnce is false"),
+    ],
+)
+def test_half_a_version_is_refused(options: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        parsed(streaming=False, **options)
+
+
+def test_a_stream_has_no_version() -> None:
+    with pytest.raises(InvalidArgumentError, match="a stream has its checkpoint"):
+        parsed(txnAppId="a", txnVersion="1")

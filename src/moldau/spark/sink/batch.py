@@ -39,7 +39,7 @@ class BatchWriter(DataSourceArrowWriter):
         self._options = options
         self._run = f"batch-{uuid.uuid4()}"
         version = options.version
-        self._query = self._run if version is None else version.query
+        self._query = self._run if version is None else protocol.query_of_app(version.app_id)
         self._batch = BATCH if version is None else version.number
 
     def port(self, clients: Clients) -> BrokerPort:
@@ -66,12 +66,13 @@ class BatchWriter(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         if not self._options.exactly_once:
             return
-        commit = protocol.commit_batch
-        if self._options.version is not None:
-            commit = protocol.commit_version
         with hints_told():
             port = self.port(clients_of(self._options))
-            commit(port, done_of(messages), self._batch, seconds_left_min=port.seconds_left_min())
+            done, seconds_left_min = done_of(messages), port.seconds_left_min()
+            if self._options.version is not None:
+                protocol.commit_version(port, done, self._batch, seconds_left_min=seconds_left_min)
+            else:
+                protocol.commit_batch(port, done, self._batch, seconds_left_min=seconds_left_min)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         if not self._options.exactly_once:

@@ -24,6 +24,7 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
+from urllib.parse import quote, unquote
 
 from moldau.client.errors import ClientError
 from moldau.spark.sink.decisions import Claim, Decision, Entry, Finish, Ledger, Transaction
@@ -31,6 +32,7 @@ from moldau.spark.sink.decisions import Claim, Decision, Entry, Finish, Ledger, 
 PREFIX: Final = "moldau-spark"
 NO_CLAIM: Final = 0
 _CLAIM_TRIES_MAX: Final = 100
+_APP_PREFIX: Final = "app_"
 
 
 class SupersededError(ClientError):
@@ -390,7 +392,29 @@ def check_order(ledger: Ledger, batch: int) -> None:
         )
 
 
+def query_of_app(app_id: str) -> str:
+    """What an application is called where it takes the place of a query.
+
+    No two of them are the same, and none is the beginning of another up to a `-` or `/`: names of
+    transactions and keys of decisions are taken apart there.
+    """
+    return _APP_PREFIX + quote(app_id, safe="").replace("-", "%2D")
+
+
+def app_of(query: str) -> str | None:
+    """The application that a query stands for; None if it is a query."""
+    if not query.startswith(_APP_PREFIX):
+        return None
+    return unquote(query.removeprefix(_APP_PREFIX))
+
+
 def superseded(query: str) -> SupersededError:
+    app = app_of(query)
+    if app is not None:
+        return SupersededError(
+            f"another writer of txnAppId {app} has taken over: this one may not write any more",
+            hint="do two drivers write with the same txnAppId at once?",
+        )
     return SupersededError(
         f"another run of query {query} has taken over: this one may not write any more",
         hint="is the query running twice with the same checkpointLocation?",
@@ -400,12 +424,20 @@ def superseded(query: str) -> SupersededError:
 def lost_part(query: str, decision: Decision, lost: Sequence[Transaction]) -> LostTransactionError:
     of = {part.id: number for number, part in decision.parts.items()}
     parts = ", ".join(f"part {of[part.id]} ({part.id})" for part in lost)
+    app = app_of(query)
+    what = f"batch {decision.batch} of query {query}"
+    remedy = (
+        "Write the batch again from its offsets in the checkpoint, then begin with a new "
+        "checkpointLocation behind it"
+    )
+    if app is not None:
+        what = f"txnVersion {decision.batch} of txnAppId {app}"
+        remedy = "Write the missing rows again without txnAppId, then go on with a new txnAppId"
     return LostTransactionError(
-        f"batch {decision.batch} of query {query} was decided, but its {parts} was aborted before "
-        "it could be ended: its records are missing",
-        hint="the query was down for longer than kafka.transaction.timeout.ms, or someone aborted "
-        "its transactions. Write the batch again from its offsets in the checkpoint, then begin "
-        "with a new checkpointLocation behind it",
+        f"{what} was decided, but its {parts} was aborted before it could be ended: its records "
+        "are missing",
+        hint="nobody came back within kafka.transaction.timeout.ms, or someone aborted "
+        f"transactions. {remedy}",
     )
 
 

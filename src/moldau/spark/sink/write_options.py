@@ -4,7 +4,6 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import quote
 
 from moldau.client.errors import InvalidArgumentError
 from moldau.records.compression import Codec
@@ -60,15 +59,6 @@ class Version:
 
     app_id: str
     number: int
-
-    @property
-    def query(self) -> str:
-        """What the application is called where it takes the place of a query.
-
-        No two of them are the same, and none is the beginning of another up to a `-` or `/`: names
-        of transactions and keys of decisions are taken apart there.
-        """
-        return "app_" + quote(self.app_id, safe="").replace("-", "%2D")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
