@@ -1,0 +1,231 @@
+"""Owns what an audit says in the end: per partition, in total, and whether anything is wrong.
+
+Everything in it becomes plain values (`document`), which `--json` prints, the broker keeps, and the
+command line draws its tables from.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from moldau.spark.pipelines.audit.comparing import Finding
+from moldau.spark.pipelines.audit.cut import GroupPosition
+from moldau.spark.pipelines.audit.drift import Drift
+from moldau.spark.pipelines.audit.ranges import Range, merged
+
+RANGES_NAMED_MAX: Final = 20
+"""Of one kind in one partition."""
+
+WRONG: Final = (Finding.MISSING, Finding.DUPLICATED, Finding.EXTRA, Finding.ALTERED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offsets:
+    """How many rows of a kind, and where the first of them are."""
+
+    rows: int = 0
+    ranges: tuple[Range, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionReport:
+    """One partition of a topic. Without a count on one side, it is not read on that side."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    latest: int
+    source_rows: int | None = None
+    target_rows: int | None = None
+    source_checksum: str | None = None
+    target_checksum: str | None = None
+    expired_rows: int = 0
+    """In the table, but below the start of the log: only doubles can be found among them."""
+    is_unknown: bool = False
+    """The topic has no such partition."""
+    is_compacted: bool = False
+    """The broker may have removed what the table still has: extra rows are no mistake."""
+    found: Mapping[Finding, Offsets] = field(default_factory=dict)
+
+    def rows(self, kind: Finding) -> int:
+        return self.found.get(kind, Offsets()).rows
+
+    @property
+    def ok(self) -> bool:
+        return not any(
+            self.rows(kind)
+            for kind in WRONG
+            if not (kind is Finding.EXTRA and self.is_compacted and not self.is_unknown)
+        )
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "topic": self.topic,
+            "partition": self.partition,
+            "ok": self.ok,
+            "start": self.start,
+            "end": self.end,
+            "latest": self.latest,
+            "source_rows": self.source_rows,
+            "target_rows": self.target_rows,
+            "source_checksum": self.source_checksum,
+            "target_checksum": self.target_checksum,
+            "expired_rows": self.expired_rows,
+            **{str(kind): self.rows(kind) for kind in Finding},
+            "ranges": {
+                str(kind): [list(found) for found in offsets.ranges]
+                for kind, offsets in sorted(self.found.items())
+                if offsets.ranges
+            },
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undecodable:
+    """Values that do not fit a schema."""
+
+    format: str
+    values: int
+    undecodable: int
+    share_max: float
+    example: str = ""
+
+    @property
+    def share(self) -> float:
+        return self.undecodable / self.values if self.values else 0.0
+
+    @property
+    def ok(self) -> bool:
+        return self.share <= self.share_max
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    topics: tuple[str, ...]
+    against: str
+    """The table's location, or the other topic."""
+    compared: tuple[str, ...]
+    """What of a record is compared."""
+    partitions: tuple[PartitionReport, ...]
+    positions: tuple[GroupPosition, ...] = ()
+    lag_max: int | None = None
+    after_cut: int = 0
+    drifts: tuple[Drift, ...] = ()
+    undecodable: Undecodable | None = None
+    version: int | None = None
+    """Of the table."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def lags_too_long(self) -> list[GroupPosition]:
+        if self.lag_max is None:
+            return []
+        # Nothing committed, and something there: as far behind as can be.
+        return [
+            each
+            for each in self.positions
+            if (each.end if each.lag is None else each.lag) > self.lag_max
+        ]
+
+    @property
+    def ok(self) -> bool:
+        return (
+            all(partition.ok for partition in self.partitions)
+            and all(drift.is_harmless for drift in self.drifts)
+            and (self.undecodable is None or self.undecodable.ok)
+            and not self.lags_too_long
+        )
+
+    def total(self, kind: Finding) -> int:
+        return sum(partition.rows(kind) for partition in self.partitions)
+
+    @property
+    def source_rows(self) -> int:
+        return sum(partition.source_rows or 0 for partition in self.partitions)
+
+    @property
+    def target_rows(self) -> int:
+        return sum(partition.target_rows or 0 for partition in self.partitions)
+
+    def summary(self) -> str:
+        """One line."""
+        counts = ", ".join(f"{self.total(kind):,} {kind}" for kind in WRONG)
+        text = (
+            f"{', '.join(self.topics)} against {self.against}: {self.source_rows:,} records, "
+            f"{self.target_rows:,} found: {counts}"
+        )
+        drifted = sum(not drift.is_harmless for drift in self.drifts)
+        if drifted:
+            text += f"; {drifted} columns drifted"
+        if self.undecodable is not None and not self.undecodable.ok:
+            text += f"; {self.undecodable.share:.2%} of the values cannot be decoded"
+        if self.lags_too_long:
+            text += f"; {len(self.lags_too_long)} partitions lag behind"
+        return text
+
+    def document(self) -> dict[str, Any]:
+        undecodable = self.undecodable
+        return {
+            "ok": self.ok,
+            "topics": list(self.topics),
+            "against": self.against,
+            "version": self.version,
+            "compared": list(self.compared),
+            "totals": {
+                "source_rows": self.source_rows,
+                "target_rows": self.target_rows,
+                **{str(kind): self.total(kind) for kind in Finding},
+                "expired": sum(partition.expired_rows for partition in self.partitions),
+                "after_cut": self.after_cut,
+            },
+            "partitions": [partition.document() for partition in self.partitions],
+            "groups": [
+                {
+                    "group": each.group,
+                    "topic": each.topic,
+                    "partition": each.partition,
+                    "committed": each.committed,
+                    "end": each.end,
+                    "lag": each.lag,
+                }
+                for each in self.positions
+            ],
+            "drift": [
+                {
+                    "column": drift.column,
+                    "in_table": drift.in_table,
+                    "in_files": drift.in_files,
+                    "files": drift.files,
+                    "example": drift.example,
+                    "ok": drift.is_harmless,
+                }
+                for drift in self.drifts
+            ],
+            "undecodable": None
+            if undecodable is None
+            else {
+                "format": undecodable.format,
+                "values": undecodable.values,
+                "undecodable": undecodable.undecodable,
+                "share": undecodable.share,
+                "example": undecodable.example,
+                "ok": undecodable.ok,
+            },
+            "notes": list(self.notes),
+        }
+
+
+def gathered(
+    findings: Iterable[tuple[Finding, int, Sequence[Range]]],
+) -> dict[Finding, Offsets]:
+    """What was found in buckets of one partition, together."""
+    rows: dict[Finding, int] = {}
+    ranges: dict[Finding, list[Range]] = {}
+    for kind, count, some in findings:
+        rows[kind] = rows.get(kind, 0) + count
+        ranges.setdefault(kind, []).extend(some)
+    return {
+        kind: Offsets(rows=count, ranges=tuple(merged(ranges[kind])[:RANGES_NAMED_MAX]))
+        for kind, count in rows.items()
+    }
