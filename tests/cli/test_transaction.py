@@ -8,7 +8,7 @@ from confluent_kafka import KafkaException, Producer
 
 from moldau.cli.errors import ExitCode
 
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 @pytest.fixture

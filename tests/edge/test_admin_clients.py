@@ -28,7 +28,7 @@ from moldau.testing.broker import Broker
 
 pytestmark = [pytest.mark.system, pytest.mark.compat]
 
-SECONDS = 20
+SECONDS = 60
 _numbers = itertools.count(1)
 
 

@@ -39,7 +39,7 @@ NAMES = [
     "retention.ms",
 ]
 ROUNDS = 4
-WAIT_SECONDS = 5.0
+WAIT_SECONDS = 60.0
 MAY_WAIT = {ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP}
 """Answered when other members do something, which nobody does here."""
 

@@ -22,7 +22,7 @@ from aiokafka.admin import NewTopic as AioNewTopic
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 PARTITIONS = 3
-SECONDS_MAX = 20
+SECONDS_MAX = 60
 TIMESTAMP_FIRST_MS = 1_700_000_000_000
 
 _END = b"|end|"

@@ -188,7 +188,11 @@ def empty_batches(broker: Broker) -> tuple[int, int]:
     """How many there are that only stand for offsets, and how many that name a producer."""
     fillers = named = 0
     for path in cleaned_files(broker):
-        data = path.read_bytes()
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            # Cleaned once more meanwhile.
+            continue
         position = 4096
         while position + 61 <= len(data):
             header = read_header(data, position)
@@ -220,8 +224,7 @@ def test_every_client_reads_a_compacted_topic_from_every_offset(codec: str, tmp_
         writer.write(producer, 600)
         first = set(cleaned_files(broker))
         eventually(lambda: set(cleaned_files(broker)) != first)
-        fillers, _ = empty_batches(broker)
-        assert fillers > 0
+        eventually(lambda: empty_batches(broker)[0] > 0)
         # The producer goes on where it was: its numbers are known.
         writer.write(producer, 50)
         found = read_confluent(broker)
@@ -257,7 +260,10 @@ def test_a_compacted_topic_survives_kills_in_the_middle_of_it(tmp_path: Path) ->
     create(broker)
     broker.kill()
     seen: set[int] = set()
-    for _ in range(5):
+    turns = 0
+    # As many more as a slow machine needs to have compacted something.
+    while turns < 4 or len(seen) <= 500:
+        turns += 1
         broker.start()
         try:
             producer = new_producer(broker)
@@ -275,7 +281,6 @@ def test_a_compacted_topic_survives_kills_in_the_middle_of_it(tmp_path: Path) ->
             seen |= set(writer.acked) - present
         finally:
             broker.kill()
-    assert len(seen) > 500
 
 
 def stored(broker: Broker) -> Found:
@@ -317,11 +322,13 @@ def test_replicas_that_compact_each_for_itself_stay_one_log(tmp_path: Path) -> N
     with Cluster(brokers=3, data_dir=tmp_path, settings=SETTINGS) as cluster:
         create(cluster, copies=3)
         producer = new_producer(cluster, **{"log_level": 0, "message.timeout.ms": 120_000})
-        for turn in range(4):
+        turn = 0
+        while turn < 4 or len(seen) <= 1000:
+            turn += 1
             writer.write(producer, 300)
             leader = cluster.leader(TOPIC, 0)
             others = cluster.followers(TOPIC, 0)
-            victim = leader if turn % 2 else rng.choice(others)
+            victim = rng.choice(others) if turn % 2 else leader
             victim.kill()
             writer.write(producer, 500)
             # Those that are left compact what the third one does not have.
@@ -338,7 +345,6 @@ def test_replicas_that_compact_each_for_itself_stay_one_log(tmp_path: Path) -> N
         cluster.stop()
         for broker in brokers:
             writer.check(stored(broker))
-    assert len(seen) > 1000
 
 
 def test_committed_offsets_outlive_the_compaction_of_their_topic(tmp_path: Path) -> None:
