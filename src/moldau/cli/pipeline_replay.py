@@ -1,0 +1,127 @@
+"""Owns the command line of the pipeline `replay`."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from moldau.cli.options import KeyValue
+from moldau.cli.pipeline_common import Common
+
+if TYPE_CHECKING:
+    from moldau.spark.pipelines.spec import Settings
+
+SUMMARY: Final = "Send records of topics, or of a lake's table, to a topic once more, in order."
+
+EXAMPLES: Final = (
+    "moldau pipeline run replay --topic orders --to orders-again --from-time -2h --create",
+    "moldau pipeline run replay --topic orders --to repair --offsets 0:100-199 --offsets 1:40-",
+    "moldau pipeline run replay --table /lake/orders --to orders-again --key-file keys.txt",
+)
+
+CONTINUOUS: Final = False
+
+OPTIONS: Final[tuple[Callable[..., Any], ...]] = (
+    click.option(
+        "--topic", "topics", multiple=True, metavar="NAME", help="Read from it; may be repeated."
+    ),
+    click.option(
+        "--table", metavar="LOCATION", help="Or read from this table: a folder, or s3://…"
+    ),
+    click.option(
+        "--format",
+        "table_format",
+        type=click.Choice(["parquet", "delta", "iceberg"]),
+        default="parquet",
+        show_default=True,
+        help="Of the table.",
+    ),
+    click.option(
+        "--storage",
+        type=KeyValue(),
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="How the table's storage is reached, as endpoint=…; may be repeated.",
+    ),
+    click.option("--to", "target", required=True, metavar="TOPIC", help="Write to it."),
+    click.option(
+        "--create",
+        is_flag=True,
+        help="Create that topic if it is not there, with as many partitions as are read.",
+    ),
+    click.option(
+        "--from-time",
+        metavar="TIME",
+        help="First moment: 2026-11-15T14:00:00Z, milliseconds since 1970, or ago as -2h.",
+    ),
+    click.option("--to-time", metavar="TIME", help="First moment that is not sent any more."),
+    click.option(
+        "--times-rise",
+        is_flag=True,
+        help="Times rise with offsets: stop reading a topic at the first that is too late.",
+    ),
+    click.option(
+        "--offsets",
+        multiple=True,
+        metavar="[TOPIC/]PARTITION:FIRST-LAST",
+        help="Only these, both included, of only the partitions named; 0:100- has no end.",
+    ),
+    click.option(
+        "--key", "keys", multiple=True, metavar="KEY", help="Only this key; may be repeated."
+    ),
+    click.option(
+        "--key-file",
+        type=click.Path(dir_okay=False),
+        metavar="FILE",
+        help="Only the keys in this file, one per line.",
+    ),
+    click.option(
+        "--key-encoding",
+        type=click.Choice(["text", "hex", "base64"]),
+        default="text",
+        show_default=True,
+        help="How keys are written there.",
+    ),
+    click.option(
+        "--keep-partitions/--no-keep-partitions",
+        default=None,
+        help="Same partition numbers in the target; else by key. "
+        "[default: if the target has enough partitions]",
+    ),
+    click.option(
+        "--origin-headers",
+        is_flag=True,
+        help="Add headers that say from which topic, partition and offset a record comes.",
+    ),
+    click.option(
+        "--batch-rows",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="So many at a time, all of them or none. [default: 500000]",
+    ),
+)
+
+
+def settings(common: Common, **values: Any) -> "Settings":
+    """What the command line asks for. Checked when it is planned or run."""
+    from moldau.spark.pipelines.replay.settings import BATCH_ROWS_DEFAULT, ReplaySettings
+
+    return ReplaySettings(
+        **common.fields(),
+        target=values["target"],
+        topics=tuple(dict.fromkeys(values["topics"])),
+        table=values["table"],
+        table_format=values["table_format"],
+        storage=dict(values["storage"]),
+        from_time=values["from_time"],
+        to_time=values["to_time"],
+        times_rise=values["times_rise"],
+        offsets=tuple(values["offsets"]),
+        keys=tuple(values["keys"]),
+        key_file=values["key_file"],
+        key_encoding=values["key_encoding"],
+        create=values["create"],
+        keep_partitions=values["keep_partitions"],
+        origin_headers=values["origin_headers"],
+        batch_rows=values["batch_rows"] or BATCH_ROWS_DEFAULT,
+    )

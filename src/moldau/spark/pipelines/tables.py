@@ -1,0 +1,150 @@
+"""Owns tables of a lake as pipelines read them: found, of the layout that archives have, in tasks.
+
+Files are read with pyarrow inside of Spark's tasks, so that neither S3 nor Iceberg nor Delta need
+anything of Java's.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from moldau.client.errors import InvalidArgumentError, NotFoundError
+from moldau.spark.lake.opening import open_table
+from moldau.spark.lake.storage import open_filesystem
+from moldau.spark.lake.table import DataFile, LakeTable, Layout
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+IDENTITY: Final = ("topic", "partition", "offset")
+NEEDED: Final = (*IDENTITY, "key", "value", "timestamp")
+TASK_BYTES: Final = 64 * 1024 * 1024
+"""What a task reads, unless one file alone is more."""
+TASKS_MAX: Final = 2000
+FOOTERS_AT_ONCE: Final = 16
+
+
+def existing_table(location: str, format: str, storage: Mapping[str, str]) -> tuple[LakeTable, Any]:
+    """A table that archives write to, and its pyarrow.Schema.
+
+    Raises NotFoundError if there is none, InvalidArgumentError for one of another layout.
+    """
+    table = open_table(location, format, storage=storage)
+    schema = table.schema()
+    if schema is None:
+        raise NotFoundError(
+            f"there is no {table.format} table at {table.location}",
+            hint="is it of another --format? · write one: moldau pipeline run archive",
+        )
+    missing = [name for name in NEEDED if name not in schema.names]
+    if missing:
+        raise InvalidArgumentError(
+            f"the table at {table.location} is of another layout: it has no column "
+            f"{', '.join(missing)}",
+            hint="only tables that `moldau pipeline run archive` wrote can be used here",
+        )
+    return table, schema
+
+
+def table_rows(
+    spark: "SparkSession",
+    table: LakeTable,
+    schema: Any,
+    files: Sequence[DataFile],
+    columns: Sequence[str],
+) -> "DataFrame":
+    """The rows of some files of a table, also of files that are not committed yet."""
+    import pyarrow as pa
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    layout = table.layout
+    groups = [
+        [((file.path, layout.written_path(file.path)), dict(file.partition)) for file in group]
+        for group in grouped(files)
+    ]
+    names = list(columns)
+    wanted = from_arrow_schema(pa.schema([schema.field(name) for name in names]))
+    reader = _Reader(layout, schema, names, groups)
+    # A row for each task, whose number says what it reads.
+    numbers = spark.range(0, len(groups), 1, max(1, len(groups)))
+    return numbers.mapInArrow(reader, wanted)
+
+
+class _Reader:
+    """Reads the files of a task. Travels there."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        schema: Any,
+        columns: list[str],
+        groups: list[list[tuple[tuple[str, str], dict[str, str]]]],
+    ) -> None:
+        self._layout = layout
+        self._schema = schema
+        self._columns = columns
+        self._groups = groups
+
+    def __call__(self, numbers: Iterable[Any]) -> Iterator[Any]:
+        from moldau.spark.lake.files import read_files
+
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                paths = self._groups[number]
+                yield from read_files(self._layout, paths, self._schema, self._columns)
+
+
+class OffsetBounds(NamedTuple):
+    """The lowest and the highest offset of a file, whichever partition they are of."""
+
+    first: int
+    last: int
+
+
+def offset_bounds(table: LakeTable, files: Sequence[DataFile]) -> dict[str, OffsetBounds | None]:
+    """By the path of the file, from its footer; None where that does not say."""
+    if not files:
+        return {}
+    filesystem, root = open_filesystem(table.layout.location, table.layout.storage)
+
+    def look(file: DataFile) -> OffsetBounds | None:
+        return _bounds_in(filesystem, f"{root}/{file.path}")
+
+    with ThreadPoolExecutor(FOOTERS_AT_ONCE) as pool:
+        return dict(zip((file.path for file in files), pool.map(look, files), strict=True))
+
+
+def _bounds_in(filesystem: Any, path: str) -> OffsetBounds | None:
+    import pyarrow.parquet as pq
+
+    try:
+        with filesystem.open_input_file(path) as source:
+            footer = pq.ParquetFile(source).metadata
+    except FileNotFoundError:
+        # Still where it was staged, or gone: whoever reads it will say so.
+        return None
+    places = [at for at in range(footer.num_columns) if footer.schema.column(at).path == "offset"]
+    if not places:
+        return None
+    found = [
+        footer.row_group(number).column(places[0]).statistics
+        for number in range(footer.num_row_groups)
+    ]
+    if not found or any(each is None or not each.has_min_max for each in found):
+        return None
+    return OffsetBounds(min(each.min for each in found), max(each.max for each in found))
+
+
+def grouped(files: Sequence[DataFile], task_bytes: int = TASK_BYTES) -> list[list[DataFile]]:
+    """What each task reads: neighbours together, as long as they are small."""
+    total = sum(file.bytes for file in files)
+    most = max(task_bytes, total // TASKS_MAX)
+    groups: list[list[DataFile]] = []
+    size = 0
+    for file in sorted(files, key=lambda file: (sorted(file.partition.items()), file.path)):
+        if not groups or size + file.bytes > most:
+            groups.append([])
+            size = 0
+        groups[-1].append(file)
+        size += file.bytes
+    return groups
