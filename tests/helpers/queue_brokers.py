@@ -365,6 +365,7 @@ class FakeCluster:
         self.numbers = itertools.count(1)
         self.version = 1
         self.answer_delay = 0.0
+        self.ahead_seconds = 0.0
         self.dies_in_batch = 0
         self.brokers = {number: FakeBroker(self, number) for number in range(1, count + 1)}
         self._loop = asyncio.new_event_loop()
@@ -382,6 +383,10 @@ class FakeCluster:
 
     def revive(self, number: int) -> None:
         self.run(self.brokers[number].start())
+
+    def now(self) -> float:
+        """The time that leases end by; a test may let it pass."""
+        return time.monotonic() + self.ahead_seconds
 
     def calls(self, name: str) -> dict[int, int]:
         return {number: broker.calls[name] for number, broker in self.brokers.items()}
@@ -445,7 +450,7 @@ class FakeCluster:
 
     def take(self, group: Group, leader: int, request: pb.PollRequest) -> list[pb.Message]:
         found: list[pb.Message] = []
-        now = time.monotonic()
+        now = self.now()
         visibility = (request.visibility_ms or group.settings.visibility_ms) / 1000
         for name in group.topics:
             for each in self.topics.get(name, []):
@@ -499,14 +504,14 @@ class FakeCluster:
         if lease is None or lease.consumer != request.consumer_id:
             return pb.SETTLED if offset in queue.settled else pb.EXPIRED
         if what == "extend":
-            lease.until = time.monotonic() + request.visibility_ms / 1000
+            lease.until = self.now() + request.visibility_ms / 1000
             return 0
         del queue.leases[token]
         if what == "ack":
             queue.settled.add(offset)
         else:
             delay = request.delay_ms / 1000 if request.HasField("delay_ms") else 0.0
-            queue.due[offset] = time.monotonic() + delay
+            queue.due[offset] = self.now() + delay
         return 0
 
     # ---- life

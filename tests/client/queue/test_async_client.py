@@ -110,10 +110,10 @@ def test_a_slow_handler_keeps_its_message(client: QueueClient, brokers: FakeClus
 
     def handle(message: QueueMessage) -> None:
         seen.append(message.attempt)
-        time.sleep(1.5)
+        time.sleep(2.2)
 
     client.send("jobs", "x")
-    done = client.work("g", "jobs", handle, visibility=0.6, concurrency=2, idle=0.5)
+    done = client.work("g", "jobs", handle, visibility=1.8, concurrency=2, idle=0.5)
     assert done == (1, 0)
     assert seen == [1]
     assert sum(brokers.calls("Extend").values()) >= 2
