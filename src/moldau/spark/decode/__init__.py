@@ -1,0 +1,31 @@
+"""Decoding of values: JSON, Avro, Protobuf. Bad rows keep their bytes and get a reason.
+
+    events = decode.apply(table, decode.decoder("json", "id bigint NOT NULL, name string"))
+    good, bad = decode.split(events)
+    decode.dead_letters(bad, topic="orders.dead").write.format("moldau")…
+
+Needs Spark only where a DataFrame is given; decoders work without it.
+"""
+
+from moldau.spark.decode.column_types import Struct, fields_ddl
+from moldau.spark.decode.decoder import RAW, Decoded, Decoder, Format
+from moldau.spark.decode.frames import apply, dead_letters, infer, split
+from moldau.spark.decode.framing import Framing
+from moldau.spark.decode.infer import infer_json
+from moldau.spark.decode.making import decoder
+
+__all__ = [
+    "RAW",
+    "Decoded",
+    "Decoder",
+    "Format",
+    "Framing",
+    "Struct",
+    "apply",
+    "dead_letters",
+    "decoder",
+    "fields_ddl",
+    "infer",
+    "infer_json",
+    "split",
+]
