@@ -7,6 +7,7 @@ A kind's own module (`moldau.cli.pipeline_<kind>`, or one that an installed pack
     OPTIONS: tuple[Callable, ...]                    # click's decorators, in the order shown
     def settings(common: Common, **values) -> Settings
     CONTINUOUS = False                               # if it always ends by itself; else left out
+    def show(outcome: Outcome) -> None               # if `run` shows more than the summary
 
 and imports nothing heavy. `run`, `start` and `plan` are made of it.
 """

@@ -1,6 +1,6 @@
 """Owns `moldau pipeline run`, `start` and `plan`: of a kind, a file that declares it, a project."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +11,11 @@ from moldau.cli.lazy import Command
 from moldau.cli.options import Duration
 from moldau.cli.output import emit_json, emit_table, say
 from moldau.cli.pipeline_common import home_option, name_option, pipeline_brokers_option
-from moldau.cli.pipeline_kinds import Act, KindGroup, Verb
+from moldau.cli.pipeline_kinds import Act, KindGroup, Verb, command_module
 
 if TYPE_CHECKING:
     from moldau.spark.pipelines.home import Home
-    from moldau.spark.pipelines.spec import Plan, Settings
+    from moldau.spark.pipelines.spec import Outcome, Plan, Settings
 
 _FORCE = click.option(
     "--force", is_flag=True, help="Even if the brokers say that it runs somewhere else."
@@ -57,6 +57,8 @@ def run_settings(settings: "Settings", told: Mapping[str, Any]) -> int:
         import msgspec
 
         emit_json(msgspec.to_builtins(outcome))
+    elif (show := _shown_by(settings.kind)) is not None:
+        show(outcome)
     elif outcome.summary:
         click.echo(outcome.summary)
     else:
@@ -65,6 +67,17 @@ def run_settings(settings: "Settings", told: Mapping[str, Any]) -> int:
         say(f"{settings.name} was stopped before its end; the same command goes on from there")
         return ExitCode.INTERRUPTED
     return ExitCode.OK if outcome.ok else ExitCode.FAILED
+
+
+def _shown_by(kind: str) -> "Callable[[Outcome], None] | None":
+    """How a kind shows its outcome, if it has more to say than a line: `show` of its module."""
+    from moldau.spark.pipelines.registry import find
+
+    command = find(kind).command
+    if command is None:
+        return None
+    show: Callable[[Outcome], None] | None = getattr(command_module(command), "show", None)
+    return show
 
 
 def start_settings(settings: "Settings", told: Mapping[str, Any]) -> int:

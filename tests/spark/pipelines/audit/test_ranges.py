@@ -1,5 +1,7 @@
 """Offsets as ranges."""
 
+from itertools import pairwise
+
 import pytest
 
 np = pytest.importorskip("numpy", reason="the extra `spark` is not installed")
@@ -16,7 +18,7 @@ OFFSETS = st.sets(st.integers(0, 60))
 def test_ranges_are_the_offsets_and_do_not_touch(offsets: set[int]) -> None:
     found = ranges_of(np.array(sorted(offsets), dtype=np.int64))
     assert {n for each in found for n in range(each.first, each.last + 1)} == offsets
-    assert all(one.last + 1 < two.first for one, two in zip(found, found[1:], strict=False))
+    assert all(one.last + 1 < two.first for one, two in pairwise(found))
     assert all(each.rows == each.last - each.first + 1 for each in found)
 
 

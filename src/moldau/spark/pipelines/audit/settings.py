@@ -45,6 +45,8 @@ class AuditSettings(Settings):
     value_format: str | None = None
     """json, avro or protobuf: how many values can be decoded is counted."""
     value_schema: str | None = None
+    value_message: str | None = None
+    """Which message of a Protobuf schema the values are."""
     undecodable_max: float = 0.0
     """The share of values that may be so."""
 

@@ -13,10 +13,11 @@ from moldau.spark.lake.schemas import to_text
 from moldau.spark.lake.storage import normal_location
 from moldau.spark.pipelines.audit.comparing import Finding
 from moldau.spark.pipelines.audit.cut import Bounds, Cut, parsed_options, starts_now, take_cut
+from moldau.spark.pipelines.audit.decoding import count_undecodable, made_decoder
 from moldau.spark.pipelines.audit.drift import summed
 from moldau.spark.pipelines.audit.jobs import BucketFinding, Sums, findings, sums
 from moldau.spark.pipelines.audit.planning import file_tasks, narrowed, topic_tasks
-from moldau.spark.pipelines.audit.report import PartitionReport, Report, gathered
+from moldau.spark.pipelines.audit.report import PartitionReport, Report, Undecodable, gathered
 from moldau.spark.pipelines.audit.rows import CONTENT_COLUMNS, comparable_columns
 from moldau.spark.pipelines.audit.settings import AuditSettings, Through
 from moldau.spark.pipelines.audit.tally import BucketKey, Tally, suspects, total
@@ -70,6 +71,7 @@ class TableAudit:
         self._snapshot = self._table.snapshot()
         self._schema = self._table.schema()
         self._columns = comparable_columns(self._schema)
+        self._decoder = made_decoder(settings)
         self._spark = context.spark
         self._cores = cores_of(self._spark)
         self._notes: list[str] = []
@@ -95,6 +97,7 @@ class TableAudit:
             lag_max=self._settings.lag_max,
             after_cut=found.after_cut,
             drifts=tuple(summed(found.drifts)),
+            undecodable=self._undecodable(),
             version=self._snapshot.version,
             notes=tuple(self._notes),
         )
@@ -195,6 +198,17 @@ class TableAudit:
             ):
                 break
         return found
+
+    def _undecodable(self) -> Undecodable | None:
+        if self._decoder is None:
+            return None
+        return count_undecodable(
+            self._spark,
+            self._settings,
+            self._decoder,
+            parsed_options(self._settings, self._settings.topics),
+            topic_tasks(self._cut.ranges(), cores=self._cores),
+        )
 
     # -- telling
 

@@ -1,0 +1,313 @@
+"""An audit of a real table: whatever is wrong with it is found, and named by its offsets."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pa = pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
+
+from moldau.client.errors import InvalidArgumentError  # noqa: E402
+from moldau.client.kafka.client import KafkaClient  # noqa: E402
+from moldau.model.ids import Offset, TimestampMs  # noqa: E402
+from moldau.model.queue_headers import (  # noqa: E402
+    DEAD_OFFSET_HEADER,
+    DEAD_PARTITION_HEADER,
+    DEAD_TOPIC_HEADER,
+)
+from moldau.records.record import Record, build_batch  # noqa: E402
+from moldau.spark.lake import Writing, open_table  # noqa: E402
+from moldau.spark.lake.files import write_files  # noqa: E402
+from moldau.spark.pipelines.audit import SETTINGS, plan, run  # noqa: E402
+from moldau.spark.pipelines.audit.cut import parsed_options  # noqa: E402
+from moldau.spark.pipelines.spec import Outcome, Progress  # noqa: E402
+from moldau.spark.source.planning import OffsetRange  # noqa: E402
+from moldau.spark.source.reading import read_ranges  # noqa: E402
+from moldau.testing.broker import Broker  # noqa: E402
+
+pytestmark = pytest.mark.system
+
+COUNT = 60
+"""Of each of two partitions."""
+
+
+class Context:
+    """What a run is given."""
+
+    stopping = False
+
+    def __init__(self, spark: Any) -> None:
+        self.spark = spark
+        self.told: list[Progress] = []
+
+    def report(self, progress: Progress) -> None:
+        self.told.append(progress)
+
+    def dead_letters(self, count: int) -> None:
+        raise AssertionError("an audit writes nothing")
+
+    def watch(self, query: Any) -> None:
+        raise AssertionError("an audit has no streaming query")
+
+
+class World:
+    """A topic of two partitions, and a table that holds the same, until somebody changes it."""
+
+    def __init__(
+        self, spark: Any, broker: Broker, client: KafkaClient, topic: str, at: Path
+    ) -> None:
+        self.spark, self.broker, self.client, self.topic = spark, broker, client, topic
+        self.table = open_table(str(at / "lake"), "parquet")
+        self._batch = 0
+
+    def settings(self, **values: Any) -> Any:
+        values = {"topics": (self.topic,), "table": self.table.location, **values}
+        return SETTINGS(name="check", bootstrap=self.broker.bootstrap, home="", **values)
+
+    def audit(self, **values: Any) -> Outcome:
+        return run(self.settings(**values), Context(self.spark))
+
+    def fill(self, partition: int, *, first: int = 0, count: int = COUNT) -> None:
+        records = [
+            Record(
+                Offset(0),
+                TimestampMs(1_700_000_000_000 + n),
+                b"k%d" % n,
+                b"v%d" % n,
+                [("n", b"%d" % n)] if n % 2 else [],
+            )
+            for n in range(first, first + count)
+        ]
+        self.client.produce(self.topic, partition, build_batch(records))
+
+    def rows(self, partition: int, start: int = 0, end: int = COUNT) -> Any:
+        """As an archive would write them."""
+        planned = OffsetRange(topic=self.topic, partition=partition, start=start, end=end)
+        options = parsed_options(self.settings(), (self.topic,))
+        found = pa.Table.from_batches(list(read_ranges(options, [planned])))
+        dates = pa.array(["2023-11-14"] * found.num_rows)
+        return found.append_column("date", dates).combine_chunks()
+
+    def put(self, rows: Any) -> None:
+        self.table.ensure(rows.schema)
+        files = write_files(self.table.layout, rows.schema, rows.to_batches())
+        self._batch += 1
+        assert self.table.append(files, Writing("archive", self._batch))
+
+
+@pytest.fixture
+def world(spark: Any, broker: Broker, client: KafkaClient, topic: str, tmp_path: Path) -> World:
+    world = World(spark, broker, client, topic, tmp_path)
+    for partition in (0, 1):
+        world.fill(partition)
+        world.put(world.rows(partition))
+    return world
+
+
+def found(outcome: Outcome, partition: int) -> dict[str, Any]:
+    return next(p for p in outcome.details["partitions"] if p["partition"] == partition)
+
+
+def wrong(outcome: Outcome) -> dict[str, int]:
+    kinds = ("missing", "duplicated", "extra", "altered")
+    return {
+        kind: outcome.details["totals"][kind] for kind in kinds if outcome.details["totals"][kind]
+    }
+
+
+def replaced(rows: Any, name: str, column: Any) -> Any:
+    return rows.set_column(rows.schema.get_field_index(name), name, column)
+
+
+def test_a_whole_table_passes_and_a_file_more_or_less_does_not(world: World) -> None:
+    outcome = world.audit()
+    assert outcome.ok
+    assert outcome.details["compared"] == [
+        "offset",
+        "key",
+        "value",
+        "timestamp",
+        "timestampType",
+        "headers",
+    ]
+    assert outcome.details["totals"]["source_rows"] == 2 * COUNT
+    sums = [(p["source_checksum"], p["target_checksum"]) for p in outcome.details["partitions"]]
+    assert all(one == other for one, other in sums)
+    assert all(one is not None for one, _ in sums)
+    assert json.loads(json.dumps(outcome.details)) == outcome.details
+    # The rows of a file are gone.
+    lost = next(file for file in world.table.snapshot().files)
+    assert world.table.replace([lost], [], Writing("thief", 0))
+    outcome = world.audit()
+    assert not outcome.ok
+    assert wrong(outcome) == {"missing": COUNT}
+    assert found(outcome, 0)["ranges"] == {"missing": [[0, COUNT - 1, COUNT]]}
+    # It comes back twice.
+    world.put(world.rows(0))
+    world.put(world.rows(0, 10, 20))
+    outcome = world.audit()
+    assert wrong(outcome) == {"duplicated": 10}
+    assert found(outcome, 0)["ranges"] == {"duplicated": [[10, 19, 10]]}
+
+
+@pytest.fixture
+def half(world: World) -> Callable[[Any], Outcome]:
+    """Audits a table whose second partition was changed."""
+
+    def audited(rows: Any) -> Outcome:
+        for file in world.table.snapshot().files[1:]:
+            world.table.replace([file], [], Writing("changer", 0))
+        world.put(rows)
+        return world.audit()
+
+    return audited
+
+
+def test_a_value_that_was_altered_is_found(world: World, half: Callable[[Any], Outcome]) -> None:
+    rows = world.rows(1)
+    values = rows.column("value").to_pylist()
+    values[7] = b"v8"
+    outcome = half(replaced(rows, "value", pa.array(values, pa.binary())))
+    assert wrong(outcome) == {"altered": 1}
+    assert found(outcome, 1)["ranges"] == {"altered": [[7, 7, 1]]}
+
+
+def test_rows_under_the_wrong_partition_are_found(
+    world: World, half: Callable[[Any], Outcome]
+) -> None:
+    rows = world.rows(1)
+    outcome = half(replaced(rows, "partition", pa.array([2] * COUNT, pa.int32())))
+    assert wrong(outcome) == {"missing": COUNT, "extra": COUNT}
+    assert found(outcome, 2)["ranges"] == {"extra": [[0, COUNT - 1, COUNT]]}
+
+
+def test_offsets_that_were_shifted_are_found(world: World, half: Callable[[Any], Outcome]) -> None:
+    rows = world.rows(1)
+    outcome = half(replaced(rows, "offset", pa.array(range(1, COUNT + 1), pa.int64())))
+    # The last one is behind the end of the topic, the others in the place of their neighbours.
+    assert wrong(outcome) == {"missing": 1, "altered": COUNT - 1}
+    assert outcome.details["totals"]["after_cut"] == 1
+
+
+def test_a_column_of_another_type_is_drift_and_a_new_one_is_not(world: World) -> None:
+    world.fill(1, first=COUNT, count=5)
+    more = world.rows(1, COUNT, COUNT + 5)
+    world.put(more.append_column("grade", pa.array([1] * 5, pa.int64())))
+    outcome = world.audit()
+    assert outcome.ok
+    assert [(d["column"], d["ok"], d["files"]) for d in outcome.details["drift"]] == [
+        ("grade", True, 2)
+    ]
+    # Somebody writes a file by another schema than the table's.
+    world.fill(1, first=COUNT + 5, count=5)
+    strange = world.rows(1, COUNT + 5, COUNT + 10)
+    strange = strange.append_column("grade", pa.array(["best"] * 5))
+    files = write_files(world.table.layout, strange.schema, strange.to_batches())
+    assert world.table.append(files, Writing("stranger", 1))
+    outcome = world.audit()
+    assert not outcome.ok
+    assert wrong(outcome) == {}
+    assert ("grade", "int64", "string", False) in [
+        (d["column"], d["in_table"], d["in_files"], d["ok"]) for d in outcome.details["drift"]
+    ]
+
+
+def test_the_cut_lets_producers_and_archives_go_on(world: World) -> None:
+    from moldau.client.admin import Admin
+
+    # The archive has committed some; the topic and the table have more than that.
+    world.fill(0, first=COUNT, count=20)
+    world.put(world.rows(0, COUNT, COUNT + 10))
+    Admin(world.broker.bootstrap).commit_group(
+        "archive-" + world.topic, {(world.topic, 0): COUNT + 5, (world.topic, 1): COUNT}
+    )
+    group = ("archive-" + world.topic,)
+    assert wrong(world.audit()) == {"missing": 10}
+    outcome = world.audit(through="lake", groups=group)
+    assert outcome.ok
+    assert (found(outcome, 0)["end"], found(outcome, 0)["latest"]) == (COUNT + 5, COUNT + 20)
+    assert [(g["partition"], g["lag"]) for g in outcome.details["groups"]] == [(0, 15), (1, 0)]
+    outcome = world.audit(through="lake")
+    assert outcome.ok
+    assert found(outcome, 0)["end"] == COUNT + 10
+    assert "--group" in outcome.details["notes"][0]
+    assert not world.audit(through="lake", groups=group, lag_max=10).ok
+
+
+def test_what_retention_removed_and_what_transactions_left_is_not_missing(world: World) -> None:
+    from confluent_kafka import Producer, TopicPartition
+    from confluent_kafka.admin import AdminClient
+
+    producer = Producer(
+        {"bootstrap.servers": world.broker.bootstrap, "transactional.id": world.topic}
+    )
+    producer.init_transactions()
+    for is_kept in (True, False, True):
+        producer.begin_transaction()
+        for number in range(3):
+            producer.produce(world.topic, f"t{number}", partition=0)
+        producer.flush()
+        producer.commit_transaction() if is_kept else producer.abort_transaction()
+    end = world.client.list_offset(world.topic, 0)
+    assert end == COUNT + 12
+    assert wrong(world.audit()) == {"missing": 6}
+    world.put(world.rows(0, COUNT, end))
+    assert world.audit().ok
+    admin = AdminClient({"bootstrap.servers": world.broker.bootstrap})
+    for future in admin.delete_records([TopicPartition(world.topic, 0, 10)]).values():
+        future.result()
+    outcome = world.audit()
+    assert outcome.ok
+    assert (found(outcome, 0)["start"], found(outcome, 0)["expired_rows"]) == (10, 10)
+    # Doubles are found there as well.
+    world.put(_moved(world.rows(1, 3, 5)))
+    outcome = world.audit()
+    assert wrong(outcome) == {"duplicated": 2}
+    assert found(outcome, 0)["ranges"] == {"duplicated": [[3, 4, 2]]}
+
+
+def _moved(rows: Any) -> Any:
+    return replaced(rows, "partition", pa.array([0] * rows.num_rows, pa.int32()))
+
+
+def test_dead_letters_are_not_missing(world: World, new_name: Callable[[str], str]) -> None:
+    world.fill(0, first=COUNT, count=3)
+    letters = new_name("dead")
+    world.client.create_topic(letters, partitions=1)
+    headers = [
+        (DEAD_TOPIC_HEADER, world.topic.encode()),
+        (DEAD_PARTITION_HEADER, b"0"),
+        (DEAD_OFFSET_HEADER, b"%d" % (COUNT + 1)),
+    ]
+    letter = Record(Offset(0), TimestampMs(0), None, b"bad", [("x", None), *headers])
+    stranger = Record(Offset(0), TimestampMs(0), None, b"bad", [(DEAD_TOPIC_HEADER, None)])
+    world.client.produce(letters, 0, build_batch([letter, stranger]))
+    outcome = world.audit(dead_letters=letters)
+    assert wrong(outcome) == {"missing": 2}
+    assert outcome.details["totals"]["dead"] == 1
+    assert found(outcome, 0)["ranges"]["missing"] == [[COUNT, COUNT, 1], [COUNT + 2, COUNT + 2, 1]]
+
+
+def test_a_plan_reads_nothing_and_says_how_much_there_is(world: World) -> None:
+    planned = plan(world.settings())
+    assert planned.writes == ()
+    assert [step.rows for step in planned.steps] == [2 * COUNT, 2 * COUNT, None]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"table": None}, "neither is given"),
+        ({"against_topic": "other"}, "both are given"),
+        ({"through": "group"}, "needs the group"),
+        ({"match": ("key",)}, "--match is for"),
+        ({"table": "/nowhere/at/all"}, "there is no parquet table"),
+    ],
+)
+def test_what_does_not_fit_together_is_said(
+    world: World, values: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        world.audit(**values)
