@@ -24,8 +24,10 @@ if TYPE_CHECKING:
 
 COMMON_NAMES: Final = ("name", "brokers", "home", "master", "trigger_seconds", "options")
 """Parameters of `running_options`; a kind's own ones have other names."""
-_FILE: Final = "-f FILE"
-_FOLDER: Final = "FOLDER"
+# Names that no kind can have: the commands behind them are found by what the first word looks like.
+_FILE: Final = "@file"
+_FOLDER: Final = "@folder"
+_FORMS: Final = {_FOLDER: "FOLDER", _FILE: "-f FILE"}
 _FILE_OPTIONS: Final = ("-f", "--file")
 
 Act = Callable[["Settings", Mapping[str, Any]], int]
@@ -49,7 +51,7 @@ class KindGroup(ExamplesMixin, click.Group):
     """The kinds as commands of a verb."""
 
     def __init__(self, *args: Any, verb: Verb, examples: Sequence[str] = (), **kwargs: Any) -> None:
-        forms = ["KIND", *((_FOLDER,) if verb.folder_command else ()), _FILE]
+        forms = ["KIND", *(_FORMS[form] for form, _ in _forms(verb))]
         super().__init__(*args, **kwargs)
         self.subcommand_metavar = f"{' | '.join(forms)} …"
         self.examples = examples
@@ -106,12 +108,8 @@ class KindGroup(ExamplesMixin, click.Group):
             for kind in kinds().values()
             if kind.command
         ]
-        for form, command in (
-            (_FOLDER, self._verb.folder_command),
-            (_FILE, self._verb.file_command),
-        ):
-            if command is not None:
-                rows.append((form, command.get_short_help_str(200)))
+        for form, command in _forms(self._verb):
+            rows.append((_FORMS[form], command.get_short_help_str(200)))
         with formatter.section("Kinds"):
             formatter.write_dl(rows)
 
@@ -122,6 +120,12 @@ class KindGroup(ExamplesMixin, click.Group):
             return super().shell_complete(ctx, incomplete)
         names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
         return [CompletionItem(name) for name in names]
+
+
+def _forms(verb: Verb) -> list[tuple[str, click.Command]]:
+    """What may stand in the place of a kind."""
+    folder = verb.folder_command
+    return [*([(_FOLDER, folder)] if folder else []), (_FILE, verb.file_command)]
 
 
 def _is_file_option(word: str) -> bool:

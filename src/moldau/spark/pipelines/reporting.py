@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 LOCAL_SECONDS_MIN: Final = 0.25
 PUBLISH_SECONDS_MIN: Final = 1.0
 HEARTBEAT_SECONDS: Final = 5.0
+RETRY_SECONDS: Final = 0.2
 FAREWELL_SECONDS_MAX: Final = 10.0
 _PUBLISH_SECONDS_MAX: Final = 5.0
 
@@ -50,6 +51,7 @@ class Reporter:
 
     def start(self) -> None:
         self._tell(self._record)
+        self._news.set()
         self._thread.start()
 
     def progress(self, progress: Progress) -> None:
@@ -86,29 +88,28 @@ class Reporter:
             self._watcher(record)
 
     def _publish(self) -> None:
-        deadline = None
-        was_silent = False
+        is_heard = True
         with Board(self._bootstrap, seconds_max=_PUBLISH_SECONDS_MAX) as board:
-            while True:
+            while not self._closing.is_set():
                 self._news.wait(HEARTBEAT_SECONDS)
                 self._news.clear()
-                is_last = self._closing.is_set()
-                if is_last and deadline is None:
-                    deadline = time.monotonic() + FAREWELL_SECONDS_MAX
                 with self._lock:
-                    record = self._record if is_last else self._record.changed()
-                try:
-                    board.publish(record)
-                except (ClientError, OSError) as error:
-                    if not was_silent:
-                        log.warning("the brokers do not hear how this pipeline is: %s", error)
-                    was_silent = True
-                    if deadline is not None and time.monotonic() >= deadline:
-                        return
-                    self._news.set()
-                else:
-                    was_silent = False
-                    if is_last:
-                        return
-                if not is_last:
-                    self._closing.wait(PUBLISH_SECONDS_MIN)
+                    record = self._record.changed()
+                is_heard = self._publish_once(board, record, was_heard=is_heard)
+                self._closing.wait(PUBLISH_SECONDS_MIN)
+            # Brokers that were away all the time are hardly back just now.
+            seconds_max = FAREWELL_SECONDS_MAX if is_heard else FAREWELL_SECONDS_MAX / 5
+            deadline = time.monotonic() + seconds_max
+            while not self._publish_once(board, self._record, was_heard=False):
+                if time.monotonic() >= deadline:
+                    return
+                time.sleep(RETRY_SECONDS)
+
+    def _publish_once(self, board: Board, record: Record, *, was_heard: bool) -> bool:
+        try:
+            board.publish(record)
+        except (ClientError, OSError) as error:
+            if was_heard:
+                log.warning("the brokers do not hear how this pipeline is: %s", error)
+            return False
+        return True

@@ -113,8 +113,7 @@ class Running:
         with self._lock:
             most = max(progress.dead_letters, self._dead_letters)
             self._dead_letters = most
-        self._is_running()
-        self._reporter.progress(replace(progress, dead_letters=most))
+        self._tell(replace(progress, dead_letters=most))
 
     def dead_letters(self, count: int) -> None:
         with self._lock:
@@ -132,7 +131,6 @@ class Running:
             if counted.take(told):
                 changed_at = time.monotonic()
             if told or _has_begun(query.status):
-                self._is_running()
                 self._report(counted, is_idle=time.monotonic() - changed_at > _IDLE_SECONDS)
             if self.stopping:
                 if stopping_since is None:
@@ -158,15 +156,18 @@ class Running:
     def _report(self, counted: QueryProgress, *, is_idle: bool) -> None:
         with self._lock:
             dead = self._dead_letters
-        self._reporter.progress(
+        self._tell(
             counted.progress(
                 dead_letters=dead, is_idle=is_idle, is_continuous=self._settings.continuous
             )
         )
 
-    def _is_running(self) -> None:
+    def _tell(self, progress: Progress) -> None:
+        """Who has something to report is running."""
         if self._reporter.record.state is State.STARTING:
-            self._reporter.change(state=State.RUNNING)
+            self._reporter.change(state=State.RUNNING, progress=progress)
+        else:
+            self._reporter.progress(progress)
 
     def close(self) -> None:
         """End the session, if it was made for this pipeline."""

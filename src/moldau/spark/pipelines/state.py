@@ -112,6 +112,8 @@ class Board:
         raise RejectedError(f"{TOPIC} was just created", ErrorCode.LEADER_NOT_AVAILABLE)
 
     def _patiently(self, attempt: Callable[[], T], doing: str) -> T:
+        # An election is waited for; whether there is a broker at all is known at once.
+        self._client.any_broker()
         return patiently(
             attempt,
             forget=partial(self._client.forget, TOPIC),

@@ -1,0 +1,483 @@
+"""`moldau pipeline` against a real broker, with a kind that an installed package brings."""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from moldau.cli.errors import ExitCode
+from moldau.client.kafka.client import KafkaClient
+from moldau.client.processes import is_running
+from moldau.spark.pipelines import registry
+from moldau.spark.pipelines.home import Home
+from moldau.spark.pipelines.record import Record, now_ms
+from moldau.spark.pipelines.spec import State
+from moldau.spark.pipelines.state import TOPIC, Board
+
+HELPERS = Path(__file__).parent.parent / "helpers"
+
+
+@pytest.fixture(autouse=True)
+def _kind(tmp_path, monkeypatch):
+    """An installed package with the kind `count`, for this process and those that it starts."""
+    info = tmp_path / "site" / "counting_kind-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: counting-kind\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        f"[{registry.GROUP}]\ncount = counting_kind\n\n"
+        f"[{registry.COMMANDS_GROUP}]\ncount = counting_command\n"
+    )
+    monkeypatch.syspath_prepend(str(info.parent))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(info.parent), str(HELPERS))))
+    registry.kinds.cache_clear()
+    yield
+    registry.kinds.cache_clear()
+
+
+@pytest.fixture
+def brokers(moldau_session_broker):
+    return moldau_session_broker.bootstrap
+
+
+@pytest.fixture
+def root(tmp_path):
+    return tmp_path / "homes"
+
+
+@pytest.fixture
+def pipeline(cli, root, brokers, monkeypatch):
+    """`moldau pipeline …` here, with this broker; whatever it leaves behind is ended by pid."""
+    monkeypatch.setenv("MOLDAU_PIPELINES_HOME", str(root))
+    monkeypatch.setenv("MOLDAU_BROKERS", brokers)
+    yield lambda *words: cli("pipeline", *words)
+    for path in root.iterdir() if root.is_dir() else ():
+        if key := Home(path).process():
+            os.kill(key.pid, signal.SIGKILL)
+
+
+def published(brokers, name):
+    with Board(brokers) as board:
+        return board.read().get(name)
+
+
+def until(condition, seconds_max=30.0):
+    deadline = time.monotonic() + seconds_max
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "it never came to be"
+        time.sleep(0.02)
+    return found
+
+
+# -- run
+
+
+def test_a_run_goes_to_the_end_and_says_so_to_all(pipeline, root, brokers, new_name):
+    name = new_name("run")
+    outcome = pipeline("run", "count", "clicks", "--name", name)
+    assert (outcome.code, outcome.out) == (0, "counted to the end\n")
+    assert f"{name} running" in outcome.err
+    for record in (Home(root / name).read_state(), published(brokers, name)):
+        assert record.state is State.FINISHED
+        assert record.outcome.rows == record.progress.rows == 10
+        assert record.progress.dead_letters == 2
+        assert record.settings["topics"] == ["clicks"]
+
+
+def test_a_pipeline_is_named_by_what_it_reads(pipeline, root):
+    assert pipeline("run", "count", "clicks", "orders").code == 0
+    assert (root / "count-clicks-orders" / "spec.json").exists()
+
+
+def test_what_is_not_well_is_exit_code_1_and_the_outcome_comes_as_json(pipeline, new_name):
+    outcome = pipeline("run", "count", "clicks", "--name", new_name("ill"), "--ill", "--json")
+    assert outcome.code == ExitCode.FAILED
+    assert json.loads(outcome.out)["rows"] == 10
+    assert "error" not in outcome.err
+
+
+def test_a_failure_is_told_with_its_hint_and_kept(pipeline, brokers, new_name):
+    name = new_name("late")
+    outcome = pipeline("run", "count", "clicks", "--name", name, "--fail", "late")
+    assert outcome.code == ExitCode.FAILED
+    assert "error: it cannot go on\nhint:  count less\n" in outcome.err
+    record = published(brokers, name)
+    assert (record.state, record.error, record.hint) == (
+        State.FAILED,
+        "it cannot go on",
+        "count less",
+    )
+    shown = pipeline("status", name)
+    assert shown.code == ExitCode.FAILED
+    assert "it cannot go on" in shown.out
+    assert "count less" in shown.out
+
+
+def test_ctrl_c_ends_a_run_in_order_and_a_script_can_tell(spawn, root, brokers, new_name):
+    name = new_name("interrupted")
+    process = spawn(
+        *("pipeline", "run", "count", "clicks", "--rows", 100_000, "--name", name),
+        *("--home", root, "-b", brokers),
+    )
+    state = until(lambda: (r := Home(root / name).read_state()) and r.progress.rows and r)
+    assert state.state is State.RUNNING
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == ExitCode.INTERRUPTED
+    assert out == "counted for a while\n"
+    assert "goes on from there" in err
+    assert published(brokers, name).state is State.STOPPED
+
+
+def test_what_is_logged_goes_to_the_log_and_not_to_the_terminal(pipeline, new_name):
+    name = new_name("logged")
+    outcome = pipeline("run", "count", "clicks", "--name", name, "--fail", "refused")
+    assert "Traceback" not in outcome.err
+    logged = pipeline("logs", name)
+    assert "InvalidArgumentError: it cannot count that" in logged.out
+    assert pipeline("logs", name, "-n", 1).out == logged.out.splitlines(keepends=True)[-1]
+
+
+# -- start, status, stop
+
+
+def test_a_pipeline_starts_in_the_background_and_stops_in_order(pipeline, root, brokers, new_name):
+    name = new_name("started")
+    outcome = pipeline("start", "count", "clicks", "--name", name)
+    assert outcome.code == 0
+    key = Home(root / name).process()
+    assert outcome.out == f"{name} is running, as process {key.pid}\n"
+    assert os.getsid(key.pid) == key.pid != os.getsid(0), "it must outlive the terminal"
+
+    until(lambda: (r := published(brokers, name)) and r.state is State.RUNNING)
+    document = json.loads(pipeline("status", name, "--json").out)
+    assert document["state"] == "running"
+    assert document["uptime_seconds"] >= 0
+    assert document["progress"]["lag"] == 7
+    shown = pipeline("status", name)
+    assert shown.code == 0
+    assert f"{name} (count): running for" in shown.out
+    assert "100 rows/s" in shown.out
+
+    stopped = pipeline("stop", name)
+    assert (stopped.code, stopped.out) == (0, f"stopped {name}\n")
+    assert not is_running(key)
+    assert published(brokers, name).state is State.STOPPED
+    assert "not running: stopped" in pipeline("stop", name).err
+
+
+def test_a_start_that_fails_says_why_and_where_the_log_is(pipeline, root, new_name):
+    name = new_name("refused")
+    outcome = pipeline("start", "count", "clicks", "--name", name, "--fail", "refused")
+    log_file = root / name / "pipeline.log"
+    assert outcome.code == ExitCode.FAILED
+    assert f"error: pipeline {name} failed: it cannot count that" in outcome.err
+    assert f"hint:  use --rows · log: {log_file}" in outcome.err
+    assert "it cannot count that" in log_file.read_text()
+
+
+def test_a_defect_of_a_kind_is_told_by_start_too(pipeline, new_name):
+    outcome = pipeline("start", "count", "x", "--name", new_name("defect"), "--fail", "defect")
+    assert outcome.code == ExitCode.FAILED
+    assert "ZeroDivisionError: one by none" in outcome.err
+
+
+def test_a_name_runs_once_at_a_time_here(pipeline, root, new_name):
+    name = new_name("once")
+    assert pipeline("start", "count", "clicks", "--name", name).code == 0
+    for verb in ("run", "start"):
+        outcome = pipeline(verb, "count", "clicks", "--name", name)
+        assert outcome.code == ExitCode.FAILED
+        assert f"pipeline {name} is running already" in outcome.err
+    assert "running already" in pipeline("reset", name, "--to", "earliest", "-y").err
+    # From another folder it is the brokers who know.
+    other = pipeline("run", "count", "clicks", "--name", name, "--home", root / "other")
+    assert "is running already, on" in other.err
+    assert "--force" in other.err
+    assert pipeline("stop", name).code == 0
+
+
+def test_a_name_that_runs_on_another_machine_needs_force(pipeline, brokers, new_name):
+    name = new_name("elsewhere")
+    record = Record(
+        name=name,
+        kind="count",
+        state=State.RUNNING,
+        host="far.example",
+        pid=1,
+        updated_at=now_ms(),
+        started_at=now_ms(),
+    )
+    with Board(brokers) as board:
+        board.publish(record)
+    assert "on far.example as process 1" in pipeline("start", "count", "x", "--name", name).err
+    assert "stop it there" in pipeline("stop", name).err
+    assert pipeline("run", "count", "x", "--name", name, "--force").code == 0
+
+
+def test_one_that_was_killed_is_lost_and_can_be_started_again(pipeline, root, new_name):
+    name = new_name("killed")
+    assert pipeline("start", "count", "clicks", "--name", name).code == 0
+    key = Home(root / name).process()
+    os.kill(key.pid, signal.SIGKILL)
+    until(lambda: not is_running(key))
+    shown = pipeline("status", name)
+    assert shown.code == ExitCode.FAILED
+    assert f"{name} (count): lost" in shown.out
+    assert pipeline("run", "count", "clicks", "--name", name).code == 0
+
+
+def test_stop_can_kill(pipeline, root, brokers, new_name):
+    name = new_name("stop-kill")
+    assert pipeline("start", "count", "clicks", "--name", name).code == 0
+    key = Home(root / name).process()
+    assert pipeline("stop", name, "--kill").out == f"stopped {name}\n"
+    assert not is_running(key)
+    assert published(brokers, name).state is State.STOPPED
+
+
+def test_start_can_stay_in_the_foreground(spawn, root, brokers, new_name):
+    name = new_name("foreground")
+    process = spawn(
+        *("pipeline", "start", "count", "clicks", "--foreground", "--name", name),
+        *("--home", root, "-b", brokers),
+    )
+    until(lambda: (r := Home(root / name).read_state()) and r.state is State.RUNNING)
+    assert Home(root / name).process().pid == process.pid
+    process.send_signal(signal.SIGTERM)
+    err = process.communicate(timeout=60)[1]
+    assert process.returncode == 0, err
+    assert f"{name} running" in err
+
+
+# -- list
+
+
+def test_list_has_what_is_here_and_what_brokers_know(pipeline, root, brokers, new_name):
+    here, there = new_name("here"), new_name("there")
+    assert pipeline("run", "count", "clicks", "--name", here).code == 0
+    assert (
+        pipeline("run", "count", "x", "--name", there, "--home", root.with_name("other")).code == 0
+    )
+    rows = {row["name"]: row for row in json.loads(pipeline("list", "-o", "json").out)}
+    assert rows[here]["state"] == rows[there]["state"] == "finished"
+    assert {here, there} <= set(pipeline("list", "-o", "name").out.split())
+    assert "NAME" in pipeline("list").out
+
+
+def test_list_does_with_what_is_here_where_no_broker_answers(pipeline, nobody, new_name):
+    name = new_name("alone")
+    assert pipeline("run", "count", "clicks", "--name", name).code == 0
+    outcome = pipeline("list", "-o", "name", "-b", nobody)
+    assert (outcome.code, outcome.out) == (0, f"{name}\n")
+    assert "only those of this machine" in outcome.err
+
+
+def test_without_anything_here_an_unreachable_broker_is_an_error(pipeline, nobody):
+    assert pipeline("list", "-b", nobody).code == ExitCode.UNREACHABLE
+    assert pipeline("status", "none", "-b", nobody).code == ExitCode.UNREACHABLE
+
+
+def test_a_pipeline_that_nobody_knows_is_not_found(pipeline):
+    for words in (("status",), ("stop",), ("logs",), ("reset", "--to", "earliest")):
+        outcome = pipeline(words[0], "nobodys", *words[1:])
+        assert outcome.code == ExitCode.NOT_FOUND
+        assert "moldau pipeline list" in outcome.err
+
+
+def test_a_broker_that_is_away_does_not_stop_a_pipeline(pipeline, root, nobody, new_name):
+    name = new_name("brokerless")
+    outcome = pipeline("run", "count", "clicks", "--name", name, "-b", nobody)
+    assert (outcome.code, outcome.out) == (0, "counted to the end\n")
+
+
+# -- plan, files
+
+
+def test_a_plan_says_what_would_run(pipeline, root):
+    outcome = pipeline("plan", "count", "clicks")
+    assert outcome.code == 0
+    for text in ("count-clicks", "topic clicks", "nowhere", "WHAT"):
+        assert text in outcome.out
+    assert "warning: it only counts" in outcome.err
+    document = json.loads(pipeline("plan", "count", "clicks", "--json").out)
+    assert document["steps"] == [{"what": "count", "rows": 10, "bytes": None}]
+    assert not root.exists(), "a plan changes nothing"
+
+
+def test_a_pipeline_is_declared_in_a_file(pipeline, root, tmp_path, new_name, monkeypatch):
+    name = new_name("declared")
+    file = tmp_path / "count.yml"
+    file.write_text(
+        f"kind: count\nname: {name}\ntopics: clicks\nrows: 4\npassword: ${{COUNT_PW}}\n"
+    )
+    missing = pipeline("run", "-f", file)
+    assert "wants the variable COUNT_PW" in missing.err
+    monkeypatch.setenv("COUNT_PW", "hunter2")
+    assert json.loads(pipeline("plan", "--file", file, "--json").out)["settings"]["rows"] == 4
+    outcome = pipeline("run", "-f", file, "--json")
+    assert json.loads(outcome.out)["rows"] == 4
+    assert pipeline("start", "-f", file).code == 0
+    assert pipeline("stop", name).code == 0
+    told = pipeline("status", name, "--json").out
+    for text in (told, *(path.read_text() for path in (root / name).iterdir())):
+        assert "hunter2" not in text
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("kind: cuont\nname: x\n", "there is no kind of pipeline 'cuont'"),
+        ("kind: count\nname: x\ntopics: [a]\nrwos: 4\n", "count has no setting 'rwos'"),
+        ("kind: count\nname: x\ntopics: [a]\nrows: many\n", "rows: Expected `int`"),
+        ("kind: count\nname: x\n", "count needs the setting 'topics'"),
+        ("kind: count\ntopics: [a]\n", "does not say what the pipeline is called"),
+        ("name: x\n", "kind is missing"),
+        ("- a\n", "declares no pipeline"),
+        ("a: [", "is neither YAML nor JSON"),
+    ],
+)
+def test_a_file_that_is_wrong_is_explained(pipeline, tmp_path, text, said):
+    file = tmp_path / "wrong.yml"
+    file.write_text(text)
+    outcome = pipeline("run", "-f", file)
+    assert outcome.code in (ExitCode.FAILED, ExitCode.USAGE)
+    assert said in outcome.err
+    assert "Traceback" not in outcome.err
+
+
+def test_kinds_of_packages_are_in_the_help_and_typos_get_a_suggestion(pipeline):
+    assert "count    Count, and do nothing else." in pipeline("run", "--help").out
+    assert "moldau pipeline plan count clicks --ill" in pipeline("plan", "count", "--help").out
+    assert "did you mean `moldau pipeline run count`?" in pipeline("run", "cuont").err
+
+
+@pytest.mark.parametrize("name", ["a/b", "..", "ä", ""])
+def test_a_name_that_cannot_be_a_folder_is_refused(pipeline, name):
+    outcome = pipeline("run", "count", "clicks", "--name", name or "-")
+    assert "cannot be the name of a pipeline" in outcome.err
+
+
+# -- reset
+
+
+@pytest.fixture
+def stopped(pipeline, root, brokers, cli, new_name):
+    """A pipeline that has read 3 of 5 records of both partitions of its topic."""
+    name = new_name("reset")
+    assert cli("topic", "create", name, "-p", 2, "-b", brokers).code == 0
+    for partition in (0, 1):
+        words = [word for number in range(5) for word in ("-m", number)]
+        assert cli("produce", name, "-p", partition, "-b", brokers, *words).code == 0
+    assert pipeline("run", "count", name, "--name", name).code == 0
+    checkpoint = root / name / "checkpoint"
+    for folder in ("offsets", "commits"):
+        (checkpoint / folder).mkdir(parents=True)
+    for batch, offset in ((8, 1), (9, 3), (10, 5)):
+        positions = json.dumps({name: {"0": offset, "1": offset}, "@ids": {name: 7}})
+        (checkpoint / "offsets" / str(batch)).write_text(f"v1\n{{}}\n{positions}")
+    (checkpoint / "commits" / "9").write_text("v1\n{}")
+    return name
+
+
+def starts(pipeline, name):
+    outcome = pipeline("run", "count", name, "--name", name, "--json")
+    return json.loads(json.loads(outcome.out)["details"]["begins"])[name]
+
+
+def test_a_reset_shows_the_change_and_moves_the_checkpoint_aside(pipeline, root, stopped):
+    name = stopped
+    preview = pipeline("reset", name, "--to", "earliest", "--dry-run", "-o", "json")
+    assert [(row["now"], row["new"]) for row in json.loads(preview.out)] == [(3, 0), (3, 0)]
+    assert "6 records will be read again" in preview.err
+    asked = pipeline("reset", name, "--to", "earliest")
+    assert asked.code == ExitCode.USAGE
+    assert "add -y" in asked.err
+    assert (root / name / "checkpoint").exists()
+
+    done = pipeline("reset", name, "--to", "earliest", "-y")
+    assert done.code == 0
+    assert not (root / name / "checkpoint").exists()
+    (old,) = (root / name / "old").iterdir()
+    assert str(old) in done.err
+    assert (old / "commits" / "9").exists()
+    assert starts(pipeline, name) == {"0": -2, "1": -2}
+
+
+def test_a_reset_to_the_end_to_offsets_and_to_a_time(pipeline, stopped):
+    name = stopped
+    outcome = pipeline("reset", name, "--to", "latest", "-y")
+    assert "4 records will never be read" in outcome.err
+    assert starts(pipeline, name) == {"0": 5, "1": 5}
+    assert pipeline("reset", name, "--to", f"{name}:1=2", "-y").code == 0
+    assert starts(pipeline, name) == {"0": -2, "1": 2}
+    assert pipeline("reset", name, "--to", "2020-01-01T00:00", "-y").code == 0
+    assert starts(pipeline, name) == {"0": 0, "1": 0}
+    assert pipeline("reset", name, "--to", "@-0s", "-y").code == 0
+    assert starts(pipeline, name) == {"0": 5, "1": 5}
+
+
+def test_partitions_that_come_after_a_reset_are_read_from_their_beginning(
+    pipeline, cli, brokers, stopped
+):
+    assert pipeline("reset", stopped, "--to", "latest", "-y").code == 0
+    assert cli("topic", "alter", stopped, "--partitions", 3, "-b", brokers).code == 0
+    assert starts(pipeline, stopped) == {"0": 5, "1": 5, "2": -2}
+
+
+@pytest.mark.parametrize(
+    ("position", "said"),
+    [
+        ("yesterday", "none of: earliest, latest"),
+        ("{name}:0=99", "has no offset 99"),
+        ("{name}:7=0", "there is no partition"),
+        ("nothing-here:0=0", "nothing-here"),
+    ],
+)
+def test_a_reset_to_nowhere_is_refused(pipeline, root, stopped, position, said):
+    outcome = pipeline("reset", stopped, "--to", position.format(name=stopped), "-y")
+    assert outcome.code != 0
+    assert said in outcome.err
+    assert (root / stopped / "checkpoint").exists()
+    assert not (root / stopped / "start.json").exists()
+
+
+# -- the board
+
+
+def test_the_board_is_a_compacted_topic_that_lists_hide(pipeline, cli, brokers, new_name):
+    assert pipeline("run", "count", "clicks", "--name", new_name("board")).code == 0
+    with KafkaClient(brokers) as client:
+        assert len(client.layout(TOPIC).leaders) == 1
+    described = json.loads(cli("topic", "describe", TOPIC, "-o", "json", "-b", brokers).out)
+    assert "compact" in json.dumps(described)
+    assert TOPIC not in cli("topic", "list", "-b", brokers).out
+
+
+def test_names_are_completed(pipeline, root, brokers, nobody, new_name):
+    import subprocess
+
+    name = new_name("tabbed")
+    assert pipeline("run", "count", "clicks", "--name", name).code == 0
+
+    def complete(*words, **env):
+        line = {"COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
+        done = subprocess.run(
+            [sys.executable, "-c", "from moldau.cli.main import main; main()"],
+            env={**os.environ, **line, "_MOLDAU_COMPLETE": "bash_complete", **env},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.stderr == ""
+        return [row.partition(",")[2] for row in done.stdout.splitlines() if row]
+
+    begun = name[:-1]
+    assert name in complete("moldau", "pipeline", "status", begun)
+    elsewhere = complete("moldau", "pipeline", "stop", "--home", str(root / "none"), begun)
+    assert name in elsewhere, "the broker knows it"
+    assert name in complete("moldau", "pipeline", "logs", begun, MOLDAU_BROKERS=nobody)
+    assert complete("moldau", "pipeline", "run", "cou") == ["count"]

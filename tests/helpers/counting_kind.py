@@ -1,0 +1,64 @@
+"""A kind of pipelines that only counts: for tests of what all kinds share, without Spark."""
+
+import time
+from dataclasses import dataclass
+from typing import ClassVar
+
+from moldau.client.errors import InvalidArgumentError
+from moldau.spark.pipelines.spec import Context, Outcome, Plan, Progress, Settings, Step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountSettings(Settings):
+    kind: ClassVar[str] = "count"
+
+    topics: tuple[str, ...]
+    rows: int = 10
+    password: str = ""
+    fail: str = ""
+    """refused: by an error of ours; defect: by one of nobody's; late: after the first rows."""
+    is_well: bool = True
+
+
+SETTINGS = CountSettings
+
+
+def plan(settings: CountSettings) -> Plan:
+    return Plan(
+        reads=tuple(f"topic {topic}" for topic in settings.topics),
+        writes=("nowhere",),
+        steps=(Step(what="count", rows=settings.rows),),
+        warnings=("it only counts",),
+    )
+
+
+def run(settings: CountSettings, context: Context) -> Outcome:
+    if settings.fail == "refused":
+        raise InvalidArgumentError("it cannot count that", hint="use --rows")
+    if settings.fail == "defect":
+        raise ZeroDivisionError("one by none")
+    done = 0
+    while not context.stopping and (settings.continuous or done < settings.rows):
+        done += 1
+        context.report(
+            Progress(
+                batch=done,
+                rows=done,
+                rows_total=None if settings.continuous else settings.rows,
+                rows_per_second=100.0,
+                lag=7,
+                batch_seconds=0.01,
+            )
+        )
+        if done == 3:
+            context.dead_letters(2)
+        if done == 5 and settings.fail == "late":
+            raise InvalidArgumentError("it cannot go on", hint="count less")
+        time.sleep(0.01)
+    return Outcome(
+        ok=settings.is_well,
+        summary=f"counted {'to the end' if done == settings.rows else 'for a while'}",
+        rows=done,
+        dead_letters=2,
+        details={"begins": settings.options.get("startingOffsets", "")},
+    )
