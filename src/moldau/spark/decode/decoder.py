@@ -60,6 +60,11 @@ class Decoder:
         """The type of the decoded value as Spark's SQL writes it."""
         return ddl_of(self.type)
 
+    @property
+    def arrow_type(self) -> Any:
+        """The same as a pyarrow.DataType."""
+        return arrow_of(self.type)
+
     def decode(self, values: Iterable[bytes | None]) -> list[Decoded]:
         """As plain values, without Arrow and Spark."""
         read = _reader(self)
@@ -82,6 +87,22 @@ class Decoder:
                     found[place], errors[place] = None, reason
             made = pa.array(found, type=kind)
         return made, pa.array(errors, type=pa.string())
+
+    def split(self, batch: Any) -> tuple[Any, Any]:
+        """The good and the bad rows of a pyarrow.RecordBatch whose column `value` is decoded.
+
+        Good ones have their value decoded; bad ones have `raw` and `error` in its place.
+        """
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        at = batch.schema.get_field_index("value")
+        raw = batch.column(at)
+        values, errors = self.arrays(raw.to_pylist())
+        is_good = pc.is_null(errors)
+        good = batch.set_column(at, pa.field("value", values.type), values).filter(is_good)
+        bad = batch.remove_column(at).append_column("raw", raw).append_column("error", errors)
+        return good, bad.filter(pc.invert(is_good))
 
 
 _NO_FIT: Final = (ValueError, TypeError, ArithmeticError)
