@@ -14,7 +14,10 @@ import moldau
 from moldau.cli.errors import ExitCode
 from moldau.cli.main import cli as root
 
-HEAVY = ("rich", "confluent_kafka", "asyncio", "grpc", "moldau.server", "yaml", "msgspec")
+HEAVY = (
+    *("rich", "confluent_kafka", "asyncio", "grpc", "moldau.server", "yaml", "msgspec"),
+    *("pyspark", "pyarrow", "numpy", "pandas"),
+)
 
 
 def walk(command, path=("moldau",)):
@@ -30,7 +33,17 @@ IDS = [" ".join(path) for path, _ in TREE]
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["--version"], ["topic", "--help"], ["queue", "--help"]]
+    "arguments",
+    [
+        ["--help"],
+        ["--version"],
+        ["topic", "--help"],
+        ["queue", "--help"],
+        ["pipeline", "--help"],
+        ["pipeline", "run", "--help"],
+        ["pipeline", "run", "audit", "--help"],
+    ],
+    ids=" ".join,
 )
 def test_help_imports_nothing_heavy(arguments):
     code = (
@@ -111,7 +124,7 @@ def test_wrong_usage_is_one_line_even_where_there_are_choices(cli):
 
 
 def test_no_summary_in_a_list_of_commands_is_cut(cli):
-    for group in ("broker", "topic", "queue", "group", "config", "bench"):
+    for group in ("broker", "topic", "queue", "pipeline", "group", "config", "bench"):
         assert "..." not in cli(group, "-h").out.split("Commands:")[1]
 
 
@@ -162,6 +175,7 @@ def test_no_command_prints_the_help_as_an_error(cli):
         ["produce", "t", "-m", "x"],
         ["consume", "t"],
         ["tail", "t"],
+        ["pipeline", "status", "p", "--home", "/nowhere"],
         ["bench", "produce"],
     ],
     ids=" ".join,

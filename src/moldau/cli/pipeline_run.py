@@ -35,6 +35,7 @@ _START_OPTIONS = (
         metavar="TIME",
         help="How long it may take until it runs. [default: 180s]",
     ),
+    click.option("--json", "as_json", is_flag=True, help="Print what came of it as JSON."),
     _FORCE,
 )
 _PLAN_OPTIONS = (click.option("--json", "as_json", is_flag=True, help="Print it as JSON."),)
@@ -95,6 +96,12 @@ def start_settings(settings: "Settings", told: Mapping[str, Any]) -> int:
         check_elsewhere(settings)
     say(f"starting {settings.name}")
     record = start(settings, force=force, seconds_max=told.get("start_seconds_max", 180.0))
+    is_well = record.outcome is None or record.outcome.ok
+    if told.get("as_json"):
+        from moldau.spark.pipelines.overview import described
+
+        emit_json(described(record))
+        return ExitCode.OK if is_well else ExitCode.FAILED
     if record.state is State.RUNNING:
         click.echo(f"{settings.name} is running, as process {record.pid}")
         say(f"moldau pipeline status {settings.name} · log: {home.log_file}")
@@ -102,7 +109,7 @@ def start_settings(settings: "Settings", told: Mapping[str, Any]) -> int:
     click.echo(f"{settings.name} has {record.state}")
     if record.outcome is not None and record.outcome.summary:
         say(record.outcome.summary)
-    return ExitCode.OK if record.outcome is None or record.outcome.ok else ExitCode.FAILED
+    return ExitCode.OK if is_well else ExitCode.FAILED
 
 
 def plan_settings(settings: "Settings", told: Mapping[str, Any]) -> int:
