@@ -2,12 +2,18 @@
 
 A cluster of three brokers, and in each round a query over fresh topics. Its driver is killed (-9)
 at one step after another and started again; then a task dies and is tried again. Meanwhile a broker
-is killed and comes back, and in every other round each task has a second attempt beside it. In the
-end a client that reads committed, and is none of ours, must find each input exactly once.
+is killed and comes back, and in every other round each task has a second attempt beside it. The
+rounds share the steps out, so that each step has its turn. Behind them come rounds of a query that
+writes tables with versions (`txnAppId`) from foreachBatch. In the end of each a client that reads
+committed, and is none of ours, must find each input exactly once; in the end of all, so must the
+pipeline `audit`.
+
+What was found is kept in `.faults/spark.json`.
 """
 
 import argparse
 import contextlib
+import json
 import os
 import random
 import signal
@@ -17,9 +23,9 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import confluent_kafka
 
@@ -45,44 +51,98 @@ STEPS: Final = (
     "task:enter:after",
     "task:go_on:after",
 )
-FIRST_STEPS: Final = ("task:append Claim:after", "task:begin:after")
+TABLE_STEPS: Final = tuple(
+    step for step in STEPS if not step.startswith(("task:enter", "task:go_on"))
+)
+"""Each table is a run of its own: no transaction goes on with the name of another."""
+ANY_BATCH: Final = ("task:append", "task:begin", "task:enter", "task:go_on")
+"""A run claims its query, and begins with new names, in whichever batch is first; it goes on with
+them in the next that it writes."""
+STEPS_PER_ROUND: Final = 2
+RESULTS: Final = Path(".faults") / "spark.json"
 PARTITIONS: Final = 2
 BATCH: Final = 200
-RUN_SECONDS_MAX: Final = 300.0
-READ_SECONDS_MAX: Final = 60.0
+RUN_SECONDS_MAX: Final = 900.0
+READ_SECONDS_MAX: Final = 180.0
+AUDIT_SECONDS_MAX: Final = 1800.0
+
+
+class Found(NamedTuple):
+    """What came of a round."""
+
+    round: str
+    steps: dict[str, bool]
+    """Whether the driver died there."""
+    is_task_retried: bool
+    has_twins: bool
+    inputs: int
+    wrong: str
+    """Empty if all is well."""
+    seconds: float
+    audit: str = "not yet"
+    """What is wrong in the eyes of `audit`; empty if nothing."""
 
 
 class Round:
     """One query, from the first record to the verdict."""
 
-    def __init__(self, cluster: Cluster, number: int, home: Path, seed: int) -> None:
+    def __init__(
+        self, cluster: Cluster, name: str, home: Path, rng: random.Random, *, has_twins: bool
+    ) -> None:
         self._cluster = cluster
-        self._number = number
+        self._name = name
         self._home = home
-        self._rng = random.Random(f"{seed}/{number}")
-        self._source = f"spark-in-{number}"
-        self._target = f"spark-out-{number}"
+        self._rng = rng
+        self._source = f"spark-in-{name}"
+        self._target = f"spark-out-{name}"
+        self._has_twins = has_twins
         self._count = 0
 
-    def play(self) -> str:
-        """What went wrong, or an empty text."""
-        steps = self._rng.sample(STEPS, 3)
-        self._fill(batches=len(steps) + 2)
-        deaths = 0
+    @property
+    def _is_of_tables(self) -> bool:
+        return self._name.startswith("table")
+
+    def play(self, steps: Sequence[str]) -> Found:
+        started = time.monotonic()
+        reached: dict[str, bool] = {}
+        is_retried = False
+        # Three more: to go on with a name takes two batches that nobody began before.
+        self._fill(batches=len(steps) + 3)
         with self._broker_killed():
-            for batch, step in enumerate(steps, start=1):
-                # A run claims its query, and begins with new names, in whichever batch is first.
-                which = "*" if step in FIRST_STEPS else batch
-                code = self._run(f"{step}:{which}", "kill")
-                deaths += code == -signal.SIGKILL
-                if code not in (0, -signal.SIGKILL):
-                    return f"the query ended with {code} at {step}"
-            # To the end, with a task that dies once and is tried again.
-            code = self._run("task:enter:before:*", "retry")
-        if code:
-            return f"the query ended with {code}"
-        print(f"  killed {deaths} times at {', '.join(steps)}", flush=True)
-        return self._judge()
+            code = self._die_at(steps, reached)
+            if code == 0:
+                # To the end, with a task that dies once and is tried again.
+                last = "task:begin:before:*" if self._is_of_tables else "task:enter:before:*"
+                code = self._run(last, "retry")
+                is_retried = self._mark(last).exists()
+        wrong = f"the query ended with {code}" if code else self._judge()
+        return Found(
+            round=self._name,
+            steps=reached,
+            is_task_retried=is_retried,
+            has_twins=self._has_twins,
+            inputs=self._count * PARTITIONS,
+            wrong=wrong,
+            seconds=round(time.monotonic() - started, 1),
+        )
+
+    def _die_at(self, steps: Sequence[str], reached: dict[str, bool]) -> int:
+        """Begin again and again, and die at each step; 0, or the code that nobody asked for."""
+        for batch, step in enumerate(steps, start=1):
+            which = "*" if step.startswith(ANY_BATCH) else batch
+            code = self._run(f"{step}:{which}", "kill")
+            if code not in (0, -signal.SIGKILL):
+                return code
+            reached[step] = code == -signal.SIGKILL
+        return 0
+
+    @property
+    def log(self) -> Path:
+        """What the queries said."""
+        return self._home / f"{self._name}.log"
+
+    def _mark(self, crash: str) -> Path:
+        return self._home / f"{self._name}.{crash.replace(' ', '-')}"
 
     def _fill(self, *, batches: int) -> None:
         each = BATCH // PARTITIONS
@@ -104,10 +164,11 @@ class Round:
         command = [sys.executable, "-m", "faults.spark_query"]
         command += ["--bootstrap", self._cluster.bootstrap, "--batch", str(BATCH)]
         command += ["--source", self._source, "--target", self._target]
-        command += ["--checkpoint", str(self._home / f"round{self._number}"), "--how", how]
+        command += ["--checkpoint", str(self._home / self._name), "--how", how]
         command += ["--crash", crash]
-        command += ["--twins"] if self._number % 2 == 0 else []
-        with (self._home / f"round{self._number}.log").open("ab") as output:
+        command += ["--twins"] if self._has_twins else []
+        command += ["--tables"] if self._is_of_tables else []
+        with self.log.open("ab") as output:
             process = subprocess.Popen(
                 command, stdout=output, stderr=output, start_new_session=True, env=environment()
             )
@@ -146,7 +207,6 @@ class Round:
         missing, extra = wanted - found, found - wanted
         if missing or extra:
             return f"{sum(missing.values())} missing, {sum(extra.values())} too many: {extra}"
-        print(f"  {sum(found.values())} inputs, each in the output once", flush=True)
         return ""
 
 
@@ -177,33 +237,121 @@ def committed(bootstrap: str, topic: str) -> Counter[str]:
             continue
         error = message.error()
         if error is None:
-            found[message.value().decode()] += 1
+            found[(message.value() or b"").decode()] += 1
         elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
-            ended.add(message.partition())
+            ended.add(message.partition() or 0)
     consumer.close()
     return found
+
+
+def shared_out(
+    steps: Sequence[str], rounds: int, rng: random.Random, each: int = STEPS_PER_ROUND
+) -> list[list[str]]:
+    """So many steps for each round, none twice in one, and all of them before any comes again."""
+    dealt: list[list[str]] = [[] for _ in range(rounds)]
+    deck: list[str] = []
+    for hand in dealt:
+        while len(hand) < min(each, len(steps)):
+            if not deck:
+                deck = rng.sample(steps, len(steps))
+            following = next((step for step in deck if step not in hand), None)
+            if following is None:
+                deck += rng.sample(steps, len(steps))
+                continue
+            deck.remove(following)
+            hand.append(following)
+    return dealt
+
+
+def audited(cluster: Cluster, rounds: Sequence[str], log: Path) -> dict[str, str]:
+    """What Moldau's own audit says of each round; empty where all is well."""
+    command = [sys.executable, "-m", "faults.spark_audit", "--bootstrap", cluster.bootstrap]
+    for name in rounds:
+        command += ["--pair", f"spark-in-{name}:spark-out-{name}"]
+    with log.open("ab") as errors:
+        done = subprocess.run(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env=environment(),
+            timeout=AUDIT_SECONDS_MAX,
+            check=False,
+        )
+    said = dict.fromkeys(rounds, "nothing was said")
+    for line in done.stdout.decode().splitlines():
+        told = json.loads(line)
+        name = str(told["pair"]).partition(":")[0].removeprefix("spark-in-")
+        said[name] = "" if told["ok"] else str(told["summary"])
+        print(f"  audit of {name}: {told['summary']}", flush=True)
+    return said
+
+
+def tell(found: Found) -> None:
+    died = [step for step, is_reached in found.steps.items() if is_reached]
+    missed = [step for step, is_reached in found.steps.items() if not is_reached]
+    print(f"  killed {len(died)} times, at {', '.join(died)}", flush=True)
+    if missed:
+        print(f"  came to its end without {', '.join(missed)}", flush=True)
+    if found.wrong:
+        print(f"  FAILED: {found.wrong}", flush=True)
+    else:
+        print(f"  {found.inputs} inputs, each in the output once", flush=True)
+    print(f"  {found.seconds:.0f} s", flush=True)
+
+
+def keep(results: Sequence[Found]) -> None:
+    RESULTS.write_text(json.dumps([found._asdict() for found in results], indent=1))
+
+
+def judge(results: Sequence[Found], *, is_whole: bool) -> bool:
+    """Tell what came of all rounds; whether it is what it must be."""
+    died = Counter(step for found in results for step, is_there in found.steps.items() if is_there)
+    failed = [found.round for found in results if found.wrong]
+    disputed = [found.round for found in results if found.audit]
+    unseen = [step for step in STEPS if not died[step]] if is_whole else []
+    for step in STEPS:
+        print(f"  {died[step]:3} times killed at {step}")
+    print(
+        f"  {sum(found.is_task_retried for found in results):3} times a task died and was retried"
+    )
+    print(f"{len(results) - len(failed)} of {len(results)} rounds: each input exactly once")
+    print(f"{len(results) - len(disputed)} of {len(results)} rounds: the audit finds the same")
+    if unseen:
+        print(f"never killed at {', '.join(unseen)}")
+    return not failed and not disputed and not unseen
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m faults.spark", description=__doc__)
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--first", type=int, default=1, help="the number of the first round")
+    parser.add_argument("--tables", type=int, default=2, help="rounds of tables with versions")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    failed = 0
+    rng = random.Random(options.seed)
+    plans = [(f"round{n}", hand) for n, hand in enumerate(shared_out(STEPS, options.rounds, rng))]
+    plans += [
+        (f"table{n}", hand) for n, hand in enumerate(shared_out(TABLE_STEPS, options.tables, rng))
+    ]
+    results: list[Found] = []
+    RESULTS.parent.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="moldau-spark-") as folder, Cluster(3) as cluster:
-        for number in range(options.first, options.first + options.rounds):
-            started = time.monotonic()
-            print(f"round {number}", flush=True)
-            wrong = Round(cluster, number, Path(folder), options.seed).play()
-            if wrong:
-                failed += 1
-                print(f"  FAILED: {wrong}", flush=True)
-                log = Path(folder) / f"round{number}.log"
-                print(log.read_text(errors="replace")[-4000:], flush=True)
-            print(f"  {time.monotonic() - started:.0f} s", flush=True)
-    print(f"{options.rounds - failed} of {options.rounds} rounds: each input exactly once")
-    return 1 if failed else 0
+        for number, (name, steps) in enumerate(plans):
+            print(name, flush=True)
+            has_twins = number % 2 == 1 and name.startswith("round")
+            played = Round(cluster, name, Path(folder), rng, has_twins=has_twins)
+            results.append(played.play(steps))
+            tell(results[-1])
+            if results[-1].wrong:
+                print(played.log.read_text(errors="replace")[-4000:], flush=True)
+            keep(results)
+        log = Path(folder) / "audit.log"
+        said = audited(cluster, [found.round for found in results], log)
+        results = [found._replace(audit=said[found.round]) for found in results]
+        if any(said.values()):
+            print(log.read_text(errors="replace")[-4000:], flush=True)
+        keep(results)
+    is_whole = options.rounds * STEPS_PER_ROUND >= len(STEPS)
+    return 0 if judge(results, is_whole=is_whole) else 1
 
 
 if __name__ == "__main__":

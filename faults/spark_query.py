@@ -217,6 +217,9 @@ def session(master: str) -> Any:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.driver.memory", "1g")
+        # It lives for seconds: compiling it well takes longer than it runs.
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     )
     made = builder.getOrCreate()
     made.sparkContext.setLogLevel("OFF")
@@ -237,22 +240,26 @@ def start(spark: Any, options: argparse.Namespace) -> Any:
         .load()
         .selectExpr("key", "concat(partition, ':', offset) as value")
     )
-    writer = (
-        frame.writeStream.format("moldau-crashing")
-        .option("kafka.bootstrap.servers", options.bootstrap)
-        .option("topic", options.target)
-        .option("checkpointLocation", str(options.checkpoint))
-    )
+    crash = {"kafka.bootstrap.servers": options.bootstrap, "topic": options.target}
     if options.crash:
-        writer = (
-            writer.option("crashAt", options.crash)
-            .option("crashHow", options.how)
-            .option("crashGroup", str(os.getpgid(0)))
-            .option("crashMark", f"{options.checkpoint}.{options.crash.replace(' ', '-')}")
-        )
+        crash["crashAt"] = options.crash
+        crash["crashHow"] = options.how
+        crash["crashGroup"] = str(os.getpgid(0))
+        crash["crashMark"] = f"{options.checkpoint}.{options.crash.replace(' ', '-')}"
     if options.twins:
-        writer = writer.option("twins", "true")
-    return writer.trigger(availableNow=True).start()
+        crash["twins"] = "true"
+    if options.tables:
+
+        def write(batch: Any, number: int) -> None:
+            version = {"txnAppId": options.target, "txnVersion": str(number)}
+            table = batch.write.format("moldau-crashing").mode("append")
+            table.options(**crash, **version).save()
+
+        writer = frame.writeStream.foreachBatch(write)
+    else:
+        writer = frame.writeStream.format("moldau-crashing").options(**crash)
+    checkpointed = writer.option("checkpointLocation", str(options.checkpoint))
+    return checkpointed.trigger(availableNow=True).start()
 
 
 def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
@@ -266,6 +273,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=400, help="records of a batch")
     parser.add_argument("--master", default="local[2,4]")
     parser.add_argument("--twins", action="store_true")
+    parser.add_argument("--tables", action="store_true", help="write versions from foreachBatch")
     return parser.parse_args(given)
 
 
