@@ -25,6 +25,56 @@ settings.register_profile("moldau", deadline=None)
 settings.load_profile("moldau")
 
 
+_LONGEST_FIRST = (
+    "tests/spark/",
+    "tests/system/",
+    "tests/faults/test_short.py",
+    "tests/faults/",
+    "tests/compat/",
+    "tests/sim/",
+    "tests/cli/",
+    "tests/test_docs.py",
+    "tests/client/",
+    "tests/edge/",
+)
+"""A long file that is handed out last runs alone, while the other processes have nothing to do."""
+_IN_ONE_PROCESS = (
+    # Spark has to start only once, and gets warm.
+    ("tests/spark/",),
+    # One world at a time: the others would only wait for it, see tests/faults/conftest.py.
+    ("tests/faults/test_short.py", "tests/faults/test_network.py", "tests/faults/test_world.py"),
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Otherwise files with many tests come first: those of pure logic, the shortest.
+    config.option.loadscopereorder = False
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    def turn(item: pytest.Item) -> int:
+        found = (at for at, name in enumerate(_LONGEST_FIRST) if item.nodeid.startswith(name))
+        return next(found, len(_LONGEST_FIRST))
+
+    if hasattr(config, "workerinput"):
+        items.sort(key=turn)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """By files, but some of them as one."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            together = (names for names in _IN_ONE_PROCESS if nodeid.startswith(names))
+            return " ".join(next(together, ())) or super()._split_scope(nodeid)
+
+    return Scheduling(config, log)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """A coroutine runs on a fresh event loop, without a plugin of its own."""
