@@ -49,13 +49,13 @@ class ClassArchive:
 
     def options(self) -> str:
         """What to tell Java; nothing where there is no archive."""
-        if is_off() or not self.path.is_file() or " " in str(self.path):
+        if is_off() or not self.path.is_file():
             return ""
-        return f"-Xshare:auto -XX:SharedArchiveFile={self.path} {_QUIET}"
+        return f'-Xshare:auto "-XX:SharedArchiveFile={self.path}" {_QUIET}'
 
     def is_wanted(self) -> bool:
         """It is not there, and there is no reason not to make it."""
-        if is_off() or self.path.is_file() or " " in str(self.path):
+        if is_off() or self.path.is_file():
             return False
         try:
             return time.time() - self.failure.stat().st_mtime > _RETRY_SECONDS_MIN
@@ -122,9 +122,9 @@ class ClassArchive:
 
     def _dump(self, part: Path) -> None:
         """Run a bit of everything, and have Java write down at its end what it loaded."""
-        options = f"-XX:ArchiveClassesAtExit={part} {_QUIET}"
+        options = f'"-XX:ArchiveClassesAtExit={part}" {_QUIET}'
         if self.base.is_file():
-            options = f"-XX:SharedArchiveFile={self.base} {options}"
+            options = f'"-XX:SharedArchiveFile={self.base}" {options}'
         subprocess.run(
             [sys.executable, "-P", "-m", "moldau.spark.warm_up", options],
             env={**os.environ, "JAVA_HOME": str(self.java.home), SWITCH: "off"},

@@ -44,10 +44,7 @@ def session(
     """
     config = dict(config or {})
     check_master(master)
-    if importlib.util.find_spec("pyspark") is None:
-        raise ExtraMissingError(
-            "Spark is not installed in this Python", hint="pip install 'moldau[spark]'"
-        )
+    check_installed()
     there = _existing()
     if there is not None:
         _warn_of_conflicts(there, master, config)
@@ -55,6 +52,24 @@ def session(
     if master.startswith("sc://"):
         return _connect(master, app_name, config)
     return _start(master, app_name, config)
+
+
+def check_installed() -> None:
+    """Raises ExtraMissingError where there is no Spark."""
+    if not _is_installed("pyspark"):
+        raise ExtraMissingError(
+            "Spark is not installed in this Python", hint="pip install 'moldau[spark]'"
+        )
+
+
+def check_connect() -> None:
+    """Raises ExtraMissingError where Spark cannot talk to a Connect server."""
+    missing = [name for name in _CONNECT_NEEDS if not _is_installed(name)]
+    if missing:
+        raise ExtraMissingError(
+            f"a Connect server is asked by packages that are not installed: {', '.join(missing)}",
+            hint="pip install 'pyspark[connect]'",
+        )
 
 
 def check_master(master: str) -> None:
@@ -180,12 +195,7 @@ def _submitted_master() -> str:
 
 
 def _connect(url: str, app_name: str, config: Mapping[str, str]) -> "SparkSession":
-    missing = [name for name in _CONNECT_NEEDS if not _is_installed(name)]
-    if missing:
-        raise ExtraMissingError(
-            f"a Connect server is asked by packages that are not installed: {', '.join(missing)}",
-            hint="pip install 'pyspark[connect]'",
-        )
+    check_connect()
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.remote(url).appName(app_name)
