@@ -7,6 +7,7 @@ retry by itself, since the marker has to be looked at again before each attempt.
 """
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -147,11 +148,18 @@ class DeltaLakeTable:
 
         return self._commit(writing, actions)
 
-    def clean(self) -> int:
+    def clean(self, *, orphan_seconds_min: float = VACUUM_HOURS_MIN * 3600.0) -> int:
         table = self._refreshed()
         if table is None:
             return 0
-        return len(table.vacuum(retention_hours=VACUUM_HOURS_MIN, dry_run=False, full=True))
+        removed = table.vacuum(
+            retention_hours=math.ceil(orphan_seconds_min / 3600),
+            dry_run=False,
+            full=True,
+            # Whoever asks for less than the usual week means it.
+            enforce_retention_duration=orphan_seconds_min >= VACUUM_HOURS_MIN * 3600.0,
+        )
+        return len(removed)
 
     def _commit(self, writing: Writing, actions: Callable[[Any], list[Any]]) -> bool:
         from deltalake.transaction import CommitProperties, Transaction

@@ -59,8 +59,15 @@ class FileWriter:
         if not batch.num_rows:
             return
         for values, rows in _by_partition(batch, self._layout.partition_columns):
-            self._file(values).held.append(rows.select(self._schema.names).cast(self._schema))
-            self._flush(values, last=False)
+            self.write_part(values, rows)
+
+    def write_part(self, values: tuple[str, ...], rows: Any) -> None:
+        """Rows that all have these values in the partition columns, which need not be in `rows`."""
+        partition = dict(zip(self._layout.partition_columns, values, strict=True))
+        if not rows.schema.equals(self._schema):
+            rows = completed(rows, self._schema, partition)
+        self._file(values).held.append(rows)
+        self._flush(values, last=False)
 
     def close(self) -> tuple[DataFile, ...]:
         """All files, whole and on the disk; none if no row came."""

@@ -7,7 +7,6 @@ a commit only on top of the snapshot that it was built on, so that nobody slips 
 at the properties and the commit.
 """
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -32,6 +31,7 @@ ATTEMPTS_MAX: Final = 100
 NAMESPACE: Final = "moldau"
 CATALOG_FILE: Final = "_catalog.sqlite"
 BATCH_PROPERTY: Final = "moldau.batch."
+RETRIES_PROPERTY: Final = "commit.retry.num-retries"
 QUERY_SUMMARY: Final = "moldau.query"
 BATCH_SUMMARY: Final = "moldau.batch"
 ORPHAN_SECONDS_MIN: Final = 24 * 3600.0
@@ -171,6 +171,9 @@ class IcebergTable:
             last = _last_batch(table, writing.query)
             if last is not None and last >= writing.batch:
                 return False
+            # pyiceberg would put the commit on top of those of others by itself, without a look at
+            # the batches they are of. Here only: the table keeps the property that it has.
+            table.metadata.properties[RETRIES_PROPERTY] = "0"
             try:
                 with table.transaction() as transaction:
                     change(table, transaction)
@@ -273,12 +276,20 @@ class IcebergTable:
 
     def _sync(self) -> None:
         """pyiceberg leaves to the system when metadata reaches a local disk."""
-        folder = Path(self.location) / "metadata"
-        if is_s3(self.location) or not folder.is_dir():
+        table = None if is_s3(self.location) else self._table()
+        if table is None:
             return
-        newest = sorted(os.scandir(folder), key=lambda entry: entry.stat().st_mtime_ns)[-4:]
-        for entry in newest:
-            sync_file(entry.path)
+        paths = [table.metadata_location]
+        snapshot = table.current_snapshot()
+        if snapshot is not None:
+            paths.append(snapshot.manifest_list)
+            paths += [
+                manifest.manifest_path
+                for manifest in snapshot.manifests(table.io)
+                if manifest.added_snapshot_id == snapshot.snapshot_id
+            ]
+        for path in paths:
+            sync_file(str(path).removeprefix("file://"))
 
 
 def _last_batch(table: Any, query: str) -> int | None:

@@ -118,5 +118,8 @@ class LakeTable(Protocol):
     ) -> Iterator[Any]:
         """The rows as pyarrow.RecordBatch, with the partition columns."""
 
-    def clean(self) -> int:
-        """Remove files that no commit names and no running writer can still want; how many."""
+    def clean(self, *, orphan_seconds_min: float = ...) -> int:
+        """Remove files that no commit names and no running writer can still want; how many.
+
+        Only those that are older than that; by default a time that is long for the format.
+        """

@@ -1,0 +1,189 @@
+"""What tables of every format owe to those who use them."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from moldau.client.errors import InvalidArgumentError
+from moldau.spark.lake import (
+    ConflictError,
+    LakeError,
+    LakeTable,
+    TableFormat,
+    Writing,
+    open_table,
+)
+from moldau.spark.lake.files import write_files
+
+FORMATS = [str(kind) for kind in TableFormat]
+
+
+@pytest.fixture(params=FORMATS)
+def kind(request: pytest.FixtureRequest) -> str:
+    package = {"delta": "deltalake", "iceberg": "pyiceberg"}.get(request.param)
+    if package is not None:
+        pytest.importorskip(package, reason=f"{package} is not installed")
+    return str(request.param)
+
+
+@pytest.fixture
+def opened(kind: str, tmp_path: Path) -> Callable[[], LakeTable]:
+    return lambda: open_table(str(tmp_path / "table"), kind)
+
+
+def test_a_batch_is_in_the_table_once_however_often_it_is_appended(
+    opened: Callable[[], LakeTable], schema: Any, rows: Any, offsets: Any
+) -> None:
+    table = opened()
+    table.ensure(schema)
+    assert table.snapshot().rows == 0
+    assert table.append(write_files(table.layout, schema, [rows(0, 10)]), Writing("q", 0))
+    again = opened()
+    assert again.last_batch("q") == 0
+    assert not again.append(write_files(again.layout, schema, [rows(0, 10)]), Writing("q", 0))
+    assert again.append(write_files(again.layout, schema, [rows(10, 15)]), Writing("q", 1))
+    # Another query has numbers of its own.
+    assert again.append(write_files(again.layout, schema, [rows(15, 20)]), Writing("other", 0))
+    assert offsets(opened()) == list(range(20))
+    assert opened().snapshot().rows == 20
+    assert opened().last_batch("q") == 1
+    assert opened().last_batch("nobody") is None
+
+
+def test_rows_come_back_as_they_were_with_their_partition_column(
+    opened: Callable[[], LakeTable], schema: Any, rows: Any
+) -> None:
+    table = opened()
+    table.ensure(schema)
+    written = rows(0, 4)
+    table.append(write_files(table.layout, schema, [written]), Writing("q", 0))
+    back = pa.Table.from_batches(list(opened().read())).sort_by("offset")
+    assert back.schema.names == schema.names
+    assert back.to_pylist() == written.to_pylist()
+    some = pa.Table.from_batches(list(opened().read(columns=["date", "offset"])))
+    assert some.schema.names == ["date", "offset"]
+    assert some.num_rows == 4
+
+
+def test_files_take_the_place_of_others_in_one_commit(
+    opened: Callable[[], LakeTable], schema: Any, rows: Any, offsets: Any
+) -> None:
+    table = opened()
+    table.ensure(schema)
+    table.append(write_files(table.layout, schema, [rows(0, 10)]), Writing("q", 0))
+    before = table.snapshot()
+    merged = write_files(table.layout, schema, [rows(100, 103)])
+    assert table.replace(before.files, merged, Writing("compact", 0))
+    assert offsets(opened()) == [100, 101, 102]
+    assert opened().last_batch("q") == 0
+    late = write_files(table.layout, schema, [rows(7, 8)])
+    with pytest.raises(ConflictError):
+        table.replace(before.files[:1], late, Writing("compact", 1))
+    assert offsets(opened()) == [100, 101, 102]
+
+
+def test_writers_at_the_same_time_all_get_their_rows_in_once(
+    opened: Callable[[], LakeTable], schema: Any, rows: Any, offsets: Any
+) -> None:
+    opened().ensure(schema)
+    failures: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            table = opened()
+            for batch in range(3):
+                first = number * 100 + batch * 10
+                files = write_files(table.layout, schema, [rows(first, first + 2)])
+                # Two that believe to be the same query, as an old driver that is not dead yet.
+                table.append(files, Writing(f"q{number}", batch))
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in (1, 1, 2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    wanted = [n * 100 + b * 10 + at for n in (1, 2) for b in range(3) for at in range(2)]
+    assert offsets(opened()) == wanted
+
+
+def test_new_columns_are_added_and_old_rows_have_nothing_in_them(
+    opened: Callable[[], LakeTable], schema: Any, rows: Any
+) -> None:
+    table = opened()
+    table.ensure(schema)
+    table.append(write_files(table.layout, schema, [rows(0, 2)]), Writing("q", 0))
+    wider = pa.schema([*schema, pa.field("country", pa.string())])
+    again = opened()
+    again.ensure(wider)
+    assert again.schema().names == [*schema.names[:-1], "country", "date"]
+    batch = rows(2, 4)
+    batch = pa.RecordBatch.from_arrays([*batch.columns, pa.array(["cz", "de"])], schema=wider)
+    again.append(write_files(again.layout, wider, [batch]), Writing("q", 1))
+    back = pa.Table.from_batches(list(opened().read(columns=["offset", "country"])))
+    found = {row["offset"]: row["country"] for row in back.to_pylist()}
+    assert found == {0: None, 1: None, 2: "cz", 3: "de"}
+
+
+def test_a_column_of_another_type_is_refused_with_the_option_to_change(
+    opened: Callable[[], LakeTable], schema: Any
+) -> None:
+    table = opened()
+    table.ensure(schema)
+    decoded = pa.struct([pa.field("amount", pa.int64())])
+    changed = schema.set(schema.get_field_index("value"), pa.field("value", decoded))
+    with pytest.raises(LakeError, match="column value") as refused:
+        opened().ensure(changed)
+    assert "--to" in refused.value.hint
+    assert "--decode" in refused.value.hint
+
+
+def test_a_table_that_is_partitioned_otherwise_is_refused(
+    kind: str, tmp_path: Path, schema: Any
+) -> None:
+    open_table(str(tmp_path / "table"), kind).ensure(schema)
+    with pytest.raises(LakeError, match="partitioned by date"):
+        open_table(str(tmp_path / "table"), kind, partition_columns=("topic",)).snapshot()
+
+
+def test_a_file_that_is_not_there_is_not_committed(
+    opened: Callable[[], LakeTable], schema: Any, rows: Any, offsets: Any
+) -> None:
+    table = opened()
+    table.ensure(schema)
+    files = write_files(table.layout, schema, [rows(0, 2)])
+    (Path(table.location) / table.layout.written_path(files[0].path)).unlink()
+    with pytest.raises(LakeError, match="is not there"):
+        table.append(files, Writing("q", 0))
+    assert opened().last_batch("q") is None
+    assert offsets(opened()) == []
+
+
+def test_to_look_for_a_table_leaves_nothing_behind(
+    opened: Callable[[], LakeTable], tmp_path: Path
+) -> None:
+    assert opened().schema() is None
+    assert opened().snapshot().version is None
+    assert list(opened().read()) == []
+    assert opened().clean() == 0
+    assert not (tmp_path / "table").exists()
+
+
+def test_an_unknown_format_is_refused_with_those_there_are(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError) as refused:
+        open_table(str(tmp_path), "orc")
+    assert "parquet or delta or iceberg" in refused.value.hint
+
+
+def test_iceberg_at_s3_asks_for_a_catalog(schema: Any) -> None:
+    pytest.importorskip("pyiceberg")
+    table = open_table("s3://bucket/table", "iceberg", storage={"region": "eu-central-1"})
+    with pytest.raises(InvalidArgumentError) as refused:
+        table.ensure(schema)
+    assert "catalog=" in refused.value.hint
