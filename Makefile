@@ -49,6 +49,13 @@ JAVA := $(shell command -v java 2>/dev/null || ls "$$JAVA_HOME/bin/java" 2>/dev/
 no-java:
 	@echo "skipped: there is no Java (17 or newer); the tests of Spark will be skipped"
 
+# The demo needs a Java, too: by pip where the machine has none.
+comma := ,
+$(VENV)/demo: pyproject.toml | $(VENV)/spark
+	@echo "installing what the demo draws with into $(VENV) …"
+	@$(PIP) install -e '.[spark,demo$(if $(JAVA),,$(comma)java)]'
+	@touch $@
+
 run: $(VENV)/run ## start a broker on 127.0.0.1:9092, data in ./.moldau
 	@exec $(BIN)/moldau dev
 
@@ -101,6 +108,10 @@ bench: $(VENV)/bench ## measure one and three brokers against the targets and th
 bench-quick: $(VENV)/bench ## the same with small counts (about 5 minutes)
 	@$(BIN)/python -m benchmarks --quick
 
+.PHONY: bench-spark
+bench-spark: $(VENV)/spark ## measure reading topics with Spark, small batches and the archive, as ratios (about 10 minutes)
+	@$(BIN)/python -m benchmarks.spark
+
 faults: $(VENV)/test ## kill, cut, fill and damage one and three brokers, and check what clients saw (about 45 minutes)
 	@$(BIN)/python -m faults --write-docs
 
@@ -111,6 +122,10 @@ ROUNDS ?= 10
 .PHONY: spark-faults
 spark-faults: $(VENV)/spark ## kill drivers, tasks and brokers under a Spark query, ROUNDS=10 times (about 20 minutes)
 	@$(BIN)/python -m faults.spark --rounds $(ROUNDS)
+
+.PHONY: demo
+demo: $(VENV)/demo ## three brokers, clicks, two pipelines on Spark, a leader killed; the audit says if all is there (about 4 minutes)
+	@$(BIN)/python -m demo $(DEMO_ARGS)
 
 SEED  ?= 1
 STEPS ?= 3000

@@ -1,0 +1,341 @@
+"""`python -m demo`: the story from three empty brokers to the verdict of the audit."""
+
+import argparse
+import contextlib
+import importlib.util
+import json
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from demo.commands import FailedError, Moldau, finished
+from demo.load import Load, Sampler, longest_gap, per_second
+from demo.picture import Story, in_terminal, save_png
+
+TOPIC: Final = "clicks"
+RESULTS: Final = "clicks-per-page"
+ARCHIVE: Final = "archive-clicks"
+AGGREGATE: Final = "clicks-per-page"
+PARTITIONS: Final = 4
+DOWN_SECONDS: Final = 10.0
+DRAIN_SECONDS_MAX: Final = 90.0
+STAGES: Final = 7
+SQL: Final = (
+    "SELECT window.start AS since, page, count(*) AS clicks, round(avg(took_ms)) AS took_ms "
+    "FROM events GROUP BY window(_timestamp, '10 seconds'), page"
+)
+SCHEMA: Final = "id bigint, visitor string, page string, country string, took_ms int, at bigint"
+
+
+class Demo:
+    """One run. What it starts is in `closing`, and ends with it, in the reverse order."""
+
+    def __init__(
+        self, told: argparse.Namespace, folder: Path, closing: contextlib.ExitStack
+    ) -> None:
+        self._told = told
+        self._folder = folder
+        self._closing = closing
+        self._began = time.monotonic()
+        self._stage = 0
+        self._bootstrap = ""
+        self._homes = folder / "pipelines"
+        self._lake = folder / "lake"
+        self._cluster = str(folder / "cluster")
+        self._moldau = Moldau({"MOLDAU_PIPELINES_HOME": str(self._homes), "NO_COLOR": "1"})
+
+    def run(self) -> int:
+        self._start_brokers()
+        self._start_pipelines()
+        story, load = self._send_clicks()
+        self._drain(load)
+        self._show_results()
+        is_whole = self._audit(load)
+        self._draw(story)
+        took = time.monotonic() - self._began
+        print(f"\n{'All is well' if is_whole else 'NOT all is well'}, after {took:.0f} s.")
+        return 0 if is_whole else 1
+
+    # -- the stages
+
+    def _start_brokers(self) -> None:
+        self._say("three brokers")
+        self._closing.callback(self._moldau.quietly, "cluster", "stop", "--data-dir", self._cluster)
+        ports = [word for name in ("kafka", "raft", "http") for word in (f"--{name}-port", "0")]
+        self._moldau.run("cluster", "start", "-n", "3", "-d", "--data-dir", self._cluster, *ports)
+        found = json.loads(
+            self._moldau.run("cluster", "status", "--data-dir", self._cluster, "-o", "json")
+        )
+        self._bootstrap = found["bootstrap"]
+        self._moldau = Moldau(
+            {
+                "MOLDAU_PIPELINES_HOME": str(self._homes),
+                "MOLDAU_BROKERS": self._bootstrap,
+                "NO_COLOR": "1",
+            }
+        )
+        for topic in (TOPIC, RESULTS):
+            self._moldau.run("topic", "create", topic, "--partitions", str(PARTITIONS))
+
+    def _start_pipelines(self) -> None:
+        self._say("two pipelines on Spark: an archive to Parquet, and counts per page and 10 s")
+        archive = ("archive", "--topic", TOPIC, "--to", str(self._lake))
+        aggregate = ("aggregate", "--topic", TOPIC, "--schema", SCHEMA, "--sql", SQL)
+        aggregate += ("--watermark", "5 seconds", "--key", "page", "--to", RESULTS)
+        started = []
+        for name, arguments in ((ARCHIVE, archive), (AGGREGATE, aggregate)):
+            command = ("pipeline", "start", *arguments, "--name", name, "--trigger", "2s")
+            command += ("--master", "local[2]", "--timeout", "180s")
+            # Ended also if it never comes to run, or we are interrupted meanwhile.
+            self._closing.callback(
+                self._moldau.quietly, "pipeline", "stop", name, "--kill", seconds_max=30.0
+            )
+            started.append((self._moldau.begin(*command), command))
+        for process, command in started:
+            finished(process, command, 200.0)
+
+    def _send_clicks(self) -> tuple[Story, Load]:
+        told = self._told
+        self._say(f"{told.seconds:.0f} s of clicks, about {told.rate:.0f} a second")
+        load = Load(self._bootstrap, TOPIC, rate=told.rate, seconds=told.seconds)
+        sampler = Sampler(self._lag, lambda: load.elapsed)
+        self._closing.callback(load.stop)
+        self._closing.callback(sampler.stop)
+        load.start()
+        sampler.start()
+        self._watch(load, until=told.seconds / 2)
+        self._say("kill the leader of the first partition (kill -9), under load")
+        killed_at = load.elapsed
+        said = self._moldau.run(
+            "cluster", "kill", "--leader-of", TOPIC, "--data-dir", self._cluster
+        )
+        number = next((int(word) for word in said.split() if word.isdigit()), None)
+        self._watch(load, until=killed_at + DOWN_SECONDS)
+        restarted_at = None
+        if number is not None:
+            self._moldau.run("cluster", "restart", str(number), "--data-dir", self._cluster)
+            restarted_at = load.elapsed
+        self._watch(load, until=None)
+        load.stop()
+        if load.error is not None:
+            raise FailedError(f"the producer failed: {load.error}")
+        seconds = max(told.seconds, max(load.ack_times, default=0.0))
+        gap = longest_gap(load.ack_times)
+        print(
+            f"      {load.acked:,} clicks were taken, {load.failed:,} were not; the longest time "
+            f"without one: {gap.seconds:.1f} s"
+        )
+        sampler.stop()
+        story = Story(
+            seconds=seconds,
+            acks_per_second=per_second(load.ack_times, seconds),
+            lag=tuple(sampler.samples),
+            killed_at=killed_at,
+            restarted_at=restarted_at,
+            gap=gap,
+            broker=number,
+        )
+        return story, load
+
+    def _drain(self, load: Load) -> None:
+        self._say("wait until all clicks are in the lake, then stop both pipelines")
+        deadline = time.monotonic() + DRAIN_SECONDS_MAX
+        while (lag := self._lag()) != 0:
+            if time.monotonic() > deadline:
+                raise FailedError(f"{lag} clicks are still not in the lake")
+            time.sleep(0.5)
+        for name in (ARCHIVE, AGGREGATE):
+            self._moldau.run("pipeline", "stop", name, seconds_max=150.0)
+
+    def _show_results(self) -> None:
+        self._say("what the aggregate has found")
+        counts = self._page_counts()
+        for page, count in sorted(counts.items(), key=lambda item: -item[1])[:5]:
+            print(f"      {page:<18} {count:>8,} clicks in windows that are over")
+
+    def _audit(self, load: Load) -> bool:
+        self._say("the audit: every click of the topic once in the lake, byte by byte?")
+        command = ("pipeline", "run", "audit", "--topic", TOPIC, "--table", str(self._lake))
+        command += ("--group", ARCHIVE, "--lag-max", "0", "--master", "local[2]", "--json")
+        process = self._moldau.begin(*command)
+        try:
+            said = finished(process, command, 180.0)
+        except FailedError as error:
+            said = error.said
+            if process.returncode != 1 or "{" not in said:
+                raise
+        outcome, _ = json.JSONDecoder().raw_decode(said, said.index("{"))
+        totals: dict[str, Any] = outcome["details"]["totals"]
+        print(f"      {outcome['summary']}")
+        counted = totals["source_rows"]
+        is_whole = bool(outcome["ok"]) and counted == load.acked and not load.failed
+        if counted != load.acked:
+            print(
+                f"      but the producer was told of {load.acked:,}, and the topic has {counted:,}"
+            )
+        return is_whole
+
+    def _draw(self, story: Story) -> None:
+        print()
+        print(in_terminal(story, columns=min(100, shutil.get_terminal_size().columns)))
+        save_png(story, self._told.picture)
+        print(f"\n      saved as {self._told.picture}")
+
+    # -- asking
+
+    def _lag(self) -> float | None:
+        """Of the archive; None while nobody can tell."""
+        from moldau.client.admin import Admin
+        from moldau.client.errors import ClientError
+
+        try:
+            lags = Admin(self._bootstrap).group(ARCHIVE).lags
+        except ClientError:
+            return None
+        if len(lags) < PARTITIONS or any(each.lag < 0 for each in lags):
+            return None
+        return float(sum(each.lag for each in lags))
+
+    def _page_counts(self) -> dict[str, int]:
+        from confluent_kafka import Consumer, TopicPartition
+
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self._bootstrap,
+                "group.id": "demo",
+                "isolation.level": "read_committed",
+                "enable.partition.eof": True,
+                "enable.auto.commit": False,
+            }
+        )
+        counts: dict[str, int] = {}
+        try:
+            consumer.assign([TopicPartition(RESULTS, p, 0) for p in range(PARTITIONS)])
+            ended: set[int] = set()
+            deadline = time.monotonic() + 15
+            while len(ended) < PARTITIONS and time.monotonic() < deadline:
+                message = consumer.poll(0.5)
+                if message is None:
+                    continue
+                if message.error() is not None:
+                    ended.add(message.partition())
+                    continue
+                row = json.loads(message.value())
+                counts[row["page"]] = counts.get(row["page"], 0) + row["clicks"]
+        finally:
+            consumer.close()
+        return counts
+
+    # -- telling
+
+    def _say(self, text: str) -> None:
+        self._stage += 1
+        elapsed = time.monotonic() - self._began
+        print(f"\n[{self._stage}/{STAGES}] {elapsed:3.0f} s  {text}", flush=True)
+
+    def _watch(self, load: Load, *, until: float | None) -> None:
+        """Shows how the load goes, to its end or until a moment."""
+        is_terminal = sys.stdout.isatty()
+        shown = 0.0
+        while load.is_running and (until is None or load.elapsed < until):
+            time.sleep(0.2)
+            if time.monotonic() - shown > (0.5 if is_terminal else 10.0):
+                shown = time.monotonic()
+                recent = sum(moment > load.elapsed - 1 for moment in load.ack_times[-20_000:])
+                text = f"      {load.elapsed:3.0f} s  {load.acked:>9,} taken  {recent:>6,} a second"
+                print(text, end="\r" if is_terminal else "\n", flush=True)
+        if is_terminal:
+            print(" " * 60, end="\r")
+
+
+def missing() -> str:
+    """What the demo cannot do without, in one line; empty if all is there."""
+    for module, extra in (("pyspark", "spark"), ("pyarrow", "spark"), ("matplotlib", "demo")):
+        if importlib.util.find_spec(module) is None:
+            return (
+                f"the Python package {module} is missing: make demo installs it, or "
+                f"pip install 'moldau[{extra}]'"
+            )
+    from moldau.spark.java import JavaError, find_java
+
+    try:
+        find_java()
+    except JavaError as error:
+        return f"{error}: {error.hint}"
+    return ""
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """SIGTERM ends the demo as Ctrl-C does: everything that it started is ended."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """Within, nobody interrupts: what was started is being ended."""
+    before = {
+        number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def play(told: argparse.Namespace, folder: Path) -> int:
+    closing = contextlib.ExitStack()
+    try:
+        return Demo(told, folder, closing).run()
+    except KeyboardInterrupt:
+        print("\ninterrupted: ending what was started …", flush=True)
+        return 130
+    except FailedError as error:
+        print(f"\nerror: {error}\n{error.said[-3000:]}", file=sys.stderr, flush=True)
+        return 1
+    finally:
+        with undisturbed():
+            closing.close()
+
+
+def main(arguments: list[str] | None = None, play: Callable[..., int] = play) -> int:
+    parser = argparse.ArgumentParser(prog="python -m demo", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=70.0, help="how long clicks come")
+    parser.add_argument("--rate", type=float, default=1500.0, help="clicks a second, on average")
+    parser.add_argument("--folder", type=Path, help="keep brokers' data, lake and logs here")
+    parser.add_argument("--picture", type=Path, default=Path("demo.png"))
+    told = parser.parse_args(arguments)
+    if told.seconds < 20 or told.rate <= 0:
+        parser.error("--seconds is at least 20, --rate more than 0")
+    if lacking := missing():
+        print(f"error: {lacking}", file=sys.stderr)
+        return 1
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(interruptible())
+        if told.folder is None:
+            found = stack.enter_context(
+                tempfile.TemporaryDirectory(prefix="moldau-demo-", ignore_cleanup_errors=True)
+            )
+            folder = Path(found)
+        else:
+            told.folder.mkdir(parents=True, exist_ok=True)
+            folder = told.folder.absolute()
+        return play(told, folder)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

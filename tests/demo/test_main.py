@@ -1,0 +1,76 @@
+"""The demo says in one line what it lacks, and ends what it started."""
+
+import argparse
+import contextlib
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import demo.__main__ as main_module
+from demo.commands import FailedError, Moldau
+
+
+def test_a_missing_package_is_named_with_the_way_to_get_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(
+        main_module.importlib.util,
+        "find_spec",
+        lambda name: None if name == "pyspark" else object(),
+    )
+    assert main_module.main([]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("error: the Python package pyspark is missing")
+    assert "moldau[spark]" in said
+    assert len(said.splitlines()) == 1
+
+
+def test_a_missing_java_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(main_module.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert main_module.main([]) == 1
+    assert "JAVA_HOME" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(KeyboardInterrupt(), 130), (FailedError("no", "why"), 1)]
+)
+def test_what_was_started_is_ended_whatever_happens(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: BaseException, code: int
+) -> None:
+    ended: list[str] = []
+
+    class Broken:
+        def __init__(self, told: object, folder: Path, closing: contextlib.ExitStack) -> None:
+            self._closing = closing
+
+        def run(self) -> int:
+            self._closing.callback(ended.append, "cluster")
+            self._closing.callback(ended.append, "pipeline")
+            raise error
+
+    monkeypatch.setattr(main_module, "Demo", Broken)
+    assert main_module.play(argparse.Namespace(), tmp_path) == code
+    assert ended == ["pipeline", "cluster"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_command_that_fails_says_what_it_printed() -> None:
+    moldau = Moldau({})
+    with pytest.raises(FailedError, match="ended with code") as failed:
+        moldau.run("no-such-command")
+    assert "no such command" in failed.value.said
+    assert moldau.quietly("no-such-command") != 0
+
+
+def test_the_help_says_how_long_it_takes() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "demo", "--help"], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0
+    assert "--seconds" in done.stdout
