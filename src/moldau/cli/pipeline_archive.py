@@ -1,0 +1,121 @@
+"""Owns the command line of the pipeline `archive`."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from moldau.cli.options import KeyValue
+from moldau.cli.pipeline_common import Common
+
+if TYPE_CHECKING:
+    from moldau.spark.pipelines.spec import Settings
+
+SUMMARY: Final = "Keep topics in a lake: Parquet, Delta or Iceberg, each record exactly once."
+
+EXAMPLES: Final = (
+    "moldau pipeline run archive --topic orders --to /lake/orders",
+    "moldau pipeline run archive --topic orders --to s3://lake/orders --format delta "
+    "--storage region=eu-central-1",
+    "moldau pipeline run archive --topic clicks --topic views --table-per-topic --to /lake "
+    "--decode json",
+)
+
+OPTIONS: Final[tuple[Callable[..., Any], ...]] = (
+    click.option(
+        "--topic",
+        "topics",
+        multiple=True,
+        required=True,
+        metavar="NAME",
+        help="What is kept; may be repeated.",
+    ),
+    click.option(
+        "--to",
+        required=True,
+        metavar="LOCATION",
+        help="The table: a folder, or s3://BUCKET/PREFIX.",
+    ),
+    click.option(
+        "--format",
+        "table_format",
+        type=click.Choice(["parquet", "delta", "iceberg"]),
+        default="parquet",
+        show_default=True,
+        help="Of the table.",
+    ),
+    click.option(
+        "--table-per-topic", is_flag=True, help="A table for each topic, below the location."
+    ),
+    click.option(
+        "--storage",
+        type=KeyValue(),
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="How S3 is reached (endpoint, access_key, secret_key, session_token, region), "
+        "or Iceberg's catalog; may be repeated.",
+    ),
+    click.option(
+        "--decode",
+        type=click.Choice(["raw", "json", "avro", "protobuf"]),
+        default="raw",
+        show_default=True,
+        help="What values are; raw keeps their bytes.",
+    ),
+    click.option(
+        "--schema",
+        metavar="FILE|TEXT",
+        help="Of the values. [default for JSON: inferred from the first records]",
+    ),
+    click.option("--message", metavar="NAME", help="Which message of a Protobuf schema they are."),
+    click.option(
+        "--framing",
+        type=click.Choice(["none", "confluent", "single-object"]),
+        default="none",
+        show_default=True,
+        help="What stands before each value.",
+    ),
+    click.option(
+        "--dead-letter-topic",
+        metavar="NAME",
+        help="For rows that cannot be decoded. [default: first topic and .dlq]",
+    ),
+    click.option(
+        "--from",
+        "starting_offsets",
+        default="earliest",
+        show_default=True,
+        metavar="earliest|latest|JSON",
+        help="Where to begin, the first time.",
+    ),
+    click.option(
+        "--max-offsets",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Most records of a batch, which is one commit. [default: 2000000]",
+    ),
+)
+
+
+def settings(common: Common, **values: Any) -> "Settings":
+    """What the command line asks for. Checked when it is planned or run."""
+    from moldau.spark.pipelines.archive.settings import (
+        OFFSETS_PER_TRIGGER_DEFAULT,
+        ArchiveSettings,
+    )
+
+    return ArchiveSettings(
+        **common.fields(),
+        topics=tuple(dict.fromkeys(values["topics"])),
+        to=values["to"],
+        table_format=values["table_format"],
+        table_per_topic=values["table_per_topic"],
+        storage=dict(values["storage"]),
+        decode=values["decode"],
+        schema=values["schema"],
+        message=values["message"],
+        framing=values["framing"],
+        dead_letter_topic=values["dead_letter_topic"],
+        starting_offsets=values["starting_offsets"],
+        offsets_per_trigger_max=values["max_offsets"] or OFFSETS_PER_TRIGGER_DEFAULT,
+    )

@@ -1,0 +1,94 @@
+"""Owns what the driver does with a batch: dead letters first, then one commit for each table.
+
+Spark plays a batch again, with the same offsets, if it was interrupted before Spark knew that it
+was done. Tables know by (query, batch) what they have. Dead letters go out before the commit, by a
+write that is made once for the same query and batch, so that a row that is skipped is never lost.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from moldau.spark.lake.table import DataFile, LakeError, LakeTable, Writing
+from moldau.spark.pipelines.archive.settings import ArchiveSettings
+from moldau.spark.pipelines.archive.source import FILE, file_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class Committer:
+    """Commits the batches of one query."""
+
+    def __init__(
+        self,
+        settings: ArchiveSettings,
+        tables: Mapping[str, LakeTable],
+        send_dead_letters: Callable[["DataFrame", Writing], int] | None,
+    ) -> None:
+        """`tables` by their location."""
+        self._settings = settings
+        self._tables = tables
+        self._send_dead_letters = send_dead_letters
+        self._query: str | None = None
+        self.rows = 0
+        self.files = 0
+        self.commits = 0
+
+    def __call__(self, returned: "DataFrame", batch: int) -> None:
+        """For `foreachBatch`: what tasks have returned, once they have run."""
+        if self._query is None:
+            self._query = query_id(self._settings.checkpoint)
+            if self._is_done(Writing(self._query, batch)):
+                return
+        writing = Writing(self._query, batch)
+        if self._send_dead_letters is None:
+            self._commit([row[FILE] for row in returned.select(FILE).collect()], writing)
+            return
+        # The tasks run once, and what they return is used twice.
+        kept = returned.persist()
+        try:
+            found = kept.filter(f"{FILE} IS NOT NULL").select(FILE).collect()
+            self._send_dead_letters(kept.filter("error IS NOT NULL"), writing)
+            self._commit([row[FILE] for row in found], writing)
+        finally:
+            kept.unpersist()
+
+    def _is_done(self, writing: Writing) -> bool:
+        """A batch that all tables have need not be read again; the first one after a start."""
+        return all(
+            (table.last_batch(writing.query) or -1) >= writing.batch
+            for table in self._tables.values()
+        )
+
+    def _commit(self, texts: list[str], writing: Writing) -> None:
+        by_table: dict[str, list[DataFile]] = {}
+        for text in texts:
+            location, file = file_of(text)
+            by_table.setdefault(location, []).append(file)
+        for location, files in by_table.items():
+            if self._tables[location].append(files, writing):
+                self.commits += 1
+                self.rows += sum(file.rows for file in files)
+                self.files += len(files)
+
+
+def query_id(checkpoint: Path) -> str:
+    """The query of a checkpoint: what stays the same however often it is started."""
+    found = read_query_id(checkpoint)
+    if found is None:
+        raise LakeError(f"the checkpoint {checkpoint} has no query")
+    return found
+
+
+def read_query_id(checkpoint: Path) -> str | None:
+    try:
+        return str(json.loads((checkpoint / "metadata").read_text())["id"])
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError) as error:
+        raise LakeError(
+            f"the checkpoint {checkpoint} cannot be read: {error!r}",
+            hint="begin again: moldau pipeline reset NAME",
+        ) from error

@@ -1,0 +1,95 @@
+"""Owns an archive while it runs: the query, the tables, and what came of it."""
+
+from typing import TYPE_CHECKING, Any
+
+from moldau.spark.lake import LakeTable, open_table
+from moldau.spark.pipelines.archive.committing import Committer
+from moldau.spark.pipelines.archive.decoding import DeadLetters, made_decoder
+from moldau.spark.pipelines.archive.remembered import recall, remember
+from moldau.spark.pipelines.archive.settings import ArchiveSettings
+from moldau.spark.pipelines.archive.starts import START_OPTIONS, first_offsets
+from moldau.spark.pipelines.spec import Context, Outcome
+from moldau.spark.pipelines.watching import OBSERVED
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming import StreamingQuery
+
+
+def run_archive(settings: ArchiveSettings, context: Context) -> Outcome:
+    """Until all is done, or until told to stop. Raises ClientError."""
+    from moldau.spark.pipelines.archive.source import table_schema
+
+    tables = open_tables(settings)
+    known = recall(settings, tables)
+    decoder = made_decoder(settings)
+    dead_letters = None if decoder is None else DeadLetters(settings, context)
+    for table in tables.values():
+        table.ensure(table_schema(decoder))
+    start = first_offsets(settings, known)
+    remember(settings, start)
+    committer = Committer(settings, tables, dead_letters)
+    query = start_query(settings, context, tables, decoder, committer, start)
+    context.watch(query)
+    dead = 0 if dead_letters is None else dead_letters.count
+    summary = f"{committer.rows} rows in {committer.files} files of {len(tables)} table(s)"
+    if dead:
+        summary += f", {dead} to {settings.dead_letters_to()}"
+    return Outcome(
+        summary=summary,
+        rows=committer.rows,
+        dead_letters=dead,
+        details={
+            "tables": sorted(tables),
+            "format": settings.table_format,
+            "files": committer.files,
+            "commits": committer.commits,
+        },
+    )
+
+
+def open_tables(settings: ArchiveSettings) -> dict[str, LakeTable]:
+    """By location."""
+    return {
+        location: open_table(location, settings.table_format, storage=settings.storage)
+        for location in settings.locations().values()
+    }
+
+
+def start_query(
+    settings: ArchiveSettings,
+    context: Context,
+    tables: dict[str, LakeTable],
+    decoder: Any,
+    committer: Committer,
+    start: str,
+) -> "StreamingQuery":
+    from pyspark.sql import functions as f
+
+    from moldau.spark.pipelines.archive.source import NAME, WORK, ArchiveSource, Work
+
+    spark = context.spark
+    spark.dataSource.register(ArchiveSource)
+    layouts = {topic: tables[place].layout for topic, place in settings.locations().items()}
+    work = Work(layouts=layouts, label=settings.name, decoder=decoder)
+    asked = settings.source_options()
+    options = {
+        # A topic of one partition is work for all cores, too.
+        "minPartitions": str(spark.sparkContext.defaultParallelism),
+        **{name: value for name, value in asked.items() if name not in START_OPTIONS},
+        "startingOffsets": start,
+        WORK: work.to_text(),
+    }
+    returned: DataFrame = spark.readStream.format(NAME).options(**options).load()
+    # Spark sees files only; those who watch want records.
+    returned = returned.observe(OBSERVED, f.sum("rows").alias("rows"))
+    writer = (
+        returned.writeStream.queryName(settings.name)
+        .option("checkpointLocation", str(settings.checkpoint))
+        .foreachBatch(committer)
+    )
+    if settings.continuous:
+        writer = writer.trigger(processingTime=f"{settings.trigger_seconds} seconds")
+    else:
+        writer = writer.trigger(availableNow=True)
+    return writer.start()

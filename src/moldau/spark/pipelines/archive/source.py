@@ -1,0 +1,215 @@
+"""Owns a source whose tasks write Parquet files, and give Spark only their names.
+
+An archive changes no row. Had Spark the rows, each would go from Python's Arrow into a row of Java
+and back again, which costs more than all the rest. So what Spark plans, limits, retries and keeps
+in its checkpoint are the offsets of the source `moldau`; a task reads its offsets, writes them to
+files that nobody sees yet, and returns a row for each file. The driver commits the files of the
+tasks that succeeded. What is left of others is removed by `clean` some day.
+"""
+
+import base64
+import json
+import pickle
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+
+from moldau.spark.hints import tells_hints
+from moldau.spark.lake.files import FileWriter
+from moldau.spark.lake.table import DataFile, Layout
+from moldau.spark.schema import HEADERS_COLUMN, arrow_schema, headers_type
+from moldau.spark.source.batch import read_partition
+from moldau.spark.source.read_options import ReadOptions, parse_read_options
+from moldau.spark.source.stream import StreamReader
+
+NAME: Final = "moldau_archive"
+WORK: Final = "moldau.archive.work"
+"""The option that holds what tasks have to know."""
+DATE: Final = "date"
+
+BAD_COLUMNS: Final = (
+    ("key", "binary"),
+    ("raw", "binary"),
+    ("topic", "string"),
+    ("partition", "int"),
+    ("offset", "bigint"),
+    ("timestamp", "timestamp"),
+    HEADERS_COLUMN,
+    ("error", "string"),
+)
+FILE: Final = "file"
+DDL: Final = ", ".join(
+    f"{name} {kind}" for name, kind in ((FILE, "string"), ("rows", "bigint"), *BAD_COLUMNS)
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What tasks do with the rows of each topic."""
+
+    layouts: Mapping[str, Layout]
+    """Where the table of each topic is."""
+    label: str
+    """Begins the names of files."""
+    decoder: Any = None
+    """None: values stay bytes."""
+
+    def to_text(self) -> str:
+        return base64.b64encode(pickle.dumps(self)).decode()
+
+    @staticmethod
+    def from_text(text: str) -> "Work":
+        found = pickle.loads(base64.b64decode(text))
+        if not isinstance(found, Work):
+            raise TypeError("this is no work of an archive")
+        return found
+
+
+def table_schema(decoder: Any = None) -> Any:
+    """The columns of an archived table."""
+    schema = arrow_schema(include_headers=True)
+    if decoder is not None:
+        at = schema.get_field_index("value")
+        schema = schema.set(at, pa.field("value", decoder.arrow_type))
+    return schema.append(pa.field(DATE, pa.string()))
+
+
+class ArchiveSource(DataSource):
+    """Registered by the pipeline itself; nobody else has a use for it."""
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> str:
+        return DDL
+
+    @tells_hints
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802
+        options = dict(self.options)
+        work = Work.from_text(options.pop(WORK))
+        return ArchiveReader(parse_read_options(options, streaming=True), work)
+
+
+class ArchiveReader(StreamReader):
+    """Plans as the source `moldau` does; its tasks write files."""
+
+    def __init__(self, options: ReadOptions, work: Work) -> None:
+        super().__init__(options)
+        self._work = work
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_options": self._options, "_work": self._work}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["_options"], state["_work"])  # type: ignore[misc]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        return written(read_partition(self._options, partition), self._work)
+
+
+def written(batches: Iterable[Any], work: Work) -> Iterator[Any]:
+    """Write rows to files; first a row for each bad one, at the end a row for each file."""
+    schema = table_schema(work.decoder)
+    writers: dict[str, FileWriter] = {}
+    finished = False
+    try:
+        for batch in batches:
+            for topic, rows in _by_topic(batch):
+                if work.decoder is not None:
+                    rows, bad = work.decoder.split(rows)
+                    if bad.num_rows:
+                        yield bad_rows(bad)
+                location = work.layouts[topic].location
+                writer = writers.get(location)
+                if writer is None:
+                    writer = FileWriter(work.layouts[topic], schema, label=work.label)
+                    writers[location] = writer
+                for day, part in by_day(rows):
+                    writer.write_part((day,), part)
+        files = [
+            (location, file) for location, writer in writers.items() for file in writer.close()
+        ]
+        finished = True
+    finally:
+        if not finished:
+            for writer in writers.values():
+                writer.abort()
+    if files:
+        yield file_rows(files)
+
+
+def _by_topic(batch: Any) -> Iterator[tuple[str, Any]]:
+    """A batch is of one topic, mostly: of two where small ranges share a task."""
+    topics = batch.column("topic").unique().to_pylist()
+    if len(topics) == 1:
+        yield topics[0], batch
+        return
+    for topic in topics:
+        yield topic, batch.filter(pc.equal(batch.column("topic"), topic))
+
+
+def by_day(rows: Any) -> Iterator[tuple[str, Any]]:
+    """The rows of each day, UTC, by their timestamp."""
+    if not rows.num_rows:
+        return
+    times = rows.column("timestamp").cast(pa.timestamp("us")).cast(pa.date32(), safe=False)
+    days = times.unique()
+    if len(days) == 1:
+        yield str(days[0]), rows
+        return
+    for day in days:
+        yield str(day), rows.filter(pc.equal(times, day))
+
+
+def file_rows(files: list[tuple[str, DataFile]]) -> Any:
+    """A row for each file of each table."""
+    texts = [
+        json.dumps([location, file.path, file.rows, file.bytes, dict(file.partition)])
+        for location, file in files
+    ]
+    return _returned(len(files), {FILE: texts, "rows": [file.rows for _, file in files]})
+
+
+def file_of(text: str) -> tuple[str, DataFile]:
+    """A file that a task wrote, and the table's location."""
+    location, path, rows, size, partition = json.loads(text)
+    return location, DataFile(path=path, rows=rows, bytes=size, partition=partition)
+
+
+def bad_rows(rows: Any) -> Any:
+    """The columns of rows that could not be decoded."""
+    return _returned(rows.num_rows, {name: rows.column(name) for name, _ in BAD_COLUMNS})
+
+
+def _returned(count: int, columns: Mapping[str, Any]) -> Any:
+    schema = returned_schema()
+    arrays = [
+        pa.array(columns[field.name], field.type)
+        if field.name in columns
+        else pa.nulls(count, field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def returned_schema() -> Any:
+    """What `DDL` says, as Arrow has it."""
+    return pa.schema(
+        [
+            (FILE, pa.string()),
+            ("rows", pa.int64()),
+            ("key", pa.binary()),
+            ("raw", pa.binary()),
+            ("topic", pa.string()),
+            ("partition", pa.int32()),
+            ("offset", pa.int64()),
+            ("timestamp", pa.timestamp("us", tz="UTC")),
+            ("headers", headers_type()),
+            ("error", pa.string()),
+        ]
+    )
