@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.harness import ROOT, process_tree
-from benchmarks.spark import decode
+from benchmarks.spark import archiving, connector, decode
 from moldau.client.kafka.client import KafkaClient
 from moldau.testing.broker import Broker
 
@@ -53,6 +53,7 @@ SMALL_ROWS = 100
 CEILING_MIN = 0.6
 TUPLES_MIN = 3.0
 OVERHEAD_MAX = 1.25
+ARCHIVE_MIN = 0.8
 
 
 def arguments() -> argparse.Namespace:
@@ -62,7 +63,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--connector",
         metavar="GROUP:NAME:VERSION",
-        help="also read with Spark's Kafka connector, which Spark then gets from Maven",
+        default=connector.package(),
+        help="read with Spark's Kafka connector, too, if it can be fetched (default %(default)s); "
+        "none leaves it out",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all values to a file")
     return parser.parse_args()
@@ -219,12 +222,25 @@ def tell(load: str, found: dict[str, Rate]) -> None:
     print(f"  of the ceiling {verdict(topic.cpu / ceiling.cpu, CEILING_MIN)}", end="")
     print(f"   by the clock {topic.wall / ceiling.wall:.2f}")
     print(f"  of tuples      {verdict(topic.cpu / tuples.cpu, TUPLES_MIN)}", end="")
-    print(f"   by the clock {topic.wall / tuples.wall:.2f}")
+    print(f"   by the clock {topic.wall / tuples.wall:.2f}", flush=True)
 
 
-def main() -> int:
-    options = arguments()
-    scale = 5 if options.quick else 1
+def tell_archive(found: dict[str, list[tuple[int, Cost]]]) -> dict[str, Rate]:
+    best = {
+        name: Rate(
+            max(rows / took.wall for rows, took in rounds), max(r / t.cpu for r, t in rounds)
+        )
+        for name, rounds in found.items()
+    }
+    ours, theirs = best["archive"], best["arrow files"]
+    rates = "".join(f"{name:>14} {rate.cpu:10,.0f}" for name, rate in best.items())
+    print(f"to Parquet, rows/s of a core:{rates}")
+    print(f"  of arrow files {verdict(ours.cpu / theirs.cpu, ARCHIVE_MIN)}", end="")
+    print(f"   by the clock {ours.wall / theirs.wall:.2f}")
+    return best
+
+
+def tell_decoding() -> dict[str, Any]:
     results: dict[str, Any] = {}
     print("record batches to Arrow columns, records/s of one core")
     for size, count, varied in ((100, 30_000, False), (100, 30_000, True), (1024, 6_000, False)):
@@ -236,13 +252,34 @@ def main() -> int:
         }
         name = f"{'up to ' if varied else ''}{size} B"
         results[f"decode {name}"] = found
-        print(f"  {name:12}" + "".join(f"{k:>14} {v:12,.0f}" for k, v in found.items()))
+        print(f"  {name:12}" + "".join(f"{k:>14} {v:12,.0f}" for k, v in found.items()), flush=True)
+    return results
+
+
+def tell_overhead(found: dict[str, float]) -> None:
+    times = ", ".join(f"{name} {took:.0f} ms" for name, took in found.items())
+    print(f"small batches: {times}")
+    print(f"  of rate        {verdict(found['topic'] / found['rate'], OVERHEAD_MAX, at_most=True)}")
+    print(f"  of idle        {found['topic'] / found['idle']:5.2f}", flush=True)
+
+
+def main() -> int:
+    options = arguments()
+    scale = 5 if options.quick else 1
+    package = None if options.connector == "none" else options.connector
+    if package is not None and not connector.is_there(package):
+        print(f"skipped: Spark's Kafka connector ({package}) could not be fetched")
+        package = None
+    results = tell_decoding()
     rows = {100: 2_000_000 // scale, 1024: 500_000 // scale}
+    load = os.getloadavg()[0]
+    print(f"load of the machine at the start: {load:.1f} on {os.cpu_count()} cores", flush=True)
+    results["load"] = load
     with Broker(settings={"LOG__FLUSH": "never"}) as broker:
         for size, count in rows.items():
             fill(broker.bootstrap, f"bench-{size}", size=size, rows=count)
         for cores in (1, 2):
-            spark = session(cores, options.connector)
+            spark = session(cores, package)
             for size, count in rows.items():
                 found = reading(
                     spark,
@@ -250,18 +287,17 @@ def main() -> int:
                     size,
                     count,
                     options.rounds,
-                    connector=options.connector is not None,
+                    connector=package is not None,
                 )
                 results[f"local[{cores}] {size} B"] = found
                 tell(f"local[{cores}], {size} B into noop", found)
-            if cores == 2:
-                found = overhead(spark, broker.bootstrap)
-                results["small batches ms"] = found
-                times = ", ".join(f"{name} {took:.0f} ms" for name, took in found.items())
-                of_rate = found["topic"] / found["rate"]
-                print(f"small batches: {times}")
-                print(f"  of rate        {verdict(of_rate, OVERHEAD_MAX, at_most=True)}")
-                print(f"  of idle        {found['topic'] / found['idle']:5.2f}")
+            if cores == TASKS:
+                results["small batches ms"] = small = overhead(spark, broker.bootstrap)
+                tell_overhead(small)
+                took = archiving.compared(
+                    spark, costs, broker.bootstrap, "bench-100", options.rounds
+                )
+                results["to Parquet"] = tell_archive(took)
             spark.stop()
     for size in rows:
         one, two = results[f"local[1] {size} B"], results[f"local[2] {size} B"]
