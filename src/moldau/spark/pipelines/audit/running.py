@@ -1,9 +1,14 @@
 """Owns an audit as a pipeline: what it would read, and the run from the cut to the report."""
 
+from typing import TYPE_CHECKING
+
 from moldau.spark.pipelines.audit.cut import take_cut
-from moldau.spark.pipelines.audit.report import Report
 from moldau.spark.pipelines.audit.settings import AuditSettings, Through
+from moldau.spark.pipelines.registry import missing_extra
 from moldau.spark.pipelines.spec import Context, Outcome, Plan, Settings, Step
+
+if TYPE_CHECKING:
+    from moldau.spark.pipelines.audit.report import Report
 
 
 def plan(settings: Settings) -> Plan:
@@ -14,8 +19,10 @@ def plan(settings: Settings) -> Plan:
     steps = [Step(what=f"read {len(cut.places)} partitions, committed records only", rows=offsets)]
     warnings = []
     if told.table is not None:
-        from moldau.spark.pipelines.audit.tables import open_audited
-
+        try:
+            from moldau.spark.pipelines.audit.tables import open_audited
+        except ModuleNotFoundError as error:
+            raise missing_extra(error.name or str(error)) from error
         snapshot = open_audited(told).snapshot()
         size = sum(file.bytes for file in snapshot.files)
         what = f"read {len(snapshot.files)} files of version {snapshot.version}"
@@ -43,13 +50,14 @@ def run(settings: Settings, context: Context) -> Outcome:
     )
 
 
-def _report(settings: AuditSettings, context: Context) -> Report:
-    if settings.against_topic is not None:
+def _report(settings: AuditSettings, context: Context) -> "Report":
+    try:
         from moldau.spark.pipelines.audit.copies import CopyAudit
-
+        from moldau.spark.pipelines.audit.tables import TableAudit
+    except ModuleNotFoundError as error:
+        raise missing_extra(error.name or str(error)) from error
+    if settings.against_topic is not None:
         return CopyAudit(settings, context).report()
-    from moldau.spark.pipelines.audit.tables import TableAudit
-
     return TableAudit(settings, context).report()
 
 
