@@ -1,17 +1,22 @@
 """Owns how far a streaming query is, from what Spark says about its batches.
 
 Rows are counted by offsets where they can be: a batch that is used twice (as `foreachBatch` may)
-is counted twice by Spark. The lag is what lies between the end of the last batch and the latest
-offsets that the source had reported by then.
+is counted twice by Spark. A query whose rows are something else than records, such as files that
+its tasks wrote, observes (`DataFrame.observe`) their sum as `rows` under the name `moldau`.
+
+The lag is what lies between the end of the last batch and the latest offsets that the source had
+reported by then.
 """
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from moldau.client.errors import InvalidArgumentError
 from moldau.spark.pipelines.spec import Progress
 from moldau.spark.source.positions import Positions
+
+OBSERVED: Final = "moldau"
 
 
 class _Batch(NamedTuple):
@@ -71,6 +76,9 @@ class QueryProgress:
 
 
 def _rows(told: Mapping[str, Any]) -> int:
+    observed = (told.get("observedMetrics") or {}).get(OBSERVED)
+    if isinstance(observed, Mapping) and "rows" in observed:
+        return int(observed["rows"] or 0)
     counted = int(told.get("numInputRows") or 0)
     spans = [_span(source.get("startOffset"), source.get("endOffset")) for source in _sources(told)]
     known = [span for span in spans if span is not None]

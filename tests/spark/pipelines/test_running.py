@@ -1,0 +1,99 @@
+"""Pipelines while they run, on Spark: what is told of them, and how they end."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from streaming_kind import StreamSettings
+
+from moldau.client.errors import ClientError
+from moldau.spark.pipelines import registry
+from moldau.spark.pipelines.home import Home
+from moldau.spark.pipelines.record import Record
+from moldau.spark.pipelines.running import execute
+from moldau.spark.pipelines.spec import State
+from moldau.testing.broker import Broker
+
+pytestmark = pytest.mark.system
+
+
+@pytest.fixture(autouse=True)
+def _kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = registry.Kind(name="stream", module="streaming_kind", command=None)
+    monkeypatch.setattr(registry, "kinds", lambda: {"stream": kind})
+
+
+@pytest.fixture
+def settings(broker: Broker, topic: str, tmp_path: Path) -> StreamSettings:
+    return StreamSettings(
+        name=topic, bootstrap=broker.bootstrap, home=str(tmp_path / topic), topic=topic
+    )
+
+
+def changed(settings: StreamSettings, **changes: Any) -> StreamSettings:
+    import dataclasses
+
+    return dataclasses.replace(settings, **changes)
+
+
+def test_what_is_there_is_read_and_told_batch_by_batch(
+    spark: Any, settings: StreamSettings, fill: Callable[..., None]
+) -> None:
+    fill(settings.topic, 0, count=30)
+    fill(settings.topic, 1, count=10)
+    told: list[Record] = []
+    limited = changed(settings, options={"maxOffsetsPerTrigger": "20"})
+    outcome = execute(limited, watcher=told.append)
+    assert outcome.summary == "streamed"
+    last = told[-1]
+    assert last.state is State.FINISHED
+    assert (last.progress.rows, last.progress.lag, last.progress.rows_total) == (40, 0, 40)
+    assert last.progress.batch == 1
+    assert last.progress.batch_seconds is not None
+    assert {record.state for record in told} >= {State.STARTING, State.RUNNING}
+    assert spark.range(1).count() == 1, "a session that was there before stays"
+
+    # It goes on where it was, and after a reset where that says.
+    fill(settings.topic, 0, count=5)
+    execute(settings, watcher=told.append)
+    assert told[-1].progress.rows == 5
+    Home(Path(settings.home)).reset({settings.topic: {"0": 33, "1": 9}})
+    execute(settings, watcher=told.append)
+    assert told[-1].progress.rows == 3
+
+
+def test_a_continuous_one_stops_in_order_when_it_is_told_to(
+    spark: Any, settings: StreamSettings, fill: Callable[..., None]
+) -> None:
+    fill(settings.topic, 0, count=30)
+    told: list[Record] = []
+    asked = threading.Event()
+
+    def watch(record: Record) -> None:
+        told.append(record)
+        if record.progress.rows >= 30 and not asked.is_set():
+            asked.set()
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.getsignal(signal.SIGTERM)
+    execute(changed(settings, continuous=True, trigger_seconds=0.2), watcher=watch)
+    assert told[-1].state is State.STOPPED
+    assert told[-1].progress.rows == 30
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_an_error_of_the_source_comes_out_as_ours_and_before_it_is_running(
+    spark: Any, settings: StreamSettings
+) -> None:
+    told: list[Record] = []
+    wrong = changed(settings, topic="not-there", continuous=True)
+    with pytest.raises(ClientError, match="not-there") as caught:
+        execute(wrong, watcher=told.append)
+    assert "Traceback" not in str(caught.value)
+    assert State.RUNNING not in {record.state for record in told}
+    assert told[-1].state is State.FAILED
+    assert "not-there" in told[-1].error
