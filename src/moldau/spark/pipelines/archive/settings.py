@@ -84,5 +84,7 @@ class ArchiveSettings(Settings):
             "maxOffsetsPerTrigger": str(self.offsets_per_trigger_max),
             "groupId": self.name,
             "includeHeaders": "true",
+            # What transactions aborted is no record: replay, aggregate and audit see it so, too.
+            "isolation": "read_committed",
             **self.options,
         }
