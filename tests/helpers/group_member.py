@@ -17,18 +17,24 @@ from types import TracebackType
 from typing import Any, Self
 
 SECONDS_MAX = 60.0
-CLIENTS = {
-    "confluent": {"group.protocol": "classic", "session.timeout.ms": 6000},
+CLIENTS: dict[str, dict[str, Any]] = {
+    "confluent": {"group.protocol": "classic"},
     "confluent cooperative": {
         "group.protocol": "classic",
-        "session.timeout.ms": 6000,
         "heartbeat.interval.ms": 500,
         "partition.assignment.strategy": "cooperative-sticky",
     },
     "confluent consumer": {"group.protocol": "consumer"},
-    "kafka-python": {"session_timeout_ms": 6000, "heartbeat_interval_ms": 500},
-    "aiokafka": {"session_timeout_ms": 6000, "heartbeat_interval_ms": 500},
+    "kafka-python": {"heartbeat_interval_ms": 500},
+    "aiokafka": {"heartbeat_interval_ms": 500},
 }
+SESSION = {
+    "confluent": "session.timeout.ms",
+    "confluent cooperative": "session.timeout.ms",
+    "kafka-python": "session_timeout_ms",
+    "aiokafka": "session_timeout_ms",
+}
+"""In the newer protocol the broker says how long it is."""
 STATIC = {
     "confluent": "group.instance.id",
     "confluent cooperative": "group.instance.id",
@@ -49,10 +55,13 @@ class Member:
         topic: str,
         *,
         instance: str | None = None,
+        session_ms: int = 6000,
         command: Sequence[str] | None = None,
     ) -> None:
         """`command`: a program of another language that says the same lines."""
         options = dict(CLIENTS.get(client, {}))
+        if client in SESSION:
+            options[SESSION[client]] = session_ms
         if instance is not None:
             options[STATIC[client]] = instance
         here = [sys.executable, __file__, client, bootstrap, group, topic, json.dumps(options)]
