@@ -83,8 +83,9 @@ def test_every_example_is_understood(example):
 
 def parse(command, arguments):
     """As click does before it calls a command; raises UsageError. Files need not exist."""
-    if "--file" in arguments:
-        arguments[arguments.index("--file") + 1] = __file__
+    for number, word in enumerate(arguments[:-1]):
+        if re.fullmatch(r"--([a-z-]+-)?file", word):
+            arguments[number + 1] = __file__
     context = command.make_context("moldau", list(arguments))
     while isinstance(command, click.Group):
         _, command, rest = command.resolve_command(context, [*context._protected_args])

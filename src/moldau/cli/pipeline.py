@@ -5,6 +5,7 @@ import click
 from moldau.cli.lazy import Lazy, LazyGroup
 
 _COMMANDS = {
+    "init": Lazy("moldau.cli.pipeline_init:init", "Make a project of your own pipelines."),
     "run": Lazy("moldau.cli.pipeline_run:run", "Run a pipeline to its end, here and now."),
     "start": Lazy("moldau.cli.pipeline_run:start", "Start a pipeline that goes on by itself."),
     "plan": Lazy("moldau.cli.pipeline_run:plan", "Show what would run; changes nothing."),
@@ -21,7 +22,7 @@ _COMMANDS = {
     cls=LazyGroup,
     lazy=_COMMANDS,
     examples=(
-        "moldau pipeline start --file lake.yml",
+        "moldau pipeline start archive --topic clicks --to ./lake",
         "moldau pipeline status --watch",
         "moldau pipeline stop archive-clicks",
     ),

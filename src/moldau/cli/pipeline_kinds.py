@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 COMMON_NAMES: Final = ("name", "brokers", "home", "master", "trigger_seconds", "options")
 """Parameters of `running_options`; a kind's own ones have other names."""
-# Names that no kind can have: the commands behind them are found by what the first word looks like.
+# A name that no kind can have: the command behind it is found by its first word.
 _FILE: Final = "@file"
-_FOLDER: Final = "@folder"
-_FORMS: Final = {_FOLDER: "FOLDER", _FILE: "-f FILE"}
+_PROJECT: Final = "project"
+"""The kind that a folder stands for."""
 _FILE_OPTIONS: Final = ("-f", "--file")
 
 Act = Callable[["Settings", Mapping[str, Any]], int]
@@ -44,16 +44,14 @@ class Verb:
     """Of the verb itself, for every kind."""
     is_continuous: bool = False
     file_command: click.Command
-    folder_command: click.Command | None = None
 
 
 class KindGroup(ExamplesMixin, click.Group):
     """The kinds as commands of a verb."""
 
     def __init__(self, *args: Any, verb: Verb, examples: Sequence[str] = (), **kwargs: Any) -> None:
-        forms = ["KIND", *(_FORMS[form] for form, _ in _forms(verb))]
         super().__init__(*args, **kwargs)
-        self.subcommand_metavar = f"{' | '.join(forms)} …"
+        self.subcommand_metavar = "KIND | FOLDER | -f FILE …"
         self.examples = examples
         self._verb = verb
 
@@ -65,8 +63,6 @@ class KindGroup(ExamplesMixin, click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name == _FILE:
             return self._verb.file_command
-        if cmd_name == _FOLDER:
-            return self._verb.folder_command
         from moldau.spark.pipelines.registry import kinds
 
         kind = kinds().get(cmd_name)
@@ -85,9 +81,9 @@ class KindGroup(ExamplesMixin, click.Group):
         if first.startswith("-"):
             is_file = any(_is_file_option(word) for word in args)
             return [_FILE] if is_file else []
-        if self._verb.folder_command and first not in self.list_commands(ctx):
-            looks_like_one = "/" in first or first in (".", "..") or Path(first).is_dir()
-            return [_FOLDER] if looks_like_one else []
+        if first not in self.list_commands(ctx):
+            is_folder = "/" in first or first in (".", "..") or Path(first).is_dir()
+            return [_PROJECT] if is_folder else []
         return []
 
     def resolve_command(
@@ -108,8 +104,8 @@ class KindGroup(ExamplesMixin, click.Group):
             for kind in kinds().values()
             if kind.command
         ]
-        for form, command in _forms(self._verb):
-            rows.append((_FORMS[form], command.get_short_help_str(200)))
+        rows.append(("FOLDER", f"The same as {_PROJECT} FOLDER."))
+        rows.append(("-f FILE", self._verb.file_command.get_short_help_str(200)))
         with formatter.section("Kinds"):
             formatter.write_dl(rows)
 
@@ -120,12 +116,6 @@ class KindGroup(ExamplesMixin, click.Group):
             return super().shell_complete(ctx, incomplete)
         names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
         return [CompletionItem(name) for name in names]
-
-
-def _forms(verb: Verb) -> list[tuple[str, click.Command]]:
-    """What may stand in the place of a kind."""
-    folder = verb.folder_command
-    return [*([(_FOLDER, folder)] if folder else []), (_FILE, verb.file_command)]
 
 
 def _is_file_option(word: str) -> bool:
@@ -197,7 +187,9 @@ def _words(parameters: Sequence[click.Parameter], values: Mapping[str, Any]) -> 
     words: list[str] = []
     for parameter in arguments or needed[:1]:
         value = values.get(parameter.name or "")
-        if isinstance(value, str | Path):
+        if isinstance(parameter.type, click.Path) and isinstance(value, str):
+            words.append(Path(value).absolute().name)
+        elif isinstance(value, str | Path):
             words.append(str(value))
         elif isinstance(value, list | tuple):
             words += [str(item) for item in value if isinstance(item, str | Path)]

@@ -257,7 +257,7 @@ run = KindGroup(
     examples=(
         "moldau pipeline run --file lake.yml",
         "moldau pipeline run --file lake.yml --json | jq .rows",
-        "moldau pipeline run --file lake.yml --name lake-again",
+        "moldau pipeline run ./my-project",
     ),
 )
 
@@ -299,7 +299,8 @@ plan = KindGroup(
             summary="A pipeline that a file declares.",
         ),
     ),
-    help="Show what a pipeline would read, write and do. Changes nothing, and starts no Spark.",
+    help="Show what a pipeline would read, write and do. Changes nothing. Only for a project of "
+    "your own Spark is started, to check it.",
     examples=(
         "moldau pipeline plan --file lake.yml",
         "moldau pipeline plan --file lake.yml --json | jq .steps",

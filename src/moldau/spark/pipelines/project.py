@@ -9,6 +9,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from moldau.spark.sessions import LOCAL, check_connect, check_installed, check_m
 
 _SPEC_NAMES = (SPEC_NAME, "spark-pipeline.yaml")
 _END_SECONDS_MAX = 30.0
+_POLL_SECONDS = 0.2
 
 
 def init(folder: Path, *, bootstrap: str, source: str, target: str) -> list[Path]:
@@ -55,14 +58,15 @@ def run(
     full_refresh: bool = False,
     master: str = LOCAL,
     on_line: Callable[[str], None] = print,
+    is_stopping: Callable[[], bool] | None = None,
 ) -> int:
     """Run a project until it has done what is there; returns its exit code.
 
     What Spark says comes to `on_line`. `master` may be a Connect server, whose catalog and Python
-    are then its own.
+    are then its own. It is ended once `is_stopping` says so.
     """
     arguments = ("run", "--full-refresh-all") if full_refresh else ("run",)
-    return _call(folder, arguments, master, on_line)
+    return _call(folder, arguments, master, on_line, is_stopping)
 
 
 def dry_run(folder: Path, *, master: str = LOCAL, on_line: Callable[[str], None] = print) -> int:
@@ -86,7 +90,11 @@ def spec_of(folder: Path) -> Path:
 
 
 def _call(
-    folder: Path, arguments: tuple[str, ...], master: str, on_line: Callable[[str], None]
+    folder: Path,
+    arguments: tuple[str, ...],
+    master: str,
+    on_line: Callable[[str], None],
+    is_stopping: Callable[[], bool] | None = None,
 ) -> int:
     spec = spec_of(folder)
     check_master(master)
@@ -107,6 +115,8 @@ def _call(
         errors="replace",
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
     )
+    if is_stopping is not None:
+        threading.Thread(target=_end_when, args=(child, is_stopping), daemon=True).start()
     try:
         if child.stdout is not None:
             with child.stdout:
@@ -115,6 +125,14 @@ def _call(
         return child.wait()
     finally:
         _end(child)
+
+
+def _end_when(child: "subprocess.Popen[str]", is_stopping: Callable[[], bool]) -> None:
+    while child.poll() is None:
+        if is_stopping():
+            child.terminate()
+            return
+        time.sleep(_POLL_SECONDS)
 
 
 def _end(child: "subprocess.Popen[str]") -> None:

@@ -23,7 +23,8 @@ from moldau.spark.pipelines.spec import Context, Outcome, Plan, Settings
 GROUP: Final = "moldau.pipelines"
 COMMANDS_GROUP: Final = "moldau.pipeline_commands"
 
-READY_MADE: Final = ("archive", "compact", "replay", "aggregate", "audit")
+READY_MADE: Final = ("archive", "compact", "replay", "aggregate", "audit", "project")
+_ELSEWHERE: Final = {"project": "moldau.spark.pipelines.project_kind"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +53,7 @@ def kinds() -> dict[str, Kind]:
     found = {
         name: Kind(
             name=name,
-            module=f"moldau.spark.pipelines.{name}",
+            module=_ELSEWHERE.get(name, f"moldau.spark.pipelines.{name}"),
             command=f"moldau.cli.pipeline_{name}",
         )
         for name in READY_MADE

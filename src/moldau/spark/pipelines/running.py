@@ -44,7 +44,8 @@ BATCH_SECONDS_MAX: Final = 300.0
 _IDLE_SECONDS: Final = 10.0
 _LOOK_SECONDS_MAX: Final = 3.0
 _EARLIEST: Final = -2
-_START_OPTIONS: Final = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
+_START_OPTIONS: Final = ("startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp")
+"""In small letters: their case means nothing."""
 
 
 class StopFlag:
@@ -286,7 +287,9 @@ def begun_at(settings: Settings, home: Home) -> Settings:
             for partition in partitions:
                 numbers.setdefault(str(partition), _EARLIEST)
     options = {
-        name: value for name, value in settings.options.items() if name not in _START_OPTIONS
+        name: value
+        for name, value in settings.options.items()
+        if name.lower() not in _START_OPTIONS
     }
     options["startingOffsets"] = json.dumps(offsets)
     return replace(settings, options=options)
