@@ -25,7 +25,7 @@ class Moldau:
 
     def begin(self, *arguments: str, output: IO[bytes] | None = None) -> "subprocess.Popen[bytes]":
         """Start a command, and show it."""
-        print(f"      $ moldau {shlex.join(arguments)}", flush=True)
+        print(f"      $ moldau {' '.join(map(_quoted, arguments))}", flush=True)
         return self._started(arguments, output)
 
     def _started(
@@ -53,6 +53,13 @@ class Moldau:
             process.communicate()
             return -1
         return process.returncode
+
+
+def _quoted(word: str) -> str:
+    """As people quote: SQL has quotes of its own."""
+    if "'" in word and not set(word) & set('"$`\\'):
+        return f'"{word}"'
+    return shlex.quote(word)
 
 
 def finished(

@@ -1,0 +1,61 @@
+"""`moldau pipeline run audit`: what the command line asks for becomes settings, or is refused."""
+
+from typing import Any
+
+import pytest
+
+from moldau.cli.pipeline_audit import EXAMPLES, OPTIONS, settings
+from moldau.cli.pipeline_common import Common
+from moldau.cli.pipeline_kinds import _parameters
+from moldau.client.errors import InvalidArgumentError
+
+COMMON = Common(name="audit-orders", bootstrap="localhost:9092", home="/tmp/audit-orders")
+
+
+def parsed(*words: str) -> Any:
+    """The settings that a command line makes."""
+    import click
+
+    command = click.Command("audit", params=_parameters(OPTIONS))
+    with command.make_context("audit", list(words)) as context:
+        return settings(COMMON, **context.params)
+
+
+def test_a_table_is_named_with_its_format_and_storage() -> None:
+    found = parsed(
+        *("--topic", "orders", "--topic", "returns", "--table", "s3://lake/orders"),
+        *("--format", "delta", "--storage", "region=eu", "--group", "archive", "--through", "lake"),
+    )
+    assert found.topics == ("orders", "returns")
+    assert (found.table, found.table_format) == ("s3://lake/orders", "delta")
+    assert found.storage == {"region": "eu"}
+    assert (found.groups, found.through) == (("archive",), "lake")
+
+
+def test_a_copy_is_matched_by_pairs_of_terms() -> None:
+    words = ("--topic", "a", "--against-topic", "b", "--match", "key", "--match", "value")
+    assert parsed(*words).match == ("key", "value")
+    with pytest.raises(InvalidArgumentError, match="they go by pairs"):
+        parsed(*words, "--match-against", "key")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--topic", "a"),
+        ("--topic", "a", "--table", "/t", "--against-topic", "b"),
+        ("--topic", "a", "--against-topic", "a"),
+        ("--topic", "a", "--against-topic", "b", "--through", "lake"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused_with_a_word_about_the_option(
+    words: tuple[str, ...],
+) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"--|topic"):
+        parsed(*words)
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_the_examples_can_be_parsed(example: str) -> None:
+    words = example.removeprefix("moldau pipeline run audit ").removesuffix(" --json").split()
+    assert parsed(*words).topics
