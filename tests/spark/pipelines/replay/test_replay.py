@@ -185,7 +185,7 @@ def test_a_target_with_fewer_partitions_keeps_the_order_of_keys(
         write(client, topic, partition, records)
     with pytest.raises(InvalidArgumentError, match="too few to keep"):
         replay.plan(new(target=narrow, keep_partitions=True))
-    keys = tmp_path / "keys"
+    keys = tmp_path / "keys.txt"
     settings = new(target=wide, keep_partitions=False)
     replay.run(settings, PlainContext(spark))
     by_key: dict[bytes, list[int]] = {}

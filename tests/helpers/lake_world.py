@@ -1,0 +1,79 @@
+"""Tables as archives write them, made without Spark: rows in small files, a commit each."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from moldau.spark.lake.table import LakeTable, Writing
+
+
+class Row(NamedTuple):
+    """What is archived of a record."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    time_ms: int
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+
+def archive_schema() -> Any:
+    import pyarrow as pa
+
+    from moldau.spark.schema import arrow_schema
+
+    return pa.schema([*arrow_schema(include_headers=True), pa.field("date", pa.string())])
+
+
+def batch_of(rows: Sequence[Row]) -> Any:
+    import pyarrow as pa
+
+    columns = {
+        "key": [row.key for row in rows],
+        "value": [row.value for row in rows],
+        "topic": [row.topic for row in rows],
+        "partition": [row.partition for row in rows],
+        "offset": [row.offset for row in rows],
+        "timestamp": [row.time_ms * 1000 for row in rows],
+        "timestampType": [0] * len(rows),
+        "headers": [[{"key": k, "value": v} for k, v in row.headers] for row in rows],
+        "date": [
+            datetime.fromtimestamp(row.time_ms / 1000, UTC).date().isoformat() for row in rows
+        ],
+    }
+    schema = archive_schema()
+    return pa.RecordBatch.from_arrays(
+        [pa.array(columns[field.name], field.type) for field in schema], schema=schema
+    )
+
+
+def append(table: LakeTable, rows: Sequence[Row], *, query: str = "archive") -> None:
+    """One commit of one small file per date."""
+    from moldau.spark.lake.files import write_files
+
+    table.ensure(archive_schema())
+    last = table.last_batch(query)
+    files = write_files(table.layout, archive_schema(), [batch_of(rows)])
+    if not table.append(files, Writing(query, 0 if last is None else last + 1)):
+        raise RuntimeError("a batch was committed before")
+
+
+def rows_in(table: LakeTable) -> list[Row]:
+    """All rows, in the order of topic, partition and offset."""
+    found = []
+    for batch in table.read():
+        for row in batch.to_pylist():
+            found.append(
+                Row(
+                    row["topic"],
+                    row["partition"],
+                    row["offset"],
+                    row["key"],
+                    row["value"],
+                    round(row["timestamp"].timestamp() * 1000),
+                    tuple((each["key"], each["value"]) for each in row["headers"] or ()),
+                )
+            )
+    return sorted(found, key=lambda row: (row.topic, row.partition, row.offset))

@@ -1,0 +1,98 @@
+"""Which files of a table are rewritten, and into how many."""
+
+from typing import Any
+
+import pytest
+
+from moldau.client.errors import InvalidArgumentError
+from moldau.spark.lake.table import DataFile
+from moldau.spark.pipelines.compact.choosing import by_part, check_dates, choose, file_count
+from moldau.spark.pipelines.compact.counting import Place
+from moldau.spark.pipelines.compact.rewriting import bucket_count, slots_of
+from moldau.spark.pipelines.compact.settings import CompactSettings
+
+MIB = 1024 * 1024
+
+
+def a_file(date: str, size: int, name: str) -> DataFile:
+    return DataFile(path=f"{date}/{name}", rows=10, bytes=size, partition={"date": date})
+
+
+FILES = (
+    a_file("2026-01-01", 1 * MIB, "a"),
+    a_file("2026-01-01", 100 * MIB, "b"),
+    a_file("2026-01-01", 2 * MIB, "c"),
+    a_file("2026-01-02", 1 * MIB, "d"),
+    a_file("2026-01-03", 90 * MIB, "e"),
+    a_file("2026-01-03", 90 * MIB, "f"),
+)
+
+
+def names(chosen: Any) -> list[list[str]]:
+    return [[file.path[-1] for file in each.files] for each in chosen]
+
+
+def test_small_files_are_merged_and_large_ones_left_alone() -> None:
+    assert names(choose(by_part(FILES, ()), (), 100 * MIB)) == [["a", "c"]]
+
+
+def test_all_files_of_a_partition_that_holds_rows_twice_are_rewritten() -> None:
+    parts = by_part(FILES, ())
+    doubled = [(("date", "2026-01-01"),), (("date", "2026-01-02"),)]
+    assert names(choose(parts, doubled, 100 * MIB)) == [["a", "b", "c"], ["d"]]
+
+
+def test_dates_narrow_what_is_looked_at() -> None:
+    assert list(by_part(FILES, ("2026-01-03",))) == [(("date", "2026-01-03"),)]
+    check_dates(FILES, ("2026-01-03",))
+    with pytest.raises(InvalidArgumentError, match="nothing of --date 2026-02-01"):
+        check_dates(FILES, ("2026-01-03", "2026-02-01"))
+
+
+def test_what_was_compacted_is_not_compacted_again() -> None:
+    for size in (1, 60, 128, 190, 200, 1000, 12345):
+        count = file_count(size * MIB, 128 * MIB)
+        made = [a_file("2026-01-01", size * MIB // count, str(n)) for n in range(count)]
+        assert choose(by_part(made, ()), (), 128 * MIB) == []
+
+
+def a_place(part: str, partition: int, first: int, last: int) -> Place:
+    rows = last - first + 1
+    return Place(
+        part=(part,),
+        topic="orders",
+        partition=partition,
+        rows=rows,
+        distinct=rows,
+        first=first,
+        last=last,
+    )
+
+
+def test_neighbours_share_a_bucket_and_dates_do_not() -> None:
+    places = [a_place("d1", 0, 0, 99), a_place("d1", 1, 500, 599), a_place("d2", 0, 100, 109)]
+    files = {("d1",): 4, ("d2",): 1}
+    slots = {(slot.place.part[0], slot.place.partition): slot for slot in slots_of(places, files)}
+    assert bucket_count(list(slots.values()), files) == 5
+    assert {key: (s.bucket, s.before, s.bucket_rows) for key, s in slots.items()} == {
+        ("d1", 0): (0, 0, 50),
+        ("d1", 1): (0, 100, 50),
+        ("d2", 0): (4, 0, 10),
+    }
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"table": ""}, "needs a table"),
+        ({"dates": ("yesterday",)}, "--date is written as"),
+        ({"file_bytes": 10}, "--file-size is at least"),
+        ({"drop_tombstones": True}, "goes with --latest-per-key"),
+        ({"clean_seconds": 60.0}, "--clean is at least 1h"),
+    ],
+)
+def test_settings_that_contradict_themselves_are_refused(values: dict[str, Any], said: str) -> None:
+    given = {"table": "/lake/orders", **values}
+    settings = CompactSettings(name="c", bootstrap="b:1", home="/nowhere", **given)
+    with pytest.raises(InvalidArgumentError, match=said):
+        settings.check()
