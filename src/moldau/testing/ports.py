@@ -1,11 +1,19 @@
-"""Owns free ports of loopback for brokers that keep them over their restarts."""
+"""Owns free ports of loopback for brokers that keep them over their restarts.
 
+Nobody listens on the port of a broker that is not up yet, or down for a while. That it is taken all
+the same is said to other test processes by a lock on one byte of a file that they share.
+"""
+
+import fcntl
 import os
 import random
 import re
 import socket
+import tempfile
+from collections import deque
 from collections.abc import Iterator
 from itertools import cycle
+from pathlib import Path
 from typing import Final
 
 _FIRST: Final = 20_000
@@ -15,6 +23,8 @@ down finds its port free when it comes back."""
 _SHARES: Final = 8
 """Test processes that run side by side take from ranges of their own."""
 _TRIES_MAX: Final = 1_000
+_HELD_MAX: Final = 400
+"""Ports that a process keeps from others: those of its last hundred brokers."""
 
 
 def _shuffled() -> Iterator[int]:
@@ -32,14 +42,41 @@ def _shuffled() -> Iterator[int]:
 _upcoming: Iterator[int] = _shuffled()
 
 
+class _Claims:
+    """The bytes that this process has locked. They are free when it ends, however it does."""
+
+    def __init__(self) -> None:
+        self._file = -1
+        self._owner = 0
+        self._held: deque[int] = deque()
+
+    def claim(self, port: int) -> bool:
+        if self._owner != os.getpid():
+            # Not those of the process that this one was forked from.
+            path = Path(tempfile.gettempdir()) / f"moldau-ports-{os.getuid()}.lock"
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            self._owner, self._held = os.getpid(), deque()
+        try:
+            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+        except OSError:
+            return False
+        self._held.append(port)
+        if len(self._held) > _HELD_MAX:
+            fcntl.lockf(self._file, fcntl.LOCK_UN, 1, self._held.popleft())
+        return True
+
+
+_claims: Final = _Claims()
+
+
 def free_ports(count: int) -> list[int]:
-    """Some ports that nobody listens on now, each another."""
+    """Some ports that nobody listens on now and nobody else was given, each another."""
     found: list[int] = []
     for _ in range(_TRIES_MAX):
         if len(found) == count:
             return found
         port = next(_upcoming)
-        if port not in found and _is_free(port):
+        if port not in found and _claims.claim(port) and _is_free(port):
             found.append(port)
     raise OSError(f"no {count} free ports between {_FIRST} and {_LAST}")
 
