@@ -4,7 +4,8 @@ Java reads some 10,000 classes of Spark from jars and checks each one, whenever 
 data archive holds them ready to be mapped. It fits one build of Java and one installation of
 Spark, and is made once for each, by a process of its own that nobody waits for.
 
-An archive is used if it is there; Java passes over one that does not fit (`-Xshare:auto`).
+Java passes over an archive that does not fit (`-Xshare:auto`), but maps one that is damaged and
+dies of it: what is in the file is compared with what was written before Java is told of it.
 """
 
 import fcntl
@@ -20,6 +21,8 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
+import crc32c
+
 from moldau.spark.java import Java, cache_folder, find_java
 
 SWITCH = "MOLDAU_SPARK_ARCHIVE"
@@ -27,6 +30,7 @@ SWITCH = "MOLDAU_SPARK_ARCHIVE"
 
 _QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 _MAKE_SECONDS_MAX = 600.0
+_BLOCK_BYTES = 1 << 20
 _RETRY_SECONDS_MIN = 7 * 24 * 3600.0
 
 
@@ -47,15 +51,20 @@ class ClassArchive:
         """Why making it failed: not to try again at the end of every program."""
         return self.path.with_suffix(".failed")
 
+    @property
+    def sum(self) -> Path:
+        """What the archive's contents add up to."""
+        return self.path.with_suffix(".sum")
+
     def options(self) -> str:
-        """What to tell Java; nothing where there is no archive."""
-        if is_off() or not self.path.is_file():
+        """What to tell Java; nothing where there is no archive, or not as it was made."""
+        if is_off() or not self._is_whole():
             return ""
         return f'-Xshare:auto "-XX:SharedArchiveFile={self.path}" {_QUIET}'
 
     def is_wanted(self) -> bool:
-        """It is not there, and there is no reason not to make it."""
-        if is_off() or self.path.is_file():
+        """It is not there, or damaged, and there is no reason not to make it."""
+        if is_off() or self._is_whole():
             return False
         try:
             return time.time() - self.failure.stat().st_mtime > _RETRY_SECONDS_MIN
@@ -85,21 +94,29 @@ class ClassArchive:
         """Make it now, unless it is there or another process is at it. True if it is there."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with _alone(self.path.with_suffix(".lock")) as is_alone:
-            if not is_alone or self.path.is_file():
-                return self.path.is_file()
+            if not is_alone or self._is_whole():
+                return self._is_whole()
             part = self.path.with_suffix(f".{os.getpid()}.part")
             try:
                 self._make_base()
                 self._dump(part)
-                # Whole or not at all: what a process finds under the name is complete.
+                self.sum.write_text(_sum(part))
+                # A new file under the name: whoever has the old one mapped keeps it.
                 part.replace(self.path)
             except (OSError, subprocess.SubprocessError) as error:
-                self.failure.write_text(f"{error}\n")
+                said = getattr(error, "stderr", None) or b""
+                self.failure.write_text(f"{error}\n{said.decode(errors='replace')}")
                 return False
             finally:
                 part.unlink(missing_ok=True)
             self.failure.unlink(missing_ok=True)
             return True
+
+    def _is_whole(self) -> bool:
+        try:
+            return self.sum.read_text() == _sum(self.path)
+        except OSError:
+            return False
 
     def _make_base(self) -> None:
         """Java's own classes, where it has no archive of them: the other is built on it."""
@@ -133,6 +150,15 @@ class ClassArchive:
             check=True,
             timeout=_MAKE_SECONDS_MAX,
         )
+
+
+def _sum(path: Path) -> str:
+    """Its length and checksum: some 50 ms for the archive, which Java then finds in memory."""
+    found = 0
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK_BYTES):
+            found = crc32c.crc32c(block, found)
+        return f"{file.tell()} {found:08x}"
 
 
 def is_off() -> bool:
@@ -170,7 +196,8 @@ def main() -> None:
     if archive.make():
         print(f"{archive.path} ({archive.path.stat().st_size >> 20} MiB)")
     elif archive.failure.is_file():
-        sys.exit(f"error: no archive was made: {archive.failure.read_text().strip()}")
+        why = archive.failure.read_text().partition("\n")[0]
+        sys.exit(f"error: no archive was made: {why}\nhint:  more is in {archive.failure}")
     else:
         print("another process is making it")
 

@@ -122,8 +122,8 @@ def streams(spark: "SparkSession", folder: Path) -> None:
         .count()
         .selectExpr("to_json(struct(*)) AS value")
     )
-    for number, (frame, mode) in enumerate(((rows, "append"), (counts, "update"))):
-        frame.writeStream.format("moldau_warm_up").outputMode(mode).option(
+    for number, frame in enumerate((rows, counts)):
+        frame.writeStream.format("moldau_warm_up").option(
             "checkpointLocation", str(folder / f"checkpoint-{number}")
         ).trigger(availableNow=True).start().awaitTermination()
 

@@ -116,7 +116,7 @@ def _call(
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
     )
     if is_stopping is not None:
-        threading.Thread(target=_end_when, args=(child, is_stopping), daemon=True).start()
+        threading.Thread(target=_stop_when, args=(child, is_stopping), daemon=True).start()
     try:
         if child.stdout is not None:
             with child.stdout:
@@ -127,7 +127,8 @@ def _call(
         _end(child)
 
 
-def _end_when(child: "subprocess.Popen[str]", is_stopping: Callable[[], bool]) -> None:
+def _stop_when(child: "subprocess.Popen[str]", is_stopping: Callable[[], bool]) -> None:
+    """Told to stop while nothing is said: the reader of its lines would not notice."""
     while child.poll() is None:
         if is_stopping():
             child.terminate()

@@ -56,7 +56,8 @@ def run(master: str, spec: Path, arguments: list[str]) -> int:
         spark = session(master, f"moldau {spec.parent.name}", settings(own, port))
         spark.sparkContext.setLogLevel("ERROR")
         try:
-            return _program(f"sc://127.0.0.1:{port}", spec, arguments)
+            # By this name: with any other Spark asks for TLS as soon as there is a token.
+            return _program(f"sc://localhost:{port}", spec, arguments)
         finally:
             spark.stop()
 

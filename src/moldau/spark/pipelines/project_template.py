@@ -11,7 +11,7 @@ OWN_FOLDER = ".spark"
 """In a project: catalog, checkpoints and tables. Not to be kept in version control."""
 
 _SPEC = Template("""\
-# A project of Spark Declarative Pipelines. Run it with: moldau pipeline run FOLDER
+# A project of Spark Declarative Pipelines. Run it with: moldau pipeline run project FOLDER
 name: $name
 # Where Spark keeps how far its streams are. An address, so it changes if the folder moves.
 storage: $storage
@@ -86,7 +86,7 @@ _README = Template("""\
 # $name
 
 A project of Spark Declarative Pipelines that reads the topic `$source` and writes the topic
-`$target`. Run it with `moldau pipeline run FOLDER`; `plan` instead of `run` only checks it.
+`$target`. `moldau pipeline run project FOLDER` runs it; `plan` instead of `run` only checks it.
 
 | | |
 |---|---|

@@ -1,0 +1,145 @@
+"""How Spark sessions are made: what is set for which master, and what is said where none is."""
+
+import os
+import subprocess
+import sys
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import moldau.spark
+from moldau.client.errors import InvalidArgumentError
+from moldau.spark import sessions
+from moldau.spark.class_archive import archive_for
+from moldau.spark.java import find_java
+from moldau.spark.sessions import (
+    ExtraMissingError,
+    check_master,
+    cores_of,
+    defaults,
+    is_this_machine,
+    java_options,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CLUSTERS = ["spark://master:7077", "spark://a:7077,b:7077", "k8s://https://10.0.0.1:443", "yarn"]
+
+
+@pytest.mark.parametrize(
+    "master", ["local", "local[4]", "local[*]", "local[2,3]", "sc://server:15002", *CLUSTERS]
+)
+def test_masters_of_spark_are_taken(master: str) -> None:
+    check_master(master)
+
+
+@pytest.mark.parametrize(
+    "master", ["", "locla[2]", "local[0]", "local[x]", "local[2", "spark://", "host:7077", "sc://"]
+)
+def test_what_is_no_master_is_refused_with_examples(master: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="no master of Spark") as raised:
+        moldau.spark.session(master)
+    assert "spark://HOST:7077" in raised.value.hint
+
+
+def test_a_local_session_stays_on_this_machine_and_has_as_many_partitions_as_cores() -> None:
+    found = defaults("local[3]", {})
+    assert found["spark.sql.shuffle.partitions"] == "3"
+    assert found["spark.driver.host"] == found["spark.driver.bindAddress"] == "127.0.0.1"
+    assert found["spark.ui.enabled"] == "false"
+    assert int(defaults("local[*]", {})["spark.sql.shuffle.partitions"]) >= 1
+    assert defaults("local", {})["spark.sql.shuffle.partitions"] == "1"
+
+
+@pytest.mark.parametrize("master", CLUSTERS)
+def test_the_workers_of_a_cluster_can_reach_the_driver(master: str) -> None:
+    found = defaults(master, {})
+    assert not [key for key in found if key.startswith(("spark.driver.", "spark.ui."))]
+    assert "spark.sql.shuffle.partitions" not in found
+
+
+@pytest.mark.parametrize("master", ["local[2]", "sc://server", *CLUSTERS])
+def test_every_session_has_moments_in_utc_and_filters_that_reach_the_source(master: str) -> None:
+    found = defaults(master, {})
+    assert found["spark.sql.session.timeZone"] == "UTC"
+    assert found["spark.sql.python.filterPushdown.enabled"] == "true"
+
+
+def test_the_cores_of_a_cluster_are_taken_from_what_is_asked_for() -> None:
+    assert cores_of("spark://m:7077", {"spark.cores.max": "12"}) == 12
+    many = {"spark.executor.instances": "3", "spark.executor.cores": "4"}
+    assert cores_of("k8s://https://m:443", many) == 12
+    assert cores_of("k8s://https://m:443", {"spark.executor.instances": "3"}) == 3
+    assert cores_of("yarn", {"spark.executor.cores": "4"}) is None
+
+
+def test_only_workers_of_this_machine_are_told_which_python_this_is() -> None:
+    for here in ("local[2]", "spark://127.0.0.1:7077", "spark://localhost:7077", "spark://[::1]:1"):
+        assert is_this_machine(here), here
+    for elsewhere in ("spark://10.1.2.3:7077", "k8s://https://localhost:443", "sc://localhost"):
+        assert not is_this_machine(elsewhere), elsewhere
+
+
+def test_options_for_java_of_the_caller_come_after_ours() -> None:
+    theirs = {"spark.driver.extraJavaOptions": "-Xshare:off"}
+    assert java_options(theirs, "-Xshare:auto") == "-Xshare:auto -Xshare:off"
+    assert java_options({}, "") == ""
+
+
+def test_importing_the_package_imports_no_spark() -> None:
+    code = (
+        "import sys, moldau.spark, moldau.spark.sessions;"
+        "print([name for name in ('pyspark', 'pyarrow', 'pandas') if name in sys.modules])"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert said.stdout.strip() == "[]"
+
+
+def test_the_function_stays_a_function_whichever_way_it_is_first_asked_for() -> None:
+    from moldau.spark import session
+
+    assert callable(session)
+    assert session is sessions.session is moldau.spark.session
+
+
+def test_without_spark_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "_is_installed", lambda name: name != "pyspark")
+    with pytest.raises(ExtraMissingError, match="not installed") as raised:
+        moldau.spark.session()
+    assert raised.value.hint == "pip install 'moldau[spark]'"
+    assert raised.value.__notes__ == ["hint: pip install 'moldau[spark]'"]
+
+
+def test_without_the_packages_of_connect_they_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "_is_installed", lambda name: name == "pyspark")
+    monkeypatch.setattr(sessions, "_existing", lambda: None)
+    with pytest.raises(ExtraMissingError, match=r"grpc_status, google\.rpc") as raised:
+        moldau.spark.session("sc://server")
+    assert "pyspark[connect]" in raised.value.hint
+
+
+def test_the_session_of_the_tests_is_as_asked_for(spark: "SparkSession") -> None:
+    assert spark.sparkContext.master == "local[2]"
+    assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
+    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+    assert spark.sparkContext.pythonExec == os.environ["PYSPARK_PYTHON"]
+    assert spark.sparkContext.getConf().get("spark.driver.host") == "127.0.0.1"
+    assert "SPARK_LOCAL_IP" not in os.environ
+    archive = archive_for(find_java())
+    told = spark.sparkContext.getConf().get("spark.driver.extraJavaOptions", "")
+    assert told == "" or str(archive.path) in told
+
+
+def test_a_session_that_is_there_is_given_back_as_it_is(spark: "SparkSession") -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert moldau.spark.session() is spark
+        assert moldau.spark.session("local[2]", config={"spark.driver.memory": "1g"}) is spark
+    asked: dict[str, Any] = {"spark.sql.shuffle.partitions": "7"}
+    with pytest.warns(UserWarning, match="shuffle.partitions is 2, not 7.*is local.2., not local"):
+        assert moldau.spark.session("local[3]", config=asked) is spark
+    assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
