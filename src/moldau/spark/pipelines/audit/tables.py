@@ -112,6 +112,7 @@ class TableAudit:
             topics=frozenset(self._settings.topics),
             columns=self._columns,
             chosen=chosen,
+            numbers=tuple(sorted({key.number for key in chosen or ()})),
         )
 
     def _topic_works(self, ranges: Sequence[OffsetRange]) -> list[Work]:

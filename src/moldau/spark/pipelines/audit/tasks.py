@@ -4,6 +4,7 @@ Reads with pyarrow and the project's own client, so that S3 and Iceberg need not
 that no row passes through the JVM. Imports no pyspark: `jobs` hands these to Spark.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -52,6 +53,8 @@ class Common:
     """Of the content, those that are compared."""
     chosen: frozenset[BucketKey] | None = None
     """If not None: only rows of these buckets are wanted."""
+    numbers: tuple[int, ...] = ()
+    """Of the chosen buckets, sorted."""
 
     def bounds(self, topic: str, partition: int) -> tuple[int, int | None]:
         """A partition that the topic does not have: nothing in it is right, whatever its offset."""
@@ -110,7 +113,7 @@ class LakeWork:
         groups = [
             number
             for number in range(found.num_row_groups)
-            if _may_hold(found.metadata.row_group(number), common.chosen)
+            if _may_hold(found.metadata.row_group(number), common)
         ]
         for batch in found.iter_batches(batch_size=BATCH_ROWS, row_groups=groups, columns=names):
             yield from place_rows(batch, common.columns, constants=constants, topics=common.topics)
@@ -135,9 +138,9 @@ def open_file(layout: Layout, file: DataFile) -> Any:
     )
 
 
-def _may_hold(group: Any, chosen: frozenset[BucketKey] | None) -> bool:
+def _may_hold(group: Any, common: Common) -> bool:
     """By the statistics of a row group: whether it can have rows of the chosen buckets."""
-    if chosen is None:
+    if common.chosen is None:
         return True
     for number in range(group.num_columns):
         column = group.column(number)
@@ -146,7 +149,8 @@ def _may_hold(group: Any, chosen: frozenset[BucketKey] | None) -> bool:
             if known is None or not known.has_min_max:
                 return True
             first, last = known.min // BUCKET_OFFSETS, known.max // BUCKET_OFFSETS
-            return any(first <= key.number <= last for key in chosen)
+            at = bisect_left(common.numbers, first)
+            return at < len(common.numbers) and common.numbers[at] <= last
     return True
 
 
