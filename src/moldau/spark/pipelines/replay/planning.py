@@ -40,6 +40,7 @@ def prepare(settings: ReplaySettings, lake: "LakeSource | None") -> Prepared:
     settings.check()
     selection = selection_of(settings, now_ms=time.time_ns() // 1_000_000)
     brokers = Brokers(settings)
+    brokers.check_reachable()
     rows: int | None = None
     if lake is None:
         ranges, created = brokers.source_ranges(selection)

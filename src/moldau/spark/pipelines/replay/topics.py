@@ -5,6 +5,7 @@ from contextlib import closing
 from typing import Final
 
 from moldau.client.errors import InvalidArgumentError, NotFoundError, RejectedError
+from moldau.client.kafka.client import KafkaClient
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import TopicPartition
 from moldau.spark.options import BOOTSTRAP, Options
@@ -79,10 +80,18 @@ def _of(given: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
 
 
 class Brokers:
-    """The cluster of a replay. To be closed."""
+    """The cluster of a replay."""
 
     def __init__(self, settings: ReplaySettings) -> None:
         self._settings = settings
+
+    def check_reachable(self) -> None:
+        """Who waits for brokers to come back should know that one was there: else say so at once.
+
+        Raises UnreachableError.
+        """
+        with KafkaClient(self._settings.bootstrap) as client:
+            client.any_broker()
 
     def source_ranges(self, selection: Selection) -> tuple[list[OffsetRange], int]:
         """The offsets of the source's topics that may hold what is selected, as of now.
