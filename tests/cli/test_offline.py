@@ -1,24 +1,29 @@
 """What the commands say of a partition that is offline, and that they do not wait long for it."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
 from moldau.cli.errors import ExitCode
+from moldau.cli.main import run
 from moldau.cli.output import NO_LEADER_HINT
 from moldau.testing.broker import Broker
 
 pytestmark = pytest.mark.system
 
 
-@pytest.fixture
-def damaged(cli, tmp_path):
+@pytest.fixture(scope="module")
+def damaged(tmp_path_factory):
     """A broker with a topic of two partitions, the first of them damaged."""
-    with Broker(data_dir=tmp_path / "data") as broker:
+    with Broker(data_dir=tmp_path_factory.mktemp("damaged") / "data") as broker:
         address = ("-b", broker.bootstrap)
-        cli("topic", "create", "half", "-p", "2", *address)
-        for partition in (0, 1):
-            assert cli("produce", "half", "-m", "a-message", "-p", partition, *address).code == 0
+        assert run(["topic", "create", "half", "-p", "2", *address]) == ExitCode.OK
+        for partition in ("0", "1"):
+            sent = run(["produce", "half", "-m", "a-message", "-p", partition, *address])
+            assert sent == ExitCode.OK
         broker.kill()
         (path,) = broker.data_dir.glob("topics/half/*/0/*.log")
         path.write_bytes(path.read_bytes().replace(b"a-message", b"a massage"))
@@ -38,19 +43,39 @@ def test_a_description_tells_an_offline_partition_from_an_empty_one(cli, damaged
     assert document["partitions"][0]["messages"] is None
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["consume", "half", "--from-beginning", "-e"],
-        ["consume", "half", "--offset", "0", "-e"],
-        ["consume", "half", "--offset", "@-1h", "-e"],
-        ["consume", "half", "--group", "g", "-e"],
-        ["tail", "half", "--no-follow"],
-    ],
-    ids=" ".join,
+READERS = (
+    "consume half --from-beginning -e",
+    "consume half --offset 0 -e",
+    "consume half --offset @-1h -e",
+    "consume half --group g -e",
+    "tail half --no-follow",
 )
-def test_what_is_online_is_read_and_the_rest_not_waited_for(spawn, damaged, arguments):
-    process = spawn(*arguments, *damaged)
+
+
+@pytest.fixture(scope="module")
+def readers(damaged):
+    """All of them side by side: each waits some seconds for a leader."""
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("MOLDAU_")}
+    started = {
+        reader: subprocess.Popen(
+            [sys.executable, "-m", "moldau", *reader.split(), *damaged],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=clean,
+        )
+        for reader in READERS
+    }
+    yield started
+    for process in started.values():
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_what_is_online_is_read_and_the_rest_not_waited_for(readers, reader):
+    process = readers[reader]
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (0, "a-message\n")
     assert err == f"without a leader, left out: half-0 ({NO_LEADER_HINT})\n"
