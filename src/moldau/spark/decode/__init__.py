@@ -9,13 +9,22 @@ Needs Spark only where a DataFrame is given; decoders work without it.
 
 from moldau.spark.decode.column_types import Struct, fields_ddl
 from moldau.spark.decode.decoder import RAW, Decoded, Decoder, Format
-from moldau.spark.decode.frames import apply, dead_letters, infer, split
+from moldau.spark.decode.frames import (
+    ERROR_COLUMN,
+    RAW_COLUMN,
+    apply,
+    dead_letters,
+    infer,
+    split,
+)
 from moldau.spark.decode.framing import Framing
 from moldau.spark.decode.infer import infer_json
 from moldau.spark.decode.making import decoder
 
 __all__ = [
+    "ERROR_COLUMN",
     "RAW",
+    "RAW_COLUMN",
     "Decoded",
     "Decoder",
     "Format",

@@ -105,8 +105,9 @@ def _plainer(found: Any) -> Any:
     if not isinstance(found, dict):
         return found
     kept = {}
-    is_decimal = found.get("logicalType") == "decimal" and found.get("type") in ("bytes", "fixed")
-    known = (found.get("type"), found.get("logicalType")) in _LOGICAL or is_decimal
+    base, logical = found.get("type"), found.get("logicalType")
+    is_decimal = logical == "decimal" and base in ("bytes", "fixed")
+    known = isinstance(base, str) and ((base, logical) in _LOGICAL or is_decimal)
     for name, value in found.items():
         if name == "logicalType" and not known:
             continue

@@ -103,7 +103,9 @@ def split(df: "DataFrame") -> tuple["DataFrame", "DataFrame"]:
     return df.where(~bad), df.where(bad)
 
 
-def dead_letters(df: "DataFrame", *, topic: str | None = None, group: str = "") -> "DataFrame":
+def dead_letters(
+    df: "DataFrame", *, topic: "str | Column | None" = None, group: str = ""
+) -> "DataFrame":
     """Bad rows as `format("moldau")` writes them: key, value, headers, and topic if it is given.
 
     The value is the raw one. Headers are those of the row (if they were read: includeHeaders), and
@@ -145,7 +147,10 @@ def dead_letters(df: "DataFrame", *, topic: str | None = None, group: str = "") 
         headers = F.concat(F.coalesce(own, F.array().cast(_HEADERS_TYPE)), said)
     key = F.col("key") if "key" in columns else nothing.cast("binary").alias("key")
     chosen = [key, F.col(RAW_COLUMN).alias("value"), headers.alias("headers")]
-    return df.select(*chosen, *([] if topic is None else [F.lit(topic).alias("topic")]))
+    if topic is not None:
+        # What is a column stays one.
+        chosen.append(F.lit(topic).alias("topic"))
+    return df.select(*chosen)
 
 
 def infer(df: "DataFrame", *, rows_max: int = SAMPLE_ROWS_DEFAULT) -> Struct:

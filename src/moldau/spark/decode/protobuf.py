@@ -74,11 +74,12 @@ class ProtobufReading:
     def indexes(self) -> tuple[int, ...]:
         """Which message of its file it is, from the outside to the inside."""
         found: list[int] = []
-        # The stubs do not know of the index.
-        at: Any = self._descriptor
-        while at is not None:
-            found.append(at.index)
-            at = at.containing_type
+        at = self._descriptor
+        while at.containing_type is not None:
+            outer = at.containing_type
+            found.append([inner.name for inner in outer.nested_types].index(at.name))
+            at = outer
+        found.append(list(at.file.message_types_by_name).index(at.name))
         return tuple(reversed(found))
 
     def read(self, value: bytes) -> dict[str, Any]:
