@@ -22,6 +22,8 @@ RESULTS: Final = "clicks-per-page"
 ARCHIVE: Final = "archive-clicks"
 AGGREGATE: Final = "clicks-per-page"
 PARTITIONS: Final = 4
+START_SECONDS_MAX: Final = 300.0
+"""Of a pipeline; ten to thirty seconds where nothing else runs."""
 DOWN_SECONDS: Final = 10.0
 DRAIN_SECONDS_MAX: Final = 90.0
 STAGES: Final = 7
@@ -90,14 +92,14 @@ class Demo:
         started = []
         for name, arguments in ((ARCHIVE, archive), (AGGREGATE, aggregate)):
             command = ("pipeline", "start", *arguments, "--name", name, "--trigger", "2s")
-            command += ("--master", "local[2]", "--timeout", "180s")
+            command += ("--master", "local[2]", "--timeout", f"{START_SECONDS_MAX:g}s")
             # Ended also if it never comes to run, or we are interrupted meanwhile.
             self._closing.callback(
                 self._moldau.quietly, "pipeline", "stop", name, "--kill", seconds_max=30.0
             )
             started.append((self._moldau.begin(*command), command))
         for process, command in started:
-            finished(process, command, 200.0)
+            finished(process, command, START_SECONDS_MAX + 20)
 
     def _send_clicks(self) -> tuple[Story, Load]:
         told = self._told
@@ -124,21 +126,23 @@ class Demo:
         load.stop()
         if load.error is not None:
             raise FailedError(f"the producer failed: {load.error}")
-        seconds = max(told.seconds, max(load.ack_times, default=0.0))
-        gap = longest_gap(load.ack_times)
-        print(
-            f"      {load.acked:,} clicks were taken, {load.failed:,} were not; the longest time "
-            f"without one: {gap.seconds:.1f} s"
-        )
         sampler.stop()
+        seconds = max([told.seconds, *(ack.at for ack in load.acks)])
+        # `--leader-of` is the leader of the first partition.
+        stricken = [ack.at for ack in load.acks if ack.partition == 0]
         story = Story(
             seconds=seconds,
-            acks_per_second=per_second(load.ack_times, seconds),
+            acks_per_second=per_second([ack.at for ack in load.acks], seconds),
+            stricken_per_second=per_second(stricken, seconds),
             lag=tuple(sampler.samples),
             killed_at=killed_at,
             restarted_at=restarted_at,
-            gap=gap,
+            gap=longest_gap(stricken),
             broker=number,
+        )
+        print(
+            f"      {load.acked:,} clicks were taken, {load.failed:,} were not; its partition took "
+            f"nothing for {story.gap.seconds:.1f} s"
         )
         return story, load
 
@@ -246,7 +250,7 @@ class Demo:
             time.sleep(0.2)
             if time.monotonic() - shown > (0.5 if is_terminal else 10.0):
                 shown = time.monotonic()
-                recent = sum(moment > load.elapsed - 1 for moment in load.ack_times[-20_000:])
+                recent = sum(ack.at > load.elapsed - 1 for ack in load.acks[-20_000:])
                 text = f"      {load.elapsed:3.0f} s  {load.acked:>9,} taken  {recent:>6,} a second"
                 print(text, end="\r" if is_terminal else "\n", flush=True)
         if is_terminal:

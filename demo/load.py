@@ -16,8 +16,15 @@ BUCKET_SECONDS: Final = 0.25
 FLUSH_SECONDS_MAX: Final = 90.0
 
 
+class Ack(NamedTuple):
+    """A click was taken: seconds since the load began, and by which partition."""
+
+    at: float
+    partition: int
+
+
 class Gap(NamedTuple):
-    """The longest time in which no broker took a click, in seconds since the load began."""
+    """The longest time in which nothing was taken, in seconds since the load began."""
 
     start: float
     end: float
@@ -42,6 +49,8 @@ class Load:
                 "enable.idempotence": True,
                 "linger.ms": 20,
                 "delivery.timeout.ms": int(FLUSH_SECONDS_MAX * 1000),
+                # That a broker is gone is what we show, and no news.
+                "log_level": 0,
             }
         )
         self._thread = threading.Thread(target=self._send, name="shop", daemon=True)
@@ -50,8 +59,7 @@ class Load:
         self.sent = 0
         self.acked = 0
         self.failed = 0
-        self.ack_times: list[float] = []
-        """Seconds since the load began, of every click."""
+        self.acks: list[Ack] = []
         self.error: BaseException | None = None
 
     def start(self) -> None:
@@ -109,7 +117,7 @@ class Load:
             self.failed += 1
             return
         self.acked += 1
-        self.ack_times.append(self.elapsed)
+        self.acks.append(Ack(self.elapsed, message.partition()))
 
 
 def per_second(

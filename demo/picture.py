@@ -19,10 +19,13 @@ class Story:
     seconds: float
     acks_per_second: Sequence[float]
     """In steps of BUCKET_SECONDS."""
+    stricken_per_second: Sequence[float] = ()
+    """The same, of the partition whose leader was killed."""
     lag: Sequence[tuple[float, float]] = ()
     killed_at: float | None = None
     restarted_at: float | None = None
     gap: Gap = field(default=Gap(0.0, 0.0))
+    """Of that partition."""
     broker: int | None = None
 
 
@@ -52,22 +55,29 @@ def bars(values: Sequence[float], height: int) -> list[str]:
 def in_terminal(story: Story, *, columns: int = 80, height: int = 6) -> str:
     """The whole picture as text."""
     width = max(20, columns - _LABEL - 2)
-    values = resampled(story.acks_per_second, width)
-    top = max(values, default=0.0)
-    lines = ["clicks taken per second"]
-    for number, line in enumerate(bars(values, height)):
-        label = f"{top:,.0f}" if number == 0 else "0" if number == height - 1 else ""
-        lines.append(f"{label:>{_LABEL}} │{line}")
-    lines.append(f"{'':>{_LABEL}} └{'─' * width}")
-    lines.append(f"{'':>{_LABEL}}  {_marks(story, width)}")
+    marks = f"{'':>{_LABEL}}  {_marks(story, width)}"
+    charts = [("clicks taken per second", resampled(story.acks_per_second, width), height)]
+    if story.stricken_per_second:
+        title = (
+            f"the same, of the partition whose leader was killed: nothing for "
+            f"{story.gap.seconds:.1f} s"
+        )
+        charts.append((title, resampled(story.stricken_per_second, width), height))
     if story.lag:
         lag = _by_time(story.lag, story.seconds, width)
-        lines += ["", "clicks not yet in the lake"]
-        for number, line in enumerate(bars(lag, max(2, height // 2))):
-            label = f"{max(lag):,.0f}" if number == 0 else ""
-            lines.append(f"{label:>{_LABEL}} │{line}")
-        lines.append(f"{'':>{_LABEL}} └{'─' * width}")
-    return "\n".join(lines)
+        charts.append(("clicks not yet in the lake", lag, max(2, height // 2)))
+    lines: list[str] = []
+    for title, values, rows in charts:
+        lines += ["", title, *_chart(values, rows), marks]
+    return "\n".join(lines[1:])
+
+
+def _chart(values: Sequence[float], height: int) -> list[str]:
+    lines = []
+    for number, line in enumerate(bars(values, height)):
+        label = f"{max(values):,.0f}" if number == 0 else "0" if number == height - 1 else ""
+        lines.append(f"{label:>{_LABEL}} │{line}")
+    return [*lines, f"{'':>{_LABEL}} └{'─' * len(values)}"]
 
 
 def _marks(story: Story, width: int) -> str:
@@ -108,13 +118,16 @@ def save_png(story: Story, path: Path) -> None:
         2, 1, figsize=(10, 6), sharex=True, height_ratios=(3, 2), layout="constrained"
     )
     times = [number * BUCKET_SECONDS for number in range(len(story.acks_per_second))]
-    above.fill_between(times, story.acks_per_second, step="post", color="#4c78a8", alpha=0.8)
+    above.fill_between(times, story.acks_per_second, step="post", color="#4c78a8", alpha=0.4)
+    if story.stricken_per_second:
+        above.step(times, story.stricken_per_second, where="post", color="#1f4e79", linewidth=1)
+    above.legend(["all partitions", "the one whose leader was killed"], loc="upper left")
     above.set_ylabel("clicks taken per second")
     above.set_ylim(bottom=0)
     if story.gap.seconds > 0:
         above.axvspan(story.gap.start, story.gap.end, color="#e45756", alpha=0.3)
         above.annotate(
-            f"nothing taken for {story.gap.seconds:.1f} s",
+            f"nothing taken there for {story.gap.seconds:.1f} s",
             (story.gap.end, above.get_ylim()[1] * 0.92),
             xytext=(6, 0),
             textcoords="offset points",

@@ -47,6 +47,7 @@ def story() -> Story:
     return Story(
         seconds=100 * BUCKET_SECONDS,
         acks_per_second=acks,
+        stricken_per_second=[each / 4 for each in acks],
         lag=[(1.0, 10.0), (12.0, 5000.0), (20.0, 0.0)],
         killed_at=10.0,
         restarted_at=20.0,
@@ -60,6 +61,7 @@ def test_the_terminal_shows_when_the_leader_was_killed(story: Story) -> None:
     assert max(len(line) for line in text.splitlines()) <= 80
     assert "✗ killed" in text
     assert "↑ back" in text
+    assert "nothing for 2.5 s" in text
     top = next(line for line in text.splitlines() if "│" in line)
     assert top.split("│")[0].strip() == "1,200"
     assert "       " in top.split("│")[1]
