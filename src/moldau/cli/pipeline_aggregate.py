@@ -1,0 +1,153 @@
+"""Owns the command line of the pipeline `aggregate`."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from moldau.cli.options import KeyValue
+from moldau.cli.pipeline_common import Common
+
+if TYPE_CHECKING:
+    from moldau.spark.pipelines.spec import Settings
+
+SUMMARY: Final = "Run SQL with windows over topics; results to a topic or table, late rows aside."
+
+EXAMPLES: Final = (
+    "moldau pipeline run aggregate --topic clicks --schema 'page string, at timestamp' "
+    "--event-time at --sql \"SELECT window(at, '1 minute') AS w, page, count(*) AS n "
+    'FROM events GROUP BY 1, 2" --to clicks-per-minute --key page',
+    "moldau pipeline start aggregate --topic orders --schema orders.avsc --decode avro "
+    "--sql-file revenue.sql --event-time created --watermark '1 hour' --to-table /lake/revenue",
+    "moldau pipeline plan aggregate --topic clicks --sql-file totals.sql --mode update --to totals",
+)
+
+OPTIONS: Final[tuple[Callable[..., Any], ...]] = (
+    click.option(
+        "--topic",
+        "topics",
+        multiple=True,
+        required=True,
+        metavar="NAME",
+        help="Read from it; may be repeated.",
+    ),
+    click.option("--sql", metavar="TEXT", help="The query, over the view of --view."),
+    click.option(
+        "--sql-file",
+        type=click.Path(dir_okay=False, exists=True),
+        metavar="FILE",
+        help="Or the file that it is in.",
+    ),
+    click.option(
+        "--view", default="events", show_default=True, metavar="NAME", help="What the SQL reads."
+    ),
+    click.option(
+        "--decode",
+        type=click.Choice(["json", "avro", "protobuf", "raw"]),
+        default="json",
+        show_default=True,
+        help="What values are.",
+    ),
+    click.option(
+        "--schema",
+        metavar="SCHEMA",
+        help="Of values: DDL as 'id bigint, at timestamp', or a file (JSON Schema, .avsc, "
+        "descriptor set). [default: JSON is inferred from a sample]",
+    ),
+    click.option("--message", default="", metavar="NAME", help="Of Protobuf: package.Message."),
+    click.option(
+        "--framing",
+        type=click.Choice(["none", "confluent", "single-object"]),
+        default="none",
+        show_default=True,
+        help="What stands before a value.",
+    ),
+    click.option(
+        "--event-time",
+        default="_timestamp",
+        show_default=True,
+        metavar="COLUMN",
+        help="When something happened: a timestamp of the view, or an expression of SQL.",
+    ),
+    click.option(
+        "--watermark",
+        default="10 minutes",
+        show_default=True,
+        metavar="TIME",
+        help="For so long after the latest event time rows are waited for.",
+    ),
+    click.option(
+        "--mode",
+        type=click.Choice(["append", "update"]),
+        default="append",
+        show_default=True,
+        help="Each result once, when its window is over; or whenever it changes.",
+    ),
+    click.option(
+        "--start",
+        type=click.Choice(["earliest", "latest"]),
+        default="earliest",
+        show_default=True,
+        help="Where to begin, the first time.",
+    ),
+    click.option("--to", "to_topic", metavar="TOPIC", help="Write results there, as JSON."),
+    click.option(
+        "--key", metavar="EXPRESSION", help="Of the messages there, over columns of the result."
+    ),
+    click.option(
+        "--to-table", metavar="LOCATION", help="Or write them to this table: a folder, or s3://…"
+    ),
+    click.option(
+        "--format",
+        "table_format",
+        type=click.Choice(["parquet", "delta", "iceberg"]),
+        default="parquet",
+        show_default=True,
+        help="Of the table.",
+    ),
+    click.option(
+        "--storage",
+        type=KeyValue(),
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="How the table's storage is reached, as endpoint=…; may be repeated.",
+    ),
+    click.option(
+        "--late-topic",
+        metavar="TOPIC",
+        help="For rows that come too late. [default: the first topic and .late]",
+    ),
+    click.option(
+        "--dead-letter-topic",
+        metavar="TOPIC",
+        help="For rows that cannot be used. [default: the first topic and .dlq]",
+    ),
+)
+
+
+def settings(common: Common, **values: Any) -> "Settings":
+    """What the command line asks for. Checked when it is planned or run."""
+    from moldau.client.errors import InvalidArgumentError
+    from moldau.spark.pipelines.aggregate.settings import AggregateSettings
+
+    sql, file = values["sql"], values["sql_file"]
+    if (sql is None) == (file is None):
+        raise InvalidArgumentError("exactly one of --sql and --sql-file has the query")
+    if file is not None:
+        try:
+            sql = Path(file).read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidArgumentError(f"--sql-file {file} cannot be read: {error}") from None
+    names = (
+        *("view", "decode", "schema", "message", "framing", "event_time", "watermark", "mode"),
+        *("start", "to_topic", "key", "to_table", "table_format", "late_topic"),
+        "dead_letter_topic",
+    )
+    return AggregateSettings(
+        **common.fields(),
+        topics=tuple(dict.fromkeys(values["topics"])),
+        sql=sql,
+        storage=dict(values["storage"]),
+        **{name: values[name] for name in names},
+    )
