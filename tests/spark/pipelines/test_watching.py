@@ -72,6 +72,15 @@ def test_a_later_word_on_the_same_batch_changes_only_the_lag():
     assert (counted.rows, shown(counted).lag) == (20, 60)
 
 
+def test_a_batch_that_was_told_of_before_it_had_rows_counts_when_it_has():
+    counted = QueryProgress()
+    told = [batch(1, 10, 10, 10, rows=0, millis=1), batch(1, 10, 30, 30)]
+    counted.take(told[:1])
+    assert counted.take(told)
+    assert not counted.take(told)
+    assert (counted.rows, shown(counted).batch_seconds) == (40, 0.5)
+
+
 def test_positions_may_be_text_and_begin_anywhere():
     counted = QueryProgress()
     told = batch(0, None, 10, 10)

@@ -43,14 +43,18 @@ class QueryProgress:
             if self._last is not None and number < self._last.number:
                 continue
             rows = _rows(each)
-            if self._last is not None and number == self._last.number:
-                # Told again while nothing happens: only what is left to read may have changed.
-                self._last = self._last._replace(lag=_lag(each))
-                continue
-            is_new = True
-            self.rows += rows
             seconds = float(each.get("batchDuration") or 0) / 1000
-            self._last = _Batch(number, rows, seconds, _lag(each))
+            if self._last is None or number > self._last.number:
+                self.rows += rows
+                is_new = True
+                self._last = _Batch(number, rows, seconds, _lag(each))
+            elif rows > self._last.rows:
+                # Spark also tells of a batch that it has not found anything for yet.
+                self.rows += rows - self._last.rows
+                is_new = True
+                self._last = _Batch(number, rows, seconds, _lag(each))
+            else:
+                self._last = self._last._replace(lag=_lag(each))
         return is_new
 
     @property
