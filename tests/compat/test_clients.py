@@ -24,6 +24,8 @@ from moldau.testing.broker import Broker
 pytestmark = [pytest.mark.compat, pytest.mark.system]
 
 MESSAGES = 10_000
+MESSAGES_OF_EACH = 2_000
+"""Where every client reads what every client wrote: more of them would only be more of the same."""
 
 
 @pytest.fixture(params=CLIENTS)
@@ -34,7 +36,7 @@ def client(request: pytest.FixtureRequest) -> Client:
 
 
 class Written:
-    """Topics of 10,000 messages by client and codec, written once and read by many tests."""
+    """Topics by client and codec, written once and read by every client."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -44,14 +46,14 @@ class Written:
         key = (client.name, codec)
         if key not in self._sent:
             topic = f"written-{client.name}-{codec}"
-            messages = client.sample(MESSAGES)
+            messages = client.sample(MESSAGES_OF_EACH)
             client.create_topic(self._broker.bootstrap, topic)
             client.produce(self._broker.bootstrap, topic, messages, codec)
             self._sent[key] = (topic, messages)
         return self._sent[key]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def written(broker: Broker) -> Written:
     return Written(broker)
 
@@ -77,13 +79,13 @@ def check_complete(received: Iterable[Received], sent: list[Message]) -> None:
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_client_writes_and_a_restarted_group_goes_on_where_it_committed(
     broker: Broker,
-    written: Written,
     client: Client,
     codec: str,
     new_name: Callable[[str], str],
 ) -> None:
-    topic, sent = written.get(client, codec)
-    group = new_name("group")
+    topic, group, sent = new_name("own"), new_name("group"), client.sample(MESSAGES)
+    client.create_topic(broker.bootstrap, topic)
+    client.produce(broker.bootstrap, topic, sent, codec)
     first = client.consume(broker.bootstrap, [topic], group, MESSAGES // 3)
     rest = client.consume(broker.bootstrap, [topic], group, MESSAGES - MESSAGES // 3)
     check_complete(first + rest, sent)
@@ -100,7 +102,7 @@ def test_a_client_reads_what_the_others_wrote(
     writers = [CLIENTS[name]() for name in CLIENTS if why_missing(name) is None]
     sent = dict(written.get(writer, codec) for writer in writers)
     received = client.consume(
-        broker.bootstrap, list(sent), new_name("readers"), MESSAGES * len(sent)
+        broker.bootstrap, list(sent), new_name("readers"), MESSAGES_OF_EACH * len(sent)
     )
     for topic, messages in sent.items():
         check_complete([item for item in received if item.topic == topic], messages)
