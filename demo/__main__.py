@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from demo.commands import FailedError, Moldau, finished
 from demo.load import Load, Sampler, longest_gap, per_second
@@ -24,8 +24,9 @@ AGGREGATE: Final = "clicks-per-page"
 PARTITIONS: Final = 4
 START_SECONDS_MAX: Final = 300.0
 """Of a pipeline; ten to thirty seconds where nothing else runs."""
+AUDIT_SECONDS_MAX: Final = 600.0
 DOWN_SECONDS: Final = 10.0
-DRAIN_SECONDS_MAX: Final = 90.0
+DRAIN_SECONDS_MAX: Final = 180.0
 STAGES: Final = 7
 SQL: Final = (
     "SELECT window.start AS since, page, count(*) AS clicks, round(avg(took_ms)) AS took_ms "
@@ -153,6 +154,11 @@ class Demo:
             if time.monotonic() > deadline:
                 raise FailedError(f"{lag} clicks are still not in the lake")
             time.sleep(0.5)
+        # A window is told in the batch after the one that ends it.
+        while time.monotonic() < deadline and (
+            self._lag(AGGREGATE) != 0 or not self._page_counts()
+        ):
+            time.sleep(1.0)
         for name in (ARCHIVE, AGGREGATE):
             self._moldau.run("pipeline", "stop", name, seconds_max=150.0)
 
@@ -163,20 +169,24 @@ class Demo:
             print(f"      {page:<18} {count:>8,} clicks in windows that are over")
 
     def _audit(self, load: Load) -> bool:
+        from moldau.cli.pipeline_audit import show
+        from moldau.spark.pipelines.spec import Outcome
+
         self._say("the audit: every click of the topic once in the lake, byte by byte?")
         command = ("pipeline", "run", "audit", "--topic", TOPIC, "--table", str(self._lake))
         command += ("--group", ARCHIVE, "--lag-max", "0", "--master", "local[2]", "--json")
         process = self._moldau.begin(*command)
         try:
-            said = finished(process, command, 180.0)
+            said = finished(process, command, AUDIT_SECONDS_MAX)
         except FailedError as error:
             said = error.said
             if process.returncode != 1 or "{" not in said:
                 raise
         outcome, _ = json.JSONDecoder().raw_decode(said, said.index("{"))
-        totals: dict[str, Any] = outcome["details"]["totals"]
-        print(f"      {outcome['summary']}")
-        counted = totals["source_rows"]
+        told = {name: outcome[name] for name in ("ok", "summary", "details")}
+        print()
+        show(Outcome(**told))
+        counted = told["details"]["totals"]["source_rows"]
         is_whole = bool(outcome["ok"]) and counted == load.acked and not load.failed
         if counted != load.acked:
             print(
@@ -192,13 +202,13 @@ class Demo:
 
     # -- asking
 
-    def _lag(self) -> float | None:
-        """Of the archive; None while nobody can tell."""
+    def _lag(self, group: str = ARCHIVE) -> float | None:
+        """Of a pipeline; None while nobody can tell."""
         from moldau.client.admin import Admin
         from moldau.client.errors import ClientError
 
         try:
-            lags = Admin(self._bootstrap).group(ARCHIVE).lags
+            lags = Admin(self._bootstrap).group(group).lags
         except ClientError:
             return None
         if len(lags) < PARTITIONS or any(each.lag < 0 for each in lags):
