@@ -5,6 +5,7 @@ A file per task and per value of the partition columns, below the folders that H
 not closed is `abort`ed, or left to the table's `clean`.
 """
 
+import contextlib
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -78,7 +79,11 @@ class FileWriter:
     def abort(self) -> None:
         """Remove what was written; it was not committed."""
         for file in self._open.values():
-            file.sink.close()
+            # What made the task fail may keep a file from being closed, too.
+            with contextlib.suppress(pa.ArrowException, OSError):
+                file.writer.close()
+            with contextlib.suppress(pa.ArrowException, OSError):
+                file.sink.close()
             self._remove(file.path)
         self._open.clear()
         for done in self._done:

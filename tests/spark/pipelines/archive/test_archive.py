@@ -1,0 +1,142 @@
+"""Archives by a real Spark, with a real broker."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="the extra `spark` is not installed: no tests of archives")
+
+from pipeline_context import PlainContext
+
+from moldau.client.errors import NotFoundError
+from moldau.client.kafka.client import KafkaClient
+from moldau.records.record import Record, build_batch
+from moldau.spark.lake import LakeError, LakeTable, TableFormat, open_table
+from moldau.spark.lake.parquet import ParquetTable
+from moldau.spark.pipelines import archive
+from moldau.spark.pipelines.archive.settings import ArchiveSettings
+from moldau.testing.broker import Broker
+
+pytestmark = pytest.mark.system
+
+New = Callable[..., ArchiveSettings]
+
+
+@pytest.fixture
+def new(broker: Broker, topic: str, tmp_path: Path) -> New:
+    def made(**values: Any) -> ArchiveSettings:
+        given = {"topics": (topic,), "to": str(tmp_path / "lake"), "name": topic, **values}
+        return ArchiveSettings(
+            bootstrap=broker.bootstrap, home=str(tmp_path / "home" / given["name"]), **given
+        )
+
+    return made
+
+
+def places(table: LakeTable) -> list[tuple[int, int]]:
+    """Partition and offset of each row."""
+    found = [batch.to_pylist() for batch in table.read(columns=["partition", "offset"])]
+    return sorted((row["partition"], row["offset"]) for part in found for row in part)
+
+
+def test_a_topic_is_archived_as_it_is_and_goes_on_where_it_was(
+    spark: Any, new: New, topic: str, fill: Callable[..., None], client: KafkaClient
+) -> None:
+    fill(topic, 0, count=5)
+    fill(topic, 1, count=3)
+    settings = new()
+    planned = archive.plan(settings)
+    assert planned.steps[0].rows == 8
+    assert planned.writes == (settings.to,)
+    outcome = archive.run(settings, PlainContext(spark))
+    assert (outcome.rows, outcome.details["commits"]) == (8, 1)
+    fill(topic, 1, count=4)
+    assert archive.plan(settings).steps[0].rows == 4
+    assert archive.run(settings, PlainContext(spark)).rows == 4
+    table = open_table(settings.to, "parquet")
+    assert places(table) == [(0, at) for at in range(5)] + [(1, at) for at in range(7)]
+    # As somebody reads the folder who knows nothing of us: Spark's own reader.
+    rows = spark.read.parquet(settings.to).where("partition = 0").orderBy("offset").collect()
+    assert [bytes(row["value"]) for row in rows] == [b"v%d" % at for at in range(5)]
+    assert {str(row["date"]) for row in rows} == {"2023-11-14"}
+
+
+@pytest.mark.parametrize("kind", [TableFormat.DELTA, TableFormat.ICEBERG])
+def test_tables_of_other_formats_get_the_same_rows(
+    spark: Any, new: New, topic: str, fill: Callable[..., None], kind: TableFormat
+) -> None:
+    fill(topic, 0, count=4)
+    settings = new(table_format=str(kind))
+    assert archive.run(settings, PlainContext(spark)).rows == 4
+    table = open_table(settings.to, kind)
+    assert places(table) == [(0, at) for at in range(4)]
+
+
+@pytest.mark.parametrize("is_after", [False, True])
+def test_a_driver_that_fails_around_the_commit_archives_each_record_once(
+    spark: Any,
+    new: New,
+    topic: str,
+    fill: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    is_after: bool,
+) -> None:
+    fill(topic, 0, count=6)
+    settings = new()
+    append = ParquetTable.append
+    failures = 1
+
+    def failing(table: ParquetTable, files: Any, writing: Any) -> bool:
+        nonlocal failures
+        if not failures:
+            return append(table, files, writing)
+        failures -= 1
+        if is_after:
+            append(table, files, writing)
+        raise RuntimeError("killed")
+
+    monkeypatch.setattr(ParquetTable, "append", failing)
+    with pytest.raises(Exception, match="killed"):
+        archive.run(settings, PlainContext(spark))
+    # The batch is played again with the offsets that it had, whatever came since.
+    fill(topic, 0, count=2)
+    archive.run(settings, PlainContext(spark))
+    assert places(open_table(settings.to, "parquet")) == [(0, at) for at in range(8)]
+
+
+def test_values_are_decoded_and_bad_ones_go_to_the_dead_letter_topic(
+    spark: Any, new: New, topic: str, client: KafkaClient, table: Callable[..., Any]
+) -> None:
+    values = [b'{"id": 1, "name": "a"}', b"nonsense", b'{"id": 2, "name": "b"}']
+    records = [Record(0, 1_700_000_000_000, b"k", value, []) for value in values]
+    client.produce(topic, 0, build_batch(records))
+    settings = new(decode="json", schema="id bigint, name string", table_per_topic=True)
+    context = PlainContext(spark)
+    outcome = archive.run(settings, context)
+    assert (outcome.rows, outcome.dead_letters, context.dead) == (2, 1, 1)
+    kept = open_table(settings.locations()[topic], "parquet")
+    found = [row["value"] for batch in kept.read(columns=["value"]) for row in batch.to_pylist()]
+    assert found == [{"id": 1, "name": "a"}, {"id": 2, "name": "b"}]
+    (dead,) = table(
+        subscribe=f"{topic}.dlq", includeHeaders="true", isolation="read_committed"
+    ).collect()
+    assert bytes(dead["value"]) == b"nonsense"
+    headers = {header["key"]: bytes(header["value"]).decode() for header in dead["headers"]}
+    assert topic in headers.values()
+    # The same table takes no other kind of value.
+    raw = new(name=f"{topic}-raw", table_per_topic=True)
+    with pytest.raises(LakeError, match="column value") as refused:
+        archive.run(raw, PlainContext(spark))
+    assert "--decode" in refused.value.hint
+
+
+def test_an_unknown_topic_is_an_error_before_anything_is_begun(
+    spark: Any, new: New, tmp_path: Path
+) -> None:
+    settings = new(topics=("nobody-made-it",))
+    with pytest.raises(NotFoundError, match="nobody-made-it"):
+        archive.plan(settings)
+    with pytest.raises(NotFoundError, match="nobody-made-it"):
+        archive.run(settings, PlainContext(spark))

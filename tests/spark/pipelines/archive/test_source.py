@@ -1,0 +1,119 @@
+"""What a task of an archive does, without Spark around it."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the extra `spark` is not installed: no tests of archives")
+
+import pyarrow as pa
+
+from moldau.spark import decode
+from moldau.spark.lake import Writing, open_table
+from moldau.spark.pipelines.archive.source import (
+    DDL,
+    Work,
+    by_day,
+    file_of,
+    returned_schema,
+    table_schema,
+    written,
+)
+from moldau.spark.schema import arrow_schema
+
+DAY = 24 * 3600 * 1_000_000
+
+
+def rows(first: int, end: int, *, topic: str = "orders", value: bytes = b'{"id": 1}') -> Any:
+    """A record every six hours from the first of January 2026 on."""
+    start = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp()) * 1_000_000
+    return pa.RecordBatch.from_pylist(
+        [
+            {
+                "key": None,
+                "value": value,
+                "topic": topic,
+                "partition": 0,
+                "offset": at,
+                "timestamp": start + at * DAY // 4,
+                "timestampType": 0,
+                "headers": [],
+            }
+            for at in range(first, end)
+        ],
+        schema=arrow_schema(include_headers=True),
+    )
+
+
+def work_for(location: str, *topics: str, decoder: Any = None) -> Work:
+    table = open_table(location, "parquet")
+    table.ensure(table_schema(decoder))
+    return Work(layouts=dict.fromkeys(topics, table.layout), label="keep", decoder=decoder)
+
+
+def test_a_day_ends_at_midnight_in_utc() -> None:
+    days = [(day, part.column("offset").to_pylist()) for day, part in by_day(rows(0, 9))]
+    assert days == [
+        ("2026-01-01", [0, 1, 2, 3]),
+        ("2026-01-02", [4, 5, 6, 7]),
+        ("2026-01-03", [8]),
+    ]
+
+
+def test_a_task_returns_its_files_and_nobody_sees_them_before_the_commit(tmp_path: Path) -> None:
+    work = work_for(str(tmp_path), "orders", "clicks")
+    assert Work.from_text(work.to_text()) == work
+    batches = [rows(0, 5), rows(0, 2, topic="clicks"), rows(5, 6)]
+    returned = list(written(batches, work))
+    texts = [text for batch in returned for text in batch.column("file").to_pylist()]
+    files = [file_of(text) for text in texts]
+    assert {place for place, _ in files} == {str(tmp_path)}
+    assert [file.rows for _, file in files] == [6, 2]
+    assert [batch.column("rows").to_pylist() for batch in returned] == [[6, 2]]
+    table = open_table(str(tmp_path), "parquet")
+    assert table.snapshot().rows == 0
+    table.append([file for _, file in files], Writing("q", 0))
+    assert table.snapshot().rows == 8
+
+
+def test_rows_that_cannot_be_decoded_are_returned_with_the_reason(tmp_path: Path) -> None:
+    decoder = decode.decoder("json", "id bigint NOT NULL")
+    work = work_for(str(tmp_path), "orders", decoder=decoder)
+    returned = list(written([rows(0, 2), rows(2, 3, value=b"nonsense")], work))
+    assert all(batch.schema.equals(returned_schema()) for batch in returned)
+    bad, files = returned
+    assert bad.column("offset").to_pylist() == [2]
+    assert bad.column("raw").to_pylist() == [b"nonsense"]
+    assert bad.column("error").to_pylist()[0]
+    assert bad.column("file").to_pylist() == [None]
+    _, file = file_of(files.column("file").to_pylist()[0])
+    table = open_table(str(tmp_path), "parquet")
+    table.append([file], Writing("q", 0))
+    (back,) = table.read(columns=["offset", "value"])
+    assert back.to_pylist() == [
+        {"offset": 0, "value": {"id": 1}},
+        {"offset": 1, "value": {"id": 1}},
+    ]
+
+
+def test_a_task_that_fails_removes_what_it_wrote(tmp_path: Path) -> None:
+    work = work_for(str(tmp_path), "orders")
+
+    def broken() -> Iterator[Any]:
+        yield rows(0, 3)
+        raise OSError("the broker is away")
+
+    with pytest.raises(OSError, match="away"):
+        list(written(broken(), work))
+    assert not list(tmp_path.rglob("*.staged"))
+
+
+def test_a_task_without_rows_returns_nothing(tmp_path: Path) -> None:
+    assert list(written([], work_for(str(tmp_path), "orders"))) == []
+
+
+def test_the_returned_columns_are_those_that_spark_is_told() -> None:
+    assert [part.split()[0] for part in DDL.split(", ")] == returned_schema().names
