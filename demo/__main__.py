@@ -28,11 +28,28 @@ AUDIT_SECONDS_MAX: Final = 600.0
 DOWN_SECONDS: Final = 10.0
 DRAIN_SECONDS_MAX: Final = 180.0
 STAGES: Final = 7
+MASTER: Final = "local[2]"
+ON_SPARK: Final = ("--trigger", "2s", "--master", MASTER)
 SQL: Final = (
     "SELECT window.start AS since, page, count(*) AS clicks, round(avg(took_ms)) AS took_ms "
     "FROM events GROUP BY window(_timestamp, '10 seconds'), page"
 )
 SCHEMA: Final = "id bigint, visitor string, page string, country string, took_ms int, at bigint"
+
+
+def archive_command(lake: Path) -> tuple[str, ...]:
+    return ("archive", "--topic", TOPIC, "--to", str(lake), "--name", ARCHIVE, *ON_SPARK)
+
+
+def aggregate_command() -> tuple[str, ...]:
+    query = ("--schema", SCHEMA, "--sql", SQL, "--watermark", "5 seconds")
+    to = ("--to", RESULTS, "--key", "page", "--name", AGGREGATE)
+    return ("aggregate", "--topic", TOPIC, *query, *to, *ON_SPARK)
+
+
+def audit_command(lake: Path) -> tuple[str, ...]:
+    lag = ("--group", ARCHIVE, "--lag-max", "0")
+    return ("audit", "--topic", TOPIC, "--table", str(lake), *lag, "--master", MASTER)
 
 
 class Demo:
@@ -87,13 +104,10 @@ class Demo:
 
     def _start_pipelines(self) -> None:
         self._say("two pipelines on Spark: an archive to Parquet, and counts per page and 10 s")
-        archive = ("archive", "--topic", TOPIC, "--to", str(self._lake))
-        aggregate = ("aggregate", "--topic", TOPIC, "--schema", SCHEMA, "--sql", SQL)
-        aggregate += ("--watermark", "5 seconds", "--key", "page", "--to", RESULTS)
         started = []
-        for name, arguments in ((ARCHIVE, archive), (AGGREGATE, aggregate)):
-            command = ("pipeline", "start", *arguments, "--name", name, "--trigger", "2s")
-            command += ("--master", "local[2]", "--timeout", f"{START_SECONDS_MAX:g}s")
+        commands = {ARCHIVE: archive_command(self._lake), AGGREGATE: aggregate_command()}
+        for name, arguments in commands.items():
+            command = ("pipeline", "start", *arguments, "--timeout", f"{START_SECONDS_MAX:g}s")
             # Ended also if it never comes to run, or we are interrupted meanwhile.
             self._closing.callback(
                 self._moldau.quietly, "pipeline", "stop", name, "--kill", seconds_max=30.0
@@ -173,8 +187,7 @@ class Demo:
         from moldau.spark.pipelines.spec import Outcome
 
         self._say("the audit: every click of the topic once in the lake, byte by byte?")
-        command = ("pipeline", "run", "audit", "--topic", TOPIC, "--table", str(self._lake))
-        command += ("--group", ARCHIVE, "--lag-max", "0", "--master", "local[2]", "--json")
+        command = ("pipeline", "run", *audit_command(self._lake), "--json")
         process = self._moldau.begin(*command)
         try:
             said = finished(process, command, AUDIT_SECONDS_MAX)

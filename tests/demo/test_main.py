@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 import demo.__main__ as main_module
@@ -74,3 +75,30 @@ def test_the_help_says_how_long_it_takes() -> None:
     )
     assert done.returncode == 0
     assert "--seconds" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        main_module.archive_command(Path("/lake")),
+        main_module.aggregate_command(),
+        main_module.audit_command(Path("/lake")),
+    ],
+    ids=lambda command: command[0],
+)
+def test_the_pipelines_take_what_the_demo_tells_them(command: tuple[str, ...]) -> None:
+    pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
+    from moldau.cli.pipeline_kinds import Verb, command_module, kind_command
+    from moldau.spark.pipelines.spec import Settings
+
+    told: list[Settings] = []
+
+    def act(settings: Settings, values: object) -> int:
+        told.append(settings)
+        return 0
+
+    verb = Verb(name="start", act=act, options=(), file_command=click.Command("file"))
+    kind, *words = command
+    made = kind_command(verb, kind, command_module(f"moldau.cli.pipeline_{kind}"))
+    made.main([*words, "--home", "/tmp"], standalone_mode=False)
+    assert [settings.kind for settings in told] == [kind]
