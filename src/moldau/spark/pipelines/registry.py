@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
-from importlib.util import find_spec
 from typing import Final
 
 from moldau.client.errors import InvalidArgumentError
@@ -57,7 +56,6 @@ def kinds() -> dict[str, Kind]:
             command=f"moldau.cli.pipeline_{name}",
         )
         for name in READY_MADE
-        if find_spec(f"moldau.cli.pipeline_{name}")
     }
     commands = {point.name: point.value for point in entry_points(group=COMMANDS_GROUP)}
     for point in entry_points(group=GROUP):
