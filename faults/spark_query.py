@@ -17,7 +17,6 @@ import argparse
 import os
 import random
 import signal
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -25,6 +24,7 @@ from typing import Any, Final, TypeVar
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, WriterCommitMessage
 
+import moldau.spark
 from moldau.spark.datasource import MoldauDataSource
 from moldau.spark.sink.batch import BatchWriter
 from moldau.spark.sink.broker_port import BrokerPort
@@ -207,21 +207,12 @@ class CrashingSource(MoldauDataSource):
 
 
 def session(master: str) -> Any:
-    from pyspark.sql import SparkSession
-
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    builder = (
-        SparkSession.builder.master(master)
-        .appName("moldau faults")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.driver.memory", "1g")
-        # It lives for seconds: compiling it well takes longer than it runs.
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-    )
-    made = builder.getOrCreate()
+    config = {
+        "spark.driver.memory": "1g",
+        # It lives for seconds: to compile it well takes longer than it runs.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    }
+    made = moldau.spark.session(master, "moldau faults", config)
     made.sparkContext.setLogLevel("OFF")
     return made
 

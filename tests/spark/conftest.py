@@ -20,8 +20,13 @@ if TYPE_CHECKING:
 def spark() -> Iterator["SparkSession"]:
     """local[2], two shuffle partitions, no web interface; ended with the test session."""
     pytest.importorskip("pyspark", reason="the extra `spark` is not installed: no tests of Spark")
+    config = {
+        "spark.driver.memory": "1g",
+        # It lives for minutes: to compile it well takes longer than it saves.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    }
     try:
-        session = moldau.spark.session("local[2]", "moldau tests", {"spark.driver.memory": "1g"})
+        session = moldau.spark.session("local[2]", "moldau tests", config)
     except JavaError as error:
         pytest.skip(f"{error}: no tests of Spark")
     # What goes wrong on purpose need not fill the output.

@@ -15,7 +15,7 @@ from moldau.testing.broker import Broker
 
 pytestmark = pytest.mark.system
 
-SECONDS_MAX = 120
+SECONDS_MAX = 280
 STEPS = [
     "task:begin:after",
     "driver:append Decision:after",

@@ -1,6 +1,6 @@
 """A driver that ends at any step of a commit, in a real Spark: each input is in the output once.
 
-Here the process only stops doing what it did; `make spark-faults` kills it.
+Here the process only stops doing what it did, at two steps; `make spark-faults` kills it at all.
 """
 
 from collections import Counter
@@ -15,11 +15,11 @@ from moldau.testing.broker import Broker
 
 pytestmark = pytest.mark.system
 
-SECONDS_MAX = 180
+SECONDS_MAX = 280
 STEPS = [
-    "driver:append Decision:after",
+    # Not decided, and half of it ended.
+    "driver:append Decision:before",
     "driver:commit 0:after",
-    "driver:spark:before",
 ]
 
 

@@ -13,7 +13,7 @@ from moldau.testing.broker import Broker
 
 pytestmark = pytest.mark.system
 
-SECONDS_MAX = 120
+SECONDS_MAX = 280
 
 
 class Gate:
