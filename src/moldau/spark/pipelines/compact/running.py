@@ -50,13 +50,15 @@ class _Done:
 def run_compaction(settings: CompactSettings, context: Context) -> Outcome:
     """Until it is committed, or there is nothing to do, or others are in the way too often."""
     settings.check()
-    table, schema = existing_table(settings.table, settings.table_format, settings.storage)
+    table, _ = existing_table(settings.table, settings.table_format, settings.storage)
     check_dates(table.snapshot().files, settings.dates)
     for attempt in range(1, settings.attempts_max + 1):
         if context.stopping:
             return Outcome(summary="stopped; nothing was changed")
         snapshot = table.snapshot()
         try:
+            # Not before: a column that files of the snapshot have must not be lost.
+            schema = table.schema()
             done = _Compaction(settings, context, table, schema, snapshot).run()
         except MismatchError as error:
             return Outcome(ok=False, summary=str(error), details=error.details)

@@ -20,7 +20,7 @@ from moldau.spark.pipelines.tables import (
 from moldau.spark.source.planning import OffsetRange
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 _COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "headers")
 
@@ -78,8 +78,6 @@ class LakeSource:
         self, spark: "SparkSession", ranges: Sequence[OffsetRange], selection: Selection
     ) -> "DataFrame":
         """The rows of a batch: each partition of the source in one task, in order, none twice."""
-        from functools import reduce
-
         from pyspark.sql import functions as F  # noqa: N812
 
         files = self._files_with(ranges)
@@ -96,7 +94,7 @@ class LakeSource:
             & (F.col("offset") < planned.end)
             for planned in ranges
         ]
-        rows = rows.where(reduce(lambda one, other: one | other, inside))
+        rows = rows.where(_any_of(inside))
         return (
             selected(spark, rows, selection)
             .repartition(len(ranges), "topic", "partition")
@@ -117,6 +115,14 @@ class LakeSource:
             ):
                 found.append(file)
         return found
+
+
+def _any_of(conditions: "list[Column]") -> "Column":
+    """A tree that is not deeper than it must be: a chain of a thousand would overflow Spark."""
+    while len(conditions) > 1:
+        pairs = [conditions[at] | conditions[at + 1] for at in range(0, len(conditions) - 1, 2)]
+        conditions = pairs + ([conditions[-1]] if len(conditions) % 2 else [])
+    return conditions[0]
 
 
 def _take_bounds(
