@@ -6,25 +6,23 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("pyarrow", reason="the extra `spark` is not installed: no tests of lakes")
-
-import pyarrow as pa
-
 from moldau.spark.lake import LakeTable
-from moldau.spark.schema import arrow_schema
-
-SCHEMA = arrow_schema(include_headers=True).append(pa.field("date", pa.string()))
 
 
 @pytest.fixture
 def schema() -> Any:
     """Of an archived table."""
-    return SCHEMA
+    import pyarrow as pa
+
+    from moldau.spark.schema import arrow_schema
+
+    return arrow_schema(include_headers=True).append(pa.field("date", pa.string()))
 
 
 @pytest.fixture
-def rows() -> Callable[..., Any]:
+def rows(schema: Any) -> Callable[..., Any]:
     """`rows(0, 10)`: the offsets from 0 to 9, of two days in turn."""
+    import pyarrow as pa
 
     def made(first: int, end: int) -> Any:
         return pa.RecordBatch.from_pylist(
@@ -42,7 +40,7 @@ def rows() -> Callable[..., Any]:
                 }
                 for at in range(first, end)
             ],
-            schema=SCHEMA,
+            schema=schema,
         )
 
     return made

@@ -5,9 +5,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+pytest.importorskip("pyarrow", reason="the extra `spark` is not installed: no tests of lakes")
+
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
-import pytest
 
 from moldau.spark.lake import LakeError, Writing, open_table
 from moldau.spark.lake.files import write_files

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("pyarrow", reason="the extra `spark` is not installed: no tests of lakes")
 pytest.importorskip("moto", reason="moto is not installed: no tests of tables at S3")
 pytest.importorskip("boto3", reason="boto3 is not installed: no tests of tables at S3")
 

@@ -5,8 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
+
+pytest.importorskip("pyarrow", reason="the extra `spark` is not installed: no tests of lakes")
+
+import pyarrow as pa
 
 from moldau.client.errors import InvalidArgumentError
 from moldau.spark.lake import (

@@ -1,0 +1,76 @@
+"""The command line of archives."""
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from moldau.cli import pipeline_archive
+from moldau.cli.pipeline_common import Common
+from moldau.spark.pipelines.archive.settings import OFFSETS_PER_TRIGGER_DEFAULT
+
+PAGE = Path(__file__).parent.parent.parent / "docs" / "spark" / "archive.md"
+COMMON = Common(name="n", bootstrap="b:1", home="/nowhere")
+
+
+def parsed(words: list[str]) -> Any:
+    def made(**values: Any) -> Any:
+        return pipeline_archive.settings(COMMON, **values)
+
+    for option in reversed(pipeline_archive.OPTIONS):
+        made = option(made)
+    return click.command()(made).main(words, standalone_mode=False)
+
+
+@pytest.mark.parametrize("example", pipeline_archive.EXAMPLES)
+def test_examples_are_what_an_archive_takes(example: str) -> None:
+    words = shlex.split(example)
+    assert words[:4] == ["moldau", "pipeline", "run", "archive"]
+    settings = parsed(words[4:])
+    settings.check()
+    assert (settings.kind, settings.name, settings.bootstrap) == ("archive", "n", "b:1")
+    assert settings.offsets_per_trigger_max == OFFSETS_PER_TRIGGER_DEFAULT
+
+
+def test_what_is_said_arrives() -> None:
+    words = (
+        "--topic a --topic b --topic a --to /lake --format iceberg --storage catalog=sqlite:///c "
+        "--decode json --schema x.json --dead-letter-topic bad --from latest --max-offsets 9"
+    )
+    settings = parsed(words.split())
+    assert settings.topics == ("a", "b")
+    assert settings.storage == {"catalog": "sqlite:///c"}
+    assert (settings.table_format, settings.decode, settings.schema) == (
+        "iceberg",
+        "json",
+        "x.json",
+    )
+    assert settings.source_options()["startingOffsets"] == "latest"
+    assert settings.source_options()["maxOffsetsPerTrigger"] == "9"
+    assert settings.dead_letters_to() == "bad"
+
+
+def test_every_option_is_on_the_page_about_archives() -> None:
+    text = PAGE.read_text()
+    params = getattr(parsed_function(), "__click_params__", [])
+    names = [name for param in params for name in param.opts]
+    assert len(names) == len(pipeline_archive.OPTIONS)
+    assert [name for name in names if f"`{name}`" not in text] == []
+
+
+def parsed_function() -> Any:
+    def nothing() -> None: ...
+
+    for option in pipeline_archive.OPTIONS:
+        option(nothing)
+    return nothing
+
+
+def test_commands_of_the_page_about_archives_are_what_an_archive_takes() -> None:
+    lines = re.findall(r"^\$ moldau pipeline (?:run|start) archive (.*)$", PAGE.read_text(), re.M)
+    assert len(lines) == 3
+    for line in lines:
+        parsed(shlex.split(line)).check()
