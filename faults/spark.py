@@ -59,6 +59,7 @@ ANY_BATCH: Final = ("task:append", "task:begin", "task:enter", "task:go_on")
 """A run claims its query, and begins with new names, in whichever batch is first; it goes on with
 them in the next that it writes."""
 STEPS_PER_ROUND: Final = 2
+FAILURES_MAX: Final = 3
 RESULTS: Final = Path(".faults") / "spark.json"
 PARTITIONS: Final = 2
 BATCH: Final = 200
@@ -75,6 +76,8 @@ class Found(NamedTuple):
     """Whether the driver died there."""
     is_task_retried: bool
     has_twins: bool
+    failures: int
+    """How often the query failed by itself, and was started again."""
     inputs: int
     wrong: str
     """Empty if all is well."""
@@ -97,6 +100,7 @@ class Round:
         self._target = f"spark-out-{name}"
         self._has_twins = has_twins
         self._count = 0
+        self._failures = 0
 
     @property
     def _is_of_tables(self) -> bool:
@@ -113,7 +117,7 @@ class Round:
             if code == 0:
                 # To the end, with a task that dies once and is tried again.
                 last = "task:begin:before:*" if self._is_of_tables else "task:enter:before:*"
-                code = self._run(last, "retry")
+                code = self._persist(last, "retry")
                 is_retried = self._mark(last).exists()
         wrong = f"the query ended with {code}" if code else self._judge()
         return Found(
@@ -121,6 +125,7 @@ class Round:
             steps=reached,
             is_task_retried=is_retried,
             has_twins=self._has_twins,
+            failures=self._failures,
             inputs=self._count * PARTITIONS,
             wrong=wrong,
             seconds=round(time.monotonic() - started, 1),
@@ -130,7 +135,7 @@ class Round:
         """Begin again and again, and die at each step; 0, or the code that nobody asked for."""
         for batch, step in enumerate(steps, start=1):
             which = "*" if step.startswith(ANY_BATCH) else batch
-            code = self._run(f"{step}:{which}", "kill")
+            code = self._persist(f"{step}:{which}", "kill")
             if code not in (0, -signal.SIGKILL):
                 return code
             reached[step] = code == -signal.SIGKILL
@@ -158,6 +163,19 @@ class Round:
                         for n in range(each)
                     ]
                     client.produce(self._source, partition, build_batch(records))
+
+    def _persist(self, crash: str, how: str) -> int:
+        """Run the query; start it again where it failed by itself, as those who run queries do.
+
+        Spark gives Python processes ten seconds to come up, which a busy machine may not have.
+        """
+        code = self._run(crash, how)
+        for _ in range(FAILURES_MAX):
+            if code in (0, -signal.SIGKILL):
+                break
+            self._failures += 1
+            code = self._run(crash, how)
+        return code
 
     def _run(self, crash: str, how: str) -> int:
         """Run the query until it is through or killed; its exit code."""
@@ -290,6 +308,8 @@ def tell(found: Found) -> None:
     died = [step for step, is_reached in found.steps.items() if is_reached]
     missed = [step for step, is_reached in found.steps.items() if not is_reached]
     print(f"  killed {len(died)} times, at {', '.join(died)}", flush=True)
+    if found.failures:
+        print(f"  failed by itself {found.failures} times, and was started again", flush=True)
     if missed:
         print(f"  came to its end without {', '.join(missed)}", flush=True)
     if found.wrong:
