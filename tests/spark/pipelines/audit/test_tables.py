@@ -338,3 +338,32 @@ def test_values_that_no_longer_decode_are_counted(world: World) -> None:
     assert (told["values"], told["undecodable"], told["ok"]) == (2 * COUNT + 1, 2 * COUNT, False)
     assert re.match(rf"{world.topic}-\d offset \d+: ", told["example"])
     assert not outcome.ok
+
+
+def test_a_table_that_is_compacted_meanwhile_is_read_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from moldau.spark.pipelines.audit import tables
+
+    looks: list[int] = []
+    summed = tables.sums
+
+    def compacted_first(*arguments: Any) -> Any:
+        looks.append(1)
+        if len(looks) == 1:
+            rows = pa.concat_tables([world.rows(0), world.rows(1)])
+            added = write_files(world.table.layout, rows.schema, rows.to_batches())
+            removed = world.table.snapshot().files
+            assert world.table.replace(removed, added, Writing("compact", 0))
+        return summed(*arguments)
+
+    monkeypatch.setattr(tables, "sums", compacted_first)
+    assert world.audit().ok
+    assert len(looks) == 2
+
+
+def test_a_file_that_is_lost_is_an_error_that_names_it(world: World) -> None:
+    lost = world.table.snapshot().files[0]
+    (Path(world.table.location) / lost.path).unlink()
+    with pytest.raises(Exception, match=f"{lost.path} of the table"):
+        world.audit()

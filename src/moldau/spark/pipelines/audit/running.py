@@ -1,6 +1,6 @@
 """Owns an audit as a pipeline: what it would read, and the run from the cut to the report."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from moldau.spark.pipelines.audit.cut import take_cut
 from moldau.spark.pipelines.audit.settings import AuditSettings, Through
@@ -9,6 +9,9 @@ from moldau.spark.pipelines.spec import Context, Outcome, Plan, Settings, Step
 
 if TYPE_CHECKING:
     from moldau.spark.pipelines.audit.report import Report
+
+ATTEMPTS_MAX: Final = 3
+"""Of a table that is compacted while it is read."""
 
 
 def plan(settings: Settings) -> Plan:
@@ -58,7 +61,18 @@ def _report(settings: AuditSettings, context: Context) -> "Report":
         raise missing_extra(error.name or str(error)) from error
     if settings.against_topic is not None:
         return CopyAudit(settings, context).report()
-    return TableAudit(settings, context).report()
+    from pyspark.errors import PySparkException
+
+    left = ATTEMPTS_MAX
+    while True:
+        audit = TableAudit(settings, context)
+        left -= 1
+        try:
+            return audit.report()
+        except PySparkException:
+            # Files of a snapshot go away when a table is compacted: its rows are in others now.
+            if not left or not audit.was_replaced():
+                raise
 
 
 def _checked(settings: Settings) -> AuditSettings:

@@ -102,6 +102,11 @@ class TableAudit:
             notes=tuple(self._notes),
         )
 
+    def was_replaced(self) -> bool:
+        """Whether somebody has taken files out of the table since the audit began."""
+        now = {file.path for file in self._table.snapshot().files}
+        return any(file.path not in now for file in self._snapshot.files)
+
     # -- what is read
 
     def _common(
