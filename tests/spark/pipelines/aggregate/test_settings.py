@@ -45,6 +45,7 @@ def test_usual_settings_are_fine(watermark: str) -> None:
         ({"to_topic": None, "to_table": "/lake", "key": "a"}, "--key"),
         ({"to_topic": None, "to_table": "/lake", "mode": "update"}, "--mode update"),
         ({"storage": {"a": "b"}}, "--storage"),
+        ({"master": "sc://there"}, "--master"),
         ({"to_topic": "clicks"}, "never ends"),
         ({"late_topic": "clicks"}, "never ends"),
         ({"to_topic": "clicks.late"}, "results and rows that are none"),

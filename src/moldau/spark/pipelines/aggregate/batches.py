@@ -52,7 +52,10 @@ def read_batch(checkpoint: Path, batch: int) -> BatchLog:
             f"batch {batch} of the checkpoint cannot be read: {error!r}: {path}"
         ) from None
     if len(sources) != 1:
-        raise CheckpointError(f"batch {batch} of the checkpoint is of {len(sources)} sources")
+        raise CheckpointError(
+            f"batch {batch} of the checkpoint is of {len(sources)} sources, and not of one",
+            hint="--sql may name the view once: a stream that is joined with itself is read twice",
+        )
     return BatchLog(watermark, Positions.from_json(sources[0]))
 
 

@@ -22,13 +22,18 @@ _OURS = frozenset({"subscribe", "subscribepattern", "assign", "groupid", "kafka.
 
 def read_options(settings: AggregateSettings) -> dict[str, str]:
     """For the stream: what was asked for with -o goes before what is usual."""
-    known = {name.lower() for name in READ_NAMES}
+    known = {name.lower(): name for name in READ_NAMES}
     for name in settings.options:
         if name.lower() in _OURS:
             raise InvalidArgumentError(
                 f"option {name} is the pipeline's own", hint="see --topic and --name"
             )
-    given = {name: value for name, value in settings.options.items() if name.lower() in known}
+    # By the names of the documentation, since Spark minds no case and two would be one.
+    given = {
+        known[name.lower()]: value
+        for name, value in settings.options.items()
+        if name.lower() in known
+    }
     return {
         "isolation": "read_committed",
         "startingOffsets": settings.start,

@@ -15,7 +15,7 @@ from moldau.spark.decode import Decoder
 from moldau.spark.lake.table import Writing
 from moldau.spark.options import BOOTSTRAP
 from moldau.spark.pipelines.aggregate import tables
-from moldau.spark.pipelines.aggregate.batches import has_begun, query_id, ranges_of, read_batch
+from moldau.spark.pipelines.aggregate.batches import query_id, ranges_of, read_batch
 from moldau.spark.pipelines.aggregate.frames import (
     BAD,
     LATE,
@@ -67,13 +67,11 @@ def run_aggregate(settings: AggregateSettings, context: Context) -> Outcome:
     """Until all is read that is there, or until told to stop."""
     check(settings)
     remembered = recall(settings)
-    if remembered is None or not has_begun(settings.checkpoint):
-        # Nothing was read yet: where it begins is settled now, and not asked for again.
-        start = first_positions(settings)
-        schema = None if remembered is None else remembered.schema
+    if remembered is None:
+        # Where it begins is settled now, and not asked for again.
+        start, schema = first_positions(settings), None
     else:
-        start = Positions.from_json(remembered.start)
-        schema = remembered.schema
+        start, schema = Positions.from_json(remembered.start), remembered.schema
     decoder = decoder_of(settings, schema)
     if decoder is None:
         schema = inferred(settings, context)
@@ -164,11 +162,11 @@ class _Aggregate:
         for name in list(options):
             if name.lower().startswith("starting"):
                 options.pop(name)
-        named = self._start.to_json()
-        named.pop("@ids", None)
+        named: dict[str, dict[str, int]] = {}
         for place in latest_offsets(self._settings):
             # Partitions that came later are read from their beginning.
-            named.setdefault(place.topic, {}).setdefault(str(place.partition), EARLIEST)
+            offset = self._start.offsets.get(place, EARLIEST)
+            named.setdefault(place.topic, {})[str(place.partition)] = offset
         return {**options, "startingOffsets": json.dumps(named)}
 
     # -- a batch

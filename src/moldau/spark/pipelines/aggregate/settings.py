@@ -81,6 +81,11 @@ def check(settings: AggregateSettings) -> None:
             f"--start is {' or '.join(STARTS)}, not {settings.start!r}",
             hint="offsets and times: -o startingOffsets=… or -o startingTimestamp=…",
         )
+    if settings.master.startswith("sc://"):
+        raise InvalidArgumentError(
+            "an aggregate does its part in the driver, which is not here with --master sc://",
+            hint="use local[*], spark://… or k8s://…",
+        )
     _check_output(settings)
 
 
