@@ -80,7 +80,7 @@ class ClassArchive:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             subprocess.Popen(
-                ["nice", "-n", "19", sys.executable, "-P", "-m", "moldau.spark.class_archive"],
+                ["nice", "-n", "10", sys.executable, "-P", "-m", "moldau.spark.class_archive"],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
