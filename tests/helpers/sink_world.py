@@ -289,9 +289,12 @@ class World:
         parts: int = 2,
         runs_max: int = 60,
         is_versioned: bool = False,
+        is_alone: bool = False,
     ) -> None:
         self.is_versioned = is_versioned
-        """Each batch is a table of its own with a version, as foreachBatch writes it."""
+        """Each batch is a table with a version, as foreachBatch writes it."""
+        self.is_alone = is_alone
+        """Each of these is a run of its own, as outside of a stream."""
         self.rng = random.Random(seed)
         self.chances = chances
         self.batches, self.parts, self.runs_max = batches, parts, runs_max
@@ -393,7 +396,9 @@ class World:
         port = ModelPort(self.brokers, Call(self, process))
         while (batch := self.done_batches) < self.batches:
             done: dict[int, TaskDone] = {}
-            writer = f"{run}/{next(self.writers)}" if self.is_versioned else run
+            writer = run
+            if self.is_versioned and self.is_alone:
+                writer = f"{run}/{next(self.writers)}"
             commit = protocol.commit_version if self.is_versioned else protocol.commit_batch
             try:
                 self._tasks(process, writer, batch, done)
@@ -401,7 +406,7 @@ class World:
             except ClientError:
                 # As Spark does it: also if it was the commit that failed.
                 with suppress(ClientError):
-                    self._abort(port, list(done.values()), writer, batch)
+                    self._abort(port, list(done.values()), batch)
                 if self.is_versioned and self.rng.random() < 0.5:
                     # Whoever wrote the function catches errors, and tries again.
                     continue
@@ -415,9 +420,9 @@ class World:
                 return
             self.done_batches = batch + 1
 
-    def _abort(self, port: ModelPort, done: list[TaskDone], writer: str, batch: int) -> None:
+    def _abort(self, port: ModelPort, done: list[TaskDone], batch: int) -> None:
         if self.is_versioned:
-            protocol.abort_version(port, done, QUERY, writer)
+            protocol.abort_version(port, done)
         else:
             protocol.abort_batch(port, done, batch)
 

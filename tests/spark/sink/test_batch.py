@@ -87,6 +87,8 @@ def test_foreach_batch_writes_each_row_once_though_its_batch_is_played_again(
 
     def write(frame: Any, number: int) -> None:
         calls.append(number)
+        # What the page recommends as a part of the application's id is known here.
+        assert frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
         rows = frame.selectExpr("substr(string(value), 2) value")
         save(rows, broker, topic=target, txnAppId=target, txnVersion=number)
         if len(calls) == 1:

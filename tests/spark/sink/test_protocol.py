@@ -93,7 +93,7 @@ def sweeps_all(port: Any, ledger: Ledger, *, claim_max: int) -> None:
     port.abort([n for n in port.open_ids(protocol.prefix_of(QUERY)) if n not in decided])
 
 
-def claims_nothing(port: Any, query: str, run: str) -> tuple[Ledger, int]:
+def claims_nothing(port: Any, query: str, run: str, **_: bool) -> tuple[Ledger, int]:
     return port.read(query), 1
 
 

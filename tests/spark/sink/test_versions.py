@@ -13,11 +13,18 @@ QUIET = Chances()
 WILD = Chances(die=0.03, speculate=0.1, outlive=0.3, compact=0.02)
 
 
-def lived_through(seed: int, chances: Chances) -> World:
-    world = World(seed, chances, is_versioned=True)
+def lived_through(seed: int, chances: Chances, *, is_alone: bool = False) -> World:
+    world = World(seed, chances, is_versioned=True, is_alone=is_alone)
     world.run()
     world.check()
     return world
+
+
+def test_a_stream_that_writes_tables_needs_no_more_names_than_it_has_tasks() -> None:
+    world = World(1, QUIET, batches=12, is_versioned=True)
+    world.run()
+    world.check()
+    assert len(world.brokers.names) == world.parts
 
 
 CALLS_WITHOUT_FAULTS = len(lived_through(7, QUIET).calls)
@@ -26,14 +33,15 @@ CALLS_WITHOUT_FAULTS = len(lived_through(7, QUIET).calls)
 @pytest.mark.parametrize("how", FATES)
 @pytest.mark.parametrize("number", range(CALLS_WITHOUT_FAULTS))
 def test_whoever_dies_at_whichever_call_each_row_is_there_once(number: int, how: str) -> None:
-    for outlive in (0.0, 1.0):
-        lived_through(7, Chances(die_at=number, die_how=how, outlive=outlive))
+    for outlive, is_alone in ((0.0, True), (1.0, False)):
+        chances = Chances(die_at=number, die_how=how, outlive=outlive)
+        lived_through(7, chances, is_alone=is_alone)
 
 
 @pytest.mark.parametrize("first", range(0, 200, 25))
 def test_many_faults_in_any_order_leave_each_row_once(first: int) -> None:
     for seed in range(first, first + 25):
-        lived_through(seed, WILD)
+        lived_through(seed, WILD, is_alone=seed % 2 == 0)
 
 
 def survives() -> bool:
@@ -45,7 +53,7 @@ def survives() -> bool:
     return True
 
 
-def aborts_what_was_told(port: Any, done: list[TaskDone], query: str, run: str) -> None:
+def aborts_what_was_told(port: Any, done: list[TaskDone]) -> None:
     port.abort([each.transaction.id for each in done if each.transaction is not None])
 
 
@@ -145,7 +153,7 @@ def test_of_two_that_write_at_once_the_younger_goes_on(world: World, port: Model
     with pytest.raises(SupersededError, match="taken over"):
         commit(port, older, 1)
     # What it does then must not get into the way of the other.
-    protocol.abort_version(port, [older], QUERY, "a")
+    protocol.abort_version(port, [older])
     commit(port, younger, 1)
     with pytest.raises(SupersededError):
         commit(port, older, 1)
@@ -153,12 +161,28 @@ def test_of_two_that_write_at_once_the_younger_goes_on(world: World, port: Model
     assert world.open_names() == []
 
 
+def test_a_run_whose_write_failed_may_write_again(world: World, port: ModelPort) -> None:
+    protocol.abort_version(port, [written(port, "a", 1)])
+    assert world.open_names() == []
+    commit(port, written(port, "a", 1, attempt=1), 1)
+    assert world.brokers.committed == [(1, 0, 0)]
+
+
+def test_a_version_that_a_younger_one_overtook_in_the_same_run_is_an_error(
+    world: World, port: ModelPort
+) -> None:
+    late = written(port, "a", 1)
+    commit(port, written(port, "a", 2, attempt=1), 2)
+    with pytest.raises(SupersededError):
+        commit(port, late, 1)
+
+
 def test_the_failure_of_a_commit_after_its_decision_takes_nothing_back(
     world: World, port: ModelPort
 ) -> None:
     done = written(port, "a", 1)
     protocol._decide(port, port.read(QUERY), [done], 1, 1)
-    protocol.abort_version(port, [done], QUERY, "a")
+    protocol.abort_version(port, [done])
     assert world.brokers.committed == [(1, 0, 0)]
 
 

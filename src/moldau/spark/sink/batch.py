@@ -22,6 +22,7 @@ from moldau.spark.sink.protocol import Task
 from moldau.spark.sink.stream import (
     done_of,
     log,
+    run_of,
     task_context,
     write_once,
     write_plainly,
@@ -55,7 +56,7 @@ class BatchWriter(DataSourceArrowWriter):
             port = self.port(clients)
             task = Task(
                 query=self._query,
-                run=self._run,
+                run=self._run if self._options.version is None else run_of(context, self._run),
                 batch=self._batch,
                 number=context.partitionId(),
                 attempt=context.taskAttemptId(),
@@ -80,7 +81,7 @@ class BatchWriter(DataSourceArrowWriter):
         try:
             port = self.port(clients_of(self._options))
             if self._options.version is not None:
-                protocol.abort_version(port, done_of(messages), self._query, self._run)
+                protocol.abort_version(port, done_of(messages))
             else:
                 protocol.abandon(port, self._query)
         except ClientError as error:

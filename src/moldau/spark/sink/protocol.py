@@ -33,6 +33,7 @@ PREFIX: Final = "moldau-spark"
 NO_CLAIM: Final = 0
 _CLAIM_TRIES_MAX: Final = 100
 _APP_PREFIX: Final = "app_"
+_NOBODY: Final = "nobody-"
 
 
 class SupersededError(ClientError):
@@ -159,7 +160,7 @@ def run_task(port: Port, task: Task, write: Callable[[Begin], bool]) -> TaskDone
     if task.is_versioned and _is_there(port.read(task.query), task.batch):
         # Whoever writes newer versions is not to be disturbed.
         return done
-    ledger, claim = claimed(port, task.query, task.run)
+    ledger, claim = claimed(port, task.query, task.run, may_return=task.is_versioned)
     done = replace(done, claim=claim)
     if not task.is_versioned:
         check_order(ledger, task.batch)
@@ -214,11 +215,11 @@ def _abort_if_possible(port: Port, transaction: Transaction) -> None:
         return
 
 
-def claimed(port: Port, query: str, run: str) -> tuple[Ledger, int]:
+def claimed(port: Port, query: str, run: str, *, may_return: bool = False) -> tuple[Ledger, int]:
     """Make the run the owner of its query, if it is not; what is decided, and its claim's number.
 
     Whoever makes it the owner cleans up after the runs before it. Raises SupersededError if the
-    run was the owner and is not any more.
+    run was the owner and is not any more; with `may_return` only if another one is.
     """
     nonce = uuid.uuid4().hex
     for _ in range(_CLAIM_TRIES_MAX):
@@ -230,7 +231,7 @@ def claimed(port: Port, query: str, run: str) -> tuple[Ledger, int]:
                 sweep(port, ledger, claim_max=owner.number - 1)
                 ledger = port.read(query)
             return ledger, owner.number
-        if ledger.is_superseded(run):
+        if ledger.is_superseded(run) and not (may_return and is_nobodys(ledger)):
             raise superseded(query)
         port.append(ledger, [Claim(number=ledger.next_number, run=run, nonce=nonce)])
     raise SupersededError(f"many runs of query {query} want to write at once")
@@ -306,7 +307,8 @@ def abandon(port: Port, query: str) -> None:
     """
     ledger = port.read(query)
     nonce = uuid.uuid4().hex
-    port.append(ledger, [Claim(number=ledger.next_number, run=f"nobody-{nonce}", nonce=nonce)])
+    nobody = f"{_NOBODY}{nonce}"
+    port.append(ledger, [Claim(number=ledger.next_number, run=nobody, nonce=nonce)])
     ledger = port.read(query)
     finish(port, ledger)
     owner = ledger.owner
@@ -340,8 +342,13 @@ def commit_version(
     finish(port, ledger)
 
 
-def abort_version(port: Port, done: Sequence[TaskDone], query: str, run: str) -> None:
+def abort_version(port: Port, done: Sequence[TaskDone]) -> None:
     """The write failed, perhaps while it was committed. Whoever else writes goes on."""
+    at_work = [each for each in done if each.claim != NO_CLAIM]
+    if not at_work:
+        # Tasks that failed aborted what they began; the next write does the rest.
+        return
+    query, run, _ = _told(at_work)
     ledger = port.read(query)
     if ledger.owner is None or ledger.owner.run == run:
         abandon(port, query)
@@ -350,8 +357,13 @@ def abort_version(port: Port, done: Sequence[TaskDone], query: str, run: str) ->
     # nobody's.
     decided = () if ledger.decision is None else ledger.decision.parts.values()
     kept = {part.id for part in decided}
-    told = [each.transaction.id for each in done if each.transaction is not None]
+    told = [each.transaction.id for each in at_work if each.transaction is not None]
     port.abort([name for name in told if name not in kept])
+
+
+def is_nobodys(ledger: Ledger) -> bool:
+    """Whether whoever wrote last has given up."""
+    return ledger.owner is not None and ledger.owner.run.startswith(_NOBODY)
 
 
 def finish(port: Port, ledger: Ledger) -> None:

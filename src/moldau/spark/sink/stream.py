@@ -109,6 +109,16 @@ def names_of(context: Any) -> tuple[str, str, int]:
     return query, run, int(batch)
 
 
+def run_of(context: Any, otherwise: str) -> str:
+    """The run of the stream inside of which a table is written.
+
+    All that it writes for one application goes by one claim, and goes on with the same names.
+    """
+    if not context.getLocalProperty(_QUERY):
+        return otherwise
+    return context.getLocalProperty(_RUN) or otherwise
+
+
 def write_once(
     options: WriteOptions, clients: Clients, port: BrokerPort, task: Task, iterator: Iterator[Any]
 ) -> Written:
