@@ -146,9 +146,11 @@ class Running:
                     query.stop()
                     break
             time.sleep(POLL_SECONDS)
-        counted.take([json.loads(each.json) for each in query.recentProgress])
-        self._report(counted, is_idle=False)
+        told = [json.loads(each.json) for each in query.recentProgress]
+        counted.take(told)
         error = query.exception()
+        if told or error is None:
+            self._report(counted, is_idle=False)
         if error is not None:
             raise from_text(str(error)) from error
 
