@@ -140,3 +140,5 @@ def test_an_unknown_topic_is_an_error_before_anything_is_begun(
         archive.plan(settings)
     with pytest.raises(NotFoundError, match="nobody-made-it"):
         archive.run(settings, PlainContext(spark))
+    assert not (tmp_path / "lake").exists()
+    assert not settings.checkpoint.exists()

@@ -57,10 +57,8 @@ class Committer:
 
     def _is_done(self, writing: Writing) -> bool:
         """A batch that all tables have need not be read again; the first one after a start."""
-        return all(
-            (table.last_batch(writing.query) or -1) >= writing.batch
-            for table in self._tables.values()
-        )
+        last = [table.last_batch(writing.query) for table in self._tables.values()]
+        return all(batch is not None and batch >= writing.batch for batch in last)
 
     def _commit(self, texts: list[str], writing: Writing) -> None:
         by_table: dict[str, list[DataFile]] = {}

@@ -1,7 +1,10 @@
 """Owns an archive while it runs: the query, the tables, and what came of it."""
 
-from typing import TYPE_CHECKING, Any
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
 
+from moldau.client.errors import ClientError
 from moldau.spark.lake import LakeTable, open_table
 from moldau.spark.pipelines.archive.committing import Committer
 from moldau.spark.pipelines.archive.decoding import DeadLetters, made_decoder
@@ -15,6 +18,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming import StreamingQuery
 
+log = logging.getLogger(__name__)
+
+STARTS_MAX: Final = 4
+NOT_IN_TIME: Final = "Python worker failed to connect back"
+
 
 def run_archive(settings: ArchiveSettings, context: Context) -> Outcome:
     """Until all is done, or until told to stop. Raises ClientError."""
@@ -22,15 +30,14 @@ def run_archive(settings: ArchiveSettings, context: Context) -> Outcome:
 
     tables = open_tables(settings)
     known = recall(settings, tables)
+    start = first_offsets(settings, known)
     decoder = made_decoder(settings)
     dead_letters = None if decoder is None else DeadLetters(settings, context)
     for table in tables.values():
         table.ensure(table_schema(decoder))
-    start = first_offsets(settings, known)
     remember(settings, start)
     committer = Committer(settings, tables, dead_letters)
-    query = start_query(settings, context, tables, decoder, committer, start)
-    context.watch(query)
+    _run_query(lambda: start_query(settings, context, tables, decoder, committer, start), context)
     dead = 0 if dead_letters is None else dead_letters.count
     summary = f"{committer.rows} rows in {committer.files} files of {len(tables)} table(s)"
     if dead:
@@ -46,6 +53,21 @@ def run_archive(settings: ArchiveSettings, context: Context) -> Outcome:
             "commits": committer.commits,
         },
     )
+
+
+def _run_query(begin: Callable[[], "StreamingQuery"], context: Context) -> None:
+    """Until it ends. Begun again if a busy machine did not give Spark its Python in time."""
+    from pyspark.errors import PySparkException
+
+    for attempt in range(1, STARTS_MAX + 1):
+        try:
+            context.watch(begin())
+            return
+        except (ClientError, PySparkException) as error:
+            # Spark waits for 10 s, which no option changes. To go on is what checkpoints are for.
+            if NOT_IN_TIME not in str(error) or attempt == STARTS_MAX or context.stopping:
+                raise
+            log.warning("Spark's Python did not start in time: once more (%d)", attempt)
 
 
 def open_tables(settings: ArchiveSettings) -> dict[str, LakeTable]:

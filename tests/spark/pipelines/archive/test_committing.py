@@ -1,0 +1,150 @@
+"""What the driver does with a batch, without Spark."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the extra `spark` is not installed: no tests of archives")
+
+from moldau.spark.lake import LakeError, LakeTable, Writing, open_table
+from moldau.spark.lake.files import write_files
+from moldau.spark.pipelines.archive.committing import Committer, query_id
+from moldau.spark.pipelines.archive.running import NOT_IN_TIME, STARTS_MAX, _run_query
+from moldau.spark.pipelines.archive.settings import ArchiveSettings
+from moldau.spark.pipelines.archive.source import FILE, file_rows, table_schema
+from moldau.spark.pipelines.failures import PipelineError
+
+
+class Returned:
+    """As much of a DataFrame as is asked for; counts how often its tasks ran."""
+
+    def __init__(self, texts: list[str]) -> None:
+        self._texts = texts
+        self.runs = 0
+
+    def select(self, name: str) -> "Returned":
+        return self
+
+    def collect(self) -> list[dict[str, str]]:
+        self.runs += 1
+        return [{FILE: text} for text in self._texts]
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> ArchiveSettings:
+    made = ArchiveSettings(
+        name="keep",
+        bootstrap="localhost:9092",
+        home=str(tmp_path / "home"),
+        topics=("orders",),
+        to=str(tmp_path / "lake"),
+    )
+    made.checkpoint.mkdir(parents=True)
+    (made.checkpoint / "metadata").write_text(json.dumps({"id": "the-query"}))
+    return made
+
+
+@pytest.fixture
+def table(settings: ArchiveSettings) -> LakeTable:
+    found = open_table(settings.to, "parquet")
+    found.ensure(table_schema())
+    return found
+
+
+def returned(table: LakeTable, count: int) -> Returned:
+    import pyarrow as pa
+
+    rows = pa.RecordBatch.from_pylist(
+        [{"offset": at, "date": "2026-01-01"} for at in range(count)], schema=table_schema()
+    )
+    files = write_files(table.layout, table_schema(), [rows])
+    texts = file_rows([(table.location, file) for file in files]).column(FILE).to_pylist()
+    return Returned(texts)
+
+
+def test_a_batch_is_one_commit_of_the_checkpoints_query(
+    settings: ArchiveSettings, table: LakeTable
+) -> None:
+    committer = Committer(settings, {table.location: table}, None)
+    committer(returned(table, 3), 0)
+    committer(returned(table, 2), 1)
+    assert (committer.rows, committer.files, committer.commits) == (5, 2, 2)
+    assert table.last_batch("the-query") == 1
+
+
+def test_the_first_batch_after_a_start_is_not_read_again_if_the_table_has_it(
+    settings: ArchiveSettings, table: LakeTable
+) -> None:
+    Committer(settings, {table.location: table}, None)(returned(table, 3), 0)
+    again = returned(table, 3)
+    restarted = Committer(settings, {table.location: table}, None)
+    restarted(again, 0)
+    assert (again.runs, restarted.rows) == (0, 0)
+    assert table.snapshot().rows == 3
+
+
+def test_nothing_is_committed_if_dead_letters_cannot_be_sent(
+    settings: ArchiveSettings, table: LakeTable
+) -> None:
+    class Kept(Returned):
+        def persist(self) -> "Kept":
+            return self
+
+        def unpersist(self) -> None: ...
+
+        def filter(self, condition: str) -> "Kept":
+            return self
+
+    def failing(bad: Any, writing: Writing) -> int:
+        raise OSError("no broker")
+
+    found = returned(table, 3)
+    with pytest.raises(OSError, match="no broker"):
+        Committer(settings, {table.location: table}, failing)(Kept(found._texts), 0)  # type: ignore[arg-type]
+    assert table.last_batch("the-query") is None
+
+
+def test_a_checkpoint_without_a_query_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(LakeError, match="no query"):
+        query_id(tmp_path)
+    (tmp_path / "metadata").write_text("{")
+    with pytest.raises(LakeError, match="cannot be read"):
+        query_id(tmp_path)
+
+
+class Watching:
+    """Fails so many times with what Spark says, then ends."""
+
+    stopping = False
+
+    def __init__(self, failures: int, text: str) -> None:
+        self.failures = failures
+        self.text = text
+
+    def watch(self, query: Any) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise PipelineError(self.text)
+
+
+@pytest.mark.parametrize(
+    ("failures", "text", "starts", "is_fine"),
+    [
+        (2, f"query failed: {NOT_IN_TIME}.", 3, True),
+        (STARTS_MAX, f"query failed: {NOT_IN_TIME}.", STARTS_MAX, False),
+        (1, "the disk is full", 1, False),
+    ],
+)
+def test_a_query_is_begun_again_only_if_python_did_not_start_in_time(
+    failures: int, text: str, starts: int, is_fine: bool
+) -> None:
+    begun: list[int] = []
+    context: Any = Watching(failures, text)
+    if is_fine:
+        _run_query(lambda: begun.append(1), context)  # type: ignore[arg-type, return-value]
+    else:
+        with pytest.raises(PipelineError):
+            _run_query(lambda: begun.append(1), context)  # type: ignore[arg-type, return-value]
+    assert len(begun) == starts
