@@ -165,6 +165,7 @@ class Demo:
         self._say("wait until all clicks are in the lake, then stop both pipelines")
         deadline = time.monotonic() + DRAIN_SECONDS_MAX
         while (lag := self._lag()) != 0:
+            self._check_pipelines()
             if time.monotonic() > deadline:
                 raise FailedError(f"{lag} clicks are still not in the lake")
             time.sleep(0.5)
@@ -172,6 +173,7 @@ class Demo:
         while time.monotonic() < deadline and (
             self._lag(AGGREGATE) != 0 or not self._page_counts()
         ):
+            self._check_pipelines()
             time.sleep(1.0)
         for name in (ARCHIVE, AGGREGATE):
             self._moldau.run("pipeline", "stop", name, seconds_max=150.0)
@@ -214,6 +216,17 @@ class Demo:
         print(f"\n      saved as {self._told.picture}")
 
     # -- asking
+
+    def _check_pipelines(self) -> None:
+        """Raises FailedError with what a pipeline ended by, rather than wait for it."""
+        from moldau.spark.pipelines.home import Home
+        from moldau.spark.pipelines.spec import State
+
+        for name in (ARCHIVE, AGGREGATE):
+            home = Home(self._homes / name)
+            record = home.read_state()
+            if record is not None and record.state is State.FAILED:
+                raise FailedError(f"{name} failed: {record.error}; log: {home.log_file}")
 
     def _lag(self, group: str = ARCHIVE) -> float | None:
         """Of a pipeline; None while nobody can tell."""
@@ -271,6 +284,7 @@ class Demo:
         shown = 0.0
         while load.is_running and (until is None or load.elapsed < until):
             time.sleep(0.2)
+            self._check_pipelines()
             if time.monotonic() - shown > (0.5 if is_terminal else 10.0):
                 shown = time.monotonic()
                 recent = sum(ack.at > load.elapsed - 1 for ack in load.acks[-20_000:])
