@@ -1,12 +1,16 @@
 """What the pages about Spark say works as pasted."""
 
+import json
 import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from moldau.cli.main import cli
 from moldau.client.kafka.client import KafkaClient
 from moldau.testing.broker import Broker
 
@@ -84,3 +88,50 @@ def test_every_option_is_on_the_page_about_reading() -> None:
     text = (ROOT / "docs/spark/source.md").read_text()
     named = set(re.findall(r"`([\w.]+)`", text))
     assert [name for name in READ_NAMES if name not in named] == []
+
+
+def test_the_quick_start_works_as_pasted(
+    spark: Any,
+    broker: Broker,
+    client: KafkaClient,
+    topic: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = (ROOT / "README.md").read_text()
+    section = text.split("\n## Spark quick start\n")[1].split("\n## ")[0]
+    (created,) = re.findall(r"^moldau topic create (.+)$", section, flags=re.M)
+    for name in created.split():
+        client.create_topic(f"{topic}-{name}", partitions=1)
+    (code,) = re.findall(r"^```python\n(.*?)^```$", section, flags=re.M | re.S)
+    code = re.sub(r'"(clicks[\w-]*)"', rf'"{topic}-\1"', code)
+    assert ".moldau/checkpoints" in code
+    code = code.replace(".moldau/checkpoints", str(tmp_path))
+    exec(code.replace("localhost:9092", broker.bootstrap), {})
+    found = re.fullmatch(r"b'(.*)' b'(.*)'\n", capsys.readouterr().out)
+    assert found is not None
+    key, value = found.groups()
+    assert re.fullmatch(r"/page-[012]", key)
+    counted = json.loads(value)
+    assert counted["start"].startswith("2023-11-14T22:")
+    assert 0 < counted["count"] <= 20
+
+
+def test_the_page_about_sessions_works_as_pasted(
+    spark: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (code,) = blocks("docs/spark/quickstart.md")
+    exec(code, {})
+    assert capsys.readouterr().out == "45\n"
+
+
+def test_the_project_of_the_page_about_sessions_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (ROOT / "docs/spark/quickstart.md").read_text()
+    (line,) = re.findall(r"^moldau (pipeline init .+)$", text, flags=re.M)
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(cli, shlex.split(line))
+    assert done.exit_code == 0, done.output
+    spec = (tmp_path / "clicks-project" / "spark-pipeline.yml").read_text()
+    assert 'spark.moldau.target: "clicks-out"' in spec
