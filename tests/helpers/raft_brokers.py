@@ -285,9 +285,36 @@ class Cluster:
         ]
         return max(leaders, key=lambda broker: broker.group(number).epoch, default=None)
 
+    def stand_for_fresh(self, number: int) -> bool:
+        """Let somebody stand for a group that nobody has led yet, as the brokers do: no test has to
+        wait for the timers of a first election. False while there are links to wait for."""
+        held = [
+            (broker, group)
+            for broker in self.brokers.values()
+            if broker.is_running and (group := broker.driver.get(key(number))) is not None
+        ]
+        if not held or any(
+            group.epoch > 0 or group.core.leader >= 0 or group.core.role is not Role.FOLLOWER
+            for _, group in held
+        ):
+            return True
+        broker, group = random.choice(held)
+        links = broker.transport.links
+        others = [other.id for other, _ in held if other is not broker]
+        if not all(peer in links and links[peer].is_connected for peer in others):
+            return False
+        if broker.id in group.core.members.voters:
+            broker.driver.campaign(group)
+        return True
+
     async def wait_for_leader(self, number: int = 0, other_than: int = 0) -> Broker:
+        has_stood = False
+
         def found() -> bool:
+            nonlocal has_stood
             leader = self.leader(number)
+            if leader is None and not has_stood:
+                has_stood = self.stand_for_fresh(number)
             return leader is not None and leader.id != other_than
 
         await until(found, "a leader")
