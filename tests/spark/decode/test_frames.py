@@ -1,6 +1,7 @@
 """In Spark: every row comes back, bad ones with their bytes; tables, streams, foreachBatch."""
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,8 @@ VALUES = [
 def filled(client: KafkaClient, topic: str) -> str:
     """A topic with good, bad and deleted rows; one died before."""
     headers = [("moldau-dead-reason", b"old"), ("own", b"kept")]
-    records = [Record(0, 1_700_000_000_000, b"k", value, headers) for value in VALUES]
+    now = int(time.time() * 1000)
+    records = [Record(0, now, b"k", value, headers) for value in VALUES]
     client.produce(topic, 1, build_batch(records))
     return topic
 

@@ -98,6 +98,27 @@ def test_a_number_that_no_column_holds_is_bad_and_not_rounded(strict: Decoder, p
     assert [error is None for error in errors.to_pylist()] == [True, False, True]
 
 
+@pytest.mark.parametrize(
+    ("text", "micros"),
+    [
+        ("1970-01-01T00:00:00Z", 0),
+        ("1970-01-01T00:00:00.000001", 1),
+        ("1970-01-01T02:00:00+02:00", 0),
+        ("1969-12-31T23:59:59.999999Z", -1),
+        ("9999-12-31T23:59:59.999999Z", 253402300799999999),
+        ("0001-01-01T00:00:00+10:00", None),
+        ("9999-12-31T23:59:59-10:00", None),
+    ],
+)
+def test_moments_are_kept_to_the_microsecond(
+    strict: Decoder, text: str, micros: int | None
+) -> None:
+    pa = pytest.importorskip("pyarrow")
+    values, errors = strict.arrays([b'{"id": 1, "at": "%s"}' % text.encode()])
+    assert values.field("at").cast(pa.int64()).to_pylist() == [micros]
+    assert (errors[0].as_py() is None) == (micros is not None)
+
+
 def test_a_tombstone_is_no_bad_row(strict: Decoder) -> None:
     assert strict.decode([None]) == [(None, None)]
 

@@ -1,6 +1,7 @@
 """What the page about decoding says works as pasted."""
 
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ def test_the_page_about_decoding_works_as_pasted(
     text = (ROOT / "docs/spark/decoding.md").read_text()
     (code,) = re.findall(r"^```python\n(.*?)^```$", text, flags=re.M | re.S)
     values = [b'{"id": 4711, "amount": 1.5}', b"broken"]
-    records = [Record(0, 1_700_000_000_000, None, value, []) for value in values]
+    records = [Record(0, int(time.time() * 1000), None, value, []) for value in values]
     client.produce(topic, 0, build_batch(records))
     client.create_topic(f"{topic}.dlq", partitions=1)
     code = code.replace("localhost:9092", broker.bootstrap).replace("orders.dlq", f"{topic}.dlq")

@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from moldau.spark.decode.column_types import BINARY, Struct, Type, arrow_of, ddl_of
+from moldau.spark.decode.columns import array_of
 from moldau.spark.decode.framing import (
     BadRowError,
     Framing,
@@ -75,17 +76,16 @@ class Decoder:
         import pyarrow as pa
 
         rows = self.decode(values)
-        kind = arrow_of(self.type)
         found = [row.value for row in rows]
         errors = [row.error for row in rows]
         try:
-            made = pa.array(found, type=kind)
+            made = array_of(found, self.type)
         except _NO_FIT:
             for place, value in enumerate(found):
-                reason = _misfit(value, kind)
+                reason = _misfit(value, self.type)
                 if reason is not None:
                     found[place], errors[place] = None, reason
-            made = pa.array(found, type=kind)
+            made = array_of(found, self.type)
         return made, pa.array(errors, type=pa.string())
 
     def split(self, batch: Any) -> tuple[Any, Any]:
@@ -109,12 +109,10 @@ _NO_FIT: Final = (ValueError, TypeError, ArithmeticError)
 """What pyarrow raises for a value that a column does not hold; its own errors are of these."""
 
 
-def _misfit(value: Any, kind: Any) -> str | None:
+def _misfit(value: Any, kind: Type) -> str | None:
     """Why a value that was decoded does not fit into its column."""
-    import pyarrow as pa
-
     try:
-        pa.array([value], type=kind)
+        array_of([value], kind)
     except _NO_FIT as error:
         return _short(f"not of the schema: {error}")
     return None
