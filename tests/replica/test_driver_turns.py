@@ -255,7 +255,6 @@ def test_a_beat_in_between_tells_followers_of_a_commit_at_once() -> None:
         config = RaftConfig(election_ms_min=10_000, election_ms_max=20_000)
         async with Cluster(3, flush=FlushPolicy.NEVER, config=config) as cluster:
             cluster.add_group()
-            cluster.brokers[1].driver.campaign(cluster.brokers[1].group())
             leader = await cluster.wait_for_leader()
             await cluster.produce()
             await cluster.agree()
