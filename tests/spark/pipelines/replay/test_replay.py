@@ -89,25 +89,33 @@ def as_written(records: list[Record]) -> list[tuple[Any, ...]]:
 
 
 def test_a_topic_is_sent_once_more_in_batches_as_it_was_and_in_its_order(
-    spark: Any, client: KafkaClient, topic: str, target: str, new: New, read: Any
+    spark: Any,
+    client: KafkaClient,
+    topic: str,
+    new: New,
+    read: Any,
+    new_name: Callable[[str], str],
 ) -> None:
+    target = new_name("created")
     records = {partition: some(partition, 60) for partition in (0, 1)}
     for partition, written in records.items():
         write(client, topic, partition, written)
     context = PlainContext(spark)
-    outcome = replay.run(new(batch_rows=50), context)
+    settings = new(target=target, create=True, batch_rows=50)
+    outcome = replay.run(settings, context)
     assert (outcome.ok, outcome.rows, outcome.details["batches"]) == (True, 120, 3)
     assert [(each.rows, each.rows_total) for each in context.reports] == [
         (50, 120),
         (100, 120),
         (120, 120),
     ]
+    assert len(client.layout(target).leaders) == 2
     found = read(target)
     assert {p: as_sent(rows) for p, rows in found.items()} == {
         p: as_written(written) for p, written in records.items()
     }
     # Once more under the same name sends nothing.
-    again = replay.run(new(batch_rows=50), PlainContext(spark))
+    again = replay.run(settings, PlainContext(spark))
     assert again.summary == f"all 120 rows were sent to {target} before"
 
 
@@ -224,17 +232,6 @@ def test_a_plan_says_what_would_be_sent_and_changes_nothing(
     assert not settings.checkpoint.exists()
     nothing = replay.plan(new(from_time=str(T0 + 10**9)))
     assert nothing.warnings == ("nothing is there to be sent",)
-
-
-def test_a_missing_target_is_created_with_the_partitions_of_the_source(
-    spark: Any, client: KafkaClient, topic: str, new: New, read: Any, new_name: Any
-) -> None:
-    missing = new_name("created")
-    write(client, topic, 1, some(1, 5))
-    outcome = replay.run(new(target=missing, create=True), PlainContext(spark))
-    assert outcome.rows == 5
-    assert len(client.layout(missing).leaders) == 2
-    assert list(read(missing)) == [1]
 
 
 @pytest.mark.parametrize(
