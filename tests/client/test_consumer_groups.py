@@ -1,7 +1,7 @@
 """Members of a group share partitions: these come and go, and what goes is committed by others."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -48,11 +48,18 @@ class Member:
         return len(self.consumer.assignment())
 
 
+@pytest.fixture(scope="module")
+def brisk_broker() -> Iterator[Broker]:
+    """In the newer protocol a broker says how often members are heard of: by default, 5 s."""
+    with Broker(settings={"GROUP__CONSUMER_HEARTBEAT_INTERVAL_MS": "200"}) as started:
+        yield started
+
+
 @pytest.fixture
-def topic(moldau_session_broker: Broker, new_name: NewName) -> str:
+def topic(brisk_broker: Broker, new_name: NewName) -> str:
     """A topic with so many partitions."""
     name = new_name("shared")
-    Admin(moldau_session_broker.bootstrap).create_topic(name, partitions=PARTITIONS)
+    Admin(brisk_broker.bootstrap).create_topic(name, partitions=PARTITIONS)
     return name
 
 
@@ -85,21 +92,21 @@ def check_that_only_owners_commit(consumer: Consumer) -> None:
 
 @both_protocols
 def test_partitions_move_to_who_joins_and_back_and_each_message_is_read_once(
-    protocol: str, moldau_session_broker: Broker, topic: str, new_name: NewName
+    protocol: str, brisk_broker: Broker, topic: str, new_name: NewName
 ) -> None:
     group = new_name("g")
     before, between, after = ([f"{when} {n}" for n in range(40)] for when in ("a", "b", "c"))
-    fill(moldau_session_broker, topic, before)
-    first = Member(moldau_session_broker, topic, group=group, protocol=protocol)
+    fill(brisk_broker, topic, before)
+    first = Member(brisk_broker, topic, group=group, protocol=protocol)
     poll_until([first], lambda: len(first.texts) == 40)
     assert first.count == PARTITIONS
 
-    second = Member(moldau_session_broker, topic, group=group, protocol=protocol)
+    second = Member(brisk_broker, topic, group=group, protocol=protocol)
     both = [first, second]
     poll_until(both, lambda: first.count == second.count == PARTITIONS // 2)
     assert not set(first.consumer.assignment()) & set(second.consumer.assignment())
     check_that_only_owners_commit(first.consumer)
-    fill(moldau_session_broker, topic, between)
+    fill(brisk_broker, topic, between)
     poll_until(both, lambda: len(first.texts) + len(second.texts) == 80)
     # on_revoke had committed, so nothing came twice.
     assert sorted(first.texts + second.texts) == sorted(before + between)
@@ -107,7 +114,7 @@ def test_partitions_move_to_who_joins_and_back_and_each_message_is_read_once(
 
     second.consumer.close()
     assert second.told[-1][0] == "went"
-    fill(moldau_session_broker, topic, after)
+    fill(brisk_broker, topic, after)
     poll_until([first], lambda: len(first.texts) + len(second.texts) == 120)
     assert sorted(first.texts + second.texts) == sorted(before + between + after)
     assert first.count == PARTITIONS
@@ -117,12 +124,10 @@ def test_partitions_move_to_who_joins_and_back_and_each_message_is_read_once(
 
 @both_protocols
 def test_a_seek_in_on_assign_says_where_to_begin(
-    protocol: str, moldau_session_broker: Broker, topic: str, new_name: NewName
+    protocol: str, brisk_broker: Broker, topic: str, new_name: NewName
 ) -> None:
-    fill(moldau_session_broker, topic, [str(n) for n in range(40)])
-    consumer = Consumer(
-        moldau_session_broker.bootstrap, group_id=new_name("g"), group_protocol=protocol
-    )
+    fill(brisk_broker, topic, [str(n) for n in range(40)])
+    consumer = Consumer(brisk_broker.bootstrap, group_id=new_name("g"), group_protocol=protocol)
 
     def come(partitions: list[Partition]) -> None:
         consumer.seek(topic, 0, 8)
@@ -142,9 +147,9 @@ def test_a_seek_in_on_assign_says_where_to_begin(
 
 
 def test_a_seek_before_there_is_anything_to_seek_in_says_when(
-    moldau_session_broker: Broker, topic: str, new_name: NewName
+    brisk_broker: Broker, topic: str, new_name: NewName
 ) -> None:
-    with Consumer(moldau_session_broker.bootstrap, group_id=new_name("g")) as consumer:
+    with Consumer(brisk_broker.bootstrap, group_id=new_name("g")) as consumer:
         consumer.subscribe(topic)
         with pytest.raises(InvalidArgumentError, match="is not read by this consumer") as caught:
             consumer.seek(topic, 0, 1)
@@ -157,14 +162,14 @@ def test_a_seek_before_there_is_anything_to_seek_in_says_when(
 def test_no_poll_hands_out_more_than_max_poll_records(
     protocol: str,
     records_max: int,
-    moldau_session_broker: Broker,
+    brisk_broker: Broker,
     topic: str,
     new_name: NewName,
 ) -> None:
-    fill(moldau_session_broker, topic, [str(n) for n in range(40)])
+    fill(brisk_broker, topic, [str(n) for n in range(40)])
     sizes = []
     with Consumer(
-        moldau_session_broker.bootstrap,
+        brisk_broker.bootstrap,
         group_id=new_name("g"),
         group_protocol=protocol,
         max_poll_records=records_max,
@@ -179,20 +184,20 @@ def test_no_poll_hands_out_more_than_max_poll_records(
 
 
 def test_a_member_of_the_next_generation_commits_by_itself_and_goes_on(
-    moldau_session_broker: Broker, topic: str, new_name: NewName
+    brisk_broker: Broker, topic: str, new_name: NewName
 ) -> None:
     settings = {"group_id": new_name("g"), "group_protocol": "consumer"}
-    fill(moldau_session_broker, topic, [str(n) for n in range(40)])
-    with Consumer(moldau_session_broker.bootstrap, **settings) as consumer:
+    fill(brisk_broker, topic, [str(n) for n in range(40)])
+    with Consumer(brisk_broker.bootstrap, **settings) as consumer:
         consumer.subscribe(topic)
         for number, _ in enumerate(consumer, 1):
             if number == 15:
                 break
-    admin = Admin(moldau_session_broker.bootstrap)
+    admin = Admin(brisk_broker.bootstrap)
     detail = admin.group(str(settings["group_id"]))
     assert detail.kind == "consumer"
     assert sum(lag.committed_offset for lag in detail.lags if lag.committed_offset > 0) == 15
-    with Consumer(moldau_session_broker.bootstrap, **settings) as consumer:
+    with Consumer(brisk_broker.bootstrap, **settings) as consumer:
         consumer.subscribe(topic)
         found = 0
         while found < 25:
@@ -203,29 +208,29 @@ def test_a_member_of_the_next_generation_commits_by_itself_and_goes_on(
 
 
 def test_a_dropped_consumer_leaves_its_group_with_a_warning(
-    moldau_session_broker: Broker, topic: str, new_name: NewName
+    brisk_broker: Broker, topic: str, new_name: NewName
 ) -> None:
     group = new_name("g")
-    fill(moldau_session_broker, topic, ["x"])
-    consumer = Consumer(moldau_session_broker.bootstrap, group_id=group)
+    fill(brisk_broker, topic, ["x"])
+    consumer = Consumer(brisk_broker.bootstrap, group_id=group)
     consumer.subscribe(topic)
     assert consumer.poll(20)
     with pytest.warns(ResourceWarning, match="a consumer was not closed"):
         del consumer
     # At once, not after its session: the next member gets what was not committed.
-    assert Admin(moldau_session_broker.bootstrap).group(group).members == []
-    with Consumer(moldau_session_broker.bootstrap, group_id=group) as consumer:
+    assert Admin(brisk_broker.bootstrap).group(group).members == []
+    with Consumer(brisk_broker.bootstrap, group_id=group) as consumer:
         consumer.subscribe(topic)
         assert consumer.poll(20)[0].text == "x"
 
 
 def test_who_does_not_poll_in_time_loses_its_partitions_and_is_told_so(
-    moldau_session_broker: Broker, topic: str, new_name: NewName
+    brisk_broker: Broker, topic: str, new_name: NewName
 ) -> None:
-    fill(moldau_session_broker, topic, ["x"])
+    fill(brisk_broker, topic, ["x"])
     told: list[str] = []
     with Consumer(
-        moldau_session_broker.bootstrap,
+        brisk_broker.bootstrap,
         group_id=new_name("g"),
         group_protocol="consumer",
         enable_auto_commit=False,
@@ -252,10 +257,10 @@ def test_who_does_not_poll_in_time_loses_its_partitions_and_is_told_so(
 
 
 def test_a_session_that_brokers_refuse_is_told_with_what_to_change(
-    moldau_session_broker: Broker, topic: str, new_name: NewName
+    brisk_broker: Broker, topic: str, new_name: NewName
 ) -> None:
     with Consumer(
-        moldau_session_broker.bootstrap, group_id=new_name("g"), session_timeout_ms=10
+        brisk_broker.bootstrap, group_id=new_name("g"), session_timeout_ms=10
     ) as consumer:
         consumer.subscribe(topic)
         with pytest.raises(ClientError, match="session timeout") as caught:
