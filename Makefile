@@ -76,8 +76,9 @@ check: $(VENV)/test ## lint, types, layers
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-# Most of the time tests wait for elections, timeouts and disks: two files at a time.
-JOBS ?= 2
+# Most of the time tests wait for elections, timeouts and disks: three files at a time keep two
+# cores busy. Longest first, and all that needs Spark in one of them: see tests/conftest.py.
+JOBS ?= 3
 
 test: $(VENV)/test $(if $(JAVA),$(VENV)/spark,no-java) kcat check ## everything that must hold before a change lands
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(PYTEST_ARGS)
