@@ -140,6 +140,29 @@ def test_no_run_outlives_who_reads_its_lines(
     assert not Path(f"/proc/{pids[0]}").exists()
 
 
+def test_a_java_that_was_just_starting_is_ended_too() -> None:
+    code = (
+        "import subprocess, sys\n"
+        "from moldau.spark.pipelines import project_run\n"
+        "def run(*_):\n"
+        "    child = subprocess.Popen(['sleep', '600'])\n"
+        "    print(child.pid, flush=True)\n"
+        "    child.wait()\n"
+        "project_run.run = run\n"
+        "sys.exit(project_run.main())\n"
+    )
+    command = [sys.executable, "-c", code, "local[2]", "spec.yml", "run"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        java = int(process.stdout.readline())
+        process.terminate()
+        assert process.wait(60) == 143
+    deadline = time.monotonic() + 30
+    while Path(f"/proc/{java}").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not Path(f"/proc/{java}").exists()
+
+
 @pytest.mark.system
 def test_two_runs_at_once_are_refused_with_a_word(tmp_path: Path) -> None:
     own = tmp_path / OWN_FOLDER

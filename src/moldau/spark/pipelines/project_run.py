@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
@@ -104,6 +104,14 @@ def _alone(lock: Path) -> Iterator[None]:
         yield
 
 
+def _end_children() -> None:
+    """Java ends with the process that started it, unless that is ended while Java starts."""
+    for path in Path("/proc/self/task").glob("*/children"):
+        for pid in path.read_text().split():
+            with suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGTERM)
+
+
 def _asked_to_end(number: int, frame: FrameType | None) -> None:
     sys.exit(128 + number)
 
@@ -120,6 +128,8 @@ def main() -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+    finally:
+        _end_children()
 
 
 if __name__ == "__main__":
