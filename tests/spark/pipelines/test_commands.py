@@ -1,6 +1,5 @@
 """The page about pipelines: its commands exist, and its walk from start to end works on Spark."""
 
-import json
 import os
 import re
 import shlex
@@ -12,7 +11,7 @@ from pathlib import Path
 import click
 import pytest
 
-from moldau.cli.main import cli
+from moldau.cli.main import cli, run
 from moldau.spark.pipelines.home import Home
 from moldau.testing.broker import Broker
 
@@ -41,49 +40,42 @@ def test_the_declared_example_is_understood(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def shell(broker: Broker, tmp_path: Path) -> Iterator[dict[str, str]]:
-    """The environment of somebody who installed Moldau; what was started is ended by pid."""
+def _somebody(broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Who has Moldau and a broker; pipelines that were started are ended by pid."""
     homes = tmp_path / "homes"
-    yield {
-        **{key: value for key, value in os.environ.items() if not key.startswith("MOLDAU_")},
-        "MOLDAU_BROKERS": broker.bootstrap,
-        "MOLDAU_PIPELINES_HOME": str(homes),
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-    }
-    for path in homes.iterdir() if homes.is_dir() else ():
-        if key := Home(path).process():
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MOLDAU_BROKERS", broker.bootstrap)
+    monkeypatch.setenv("MOLDAU_PIPELINES_HOME", str(homes))
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    monkeypatch.setenv("PATH", path)
+    yield
+    for folder in homes.iterdir() if homes.is_dir() else ():
+        if key := Home(folder).process():
             os.killpg(key.pid, 9)
 
 
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("spark", "_somebody")
 def test_the_walk_from_start_to_end_works_as_pasted(
-    spark: object, topic: str, shell: dict[str, str], tmp_path: Path
+    topic: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Takes two sessions of its own, for `run` and for `start`."""
+    """`run` uses the session that is there; only `start` has one of its own."""
     (text,) = re.findall(r"^```bash\n(.*?)^```$", PAGE, flags=re.M | re.S)
-    said: dict[str, subprocess.CompletedProcess[str]] = {}
-    for line in text.replace("clicks", f"{topic}-walk").splitlines():
-        if not line:
+    said: dict[str, tuple[str, str]] = {}
+    for line in filter(None, text.replace("clicks", f"{topic}-walk").splitlines()):
+        if "|" in line:
+            subprocess.run(["bash", "-c", line], timeout=60, check=True)
             continue
-        if " archive --topic" in line and " plan " not in line:
-            line += " --master 'local[2]'"
-        done = subprocess.run(
-            ["bash", "-c", line],
-            env=shell,
-            cwd=tmp_path,
-            timeout=280,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
-        words = shlex.split(line)
-        said[words[2] if words[1] == "pipeline" else words[0]] = done
-    assert "1000" in said["plan"].stdout
-    assert "1000 rows" in said["run"].stdout
-    assert "is running, as process" in said["start"].stdout
-    assert ": running for" in said["status"].stdout
-    assert said["stop"].stdout == f"stopped archive-{topic}-walk\n"
-    assert "1000 records will be read again" in said["reset"].stderr
-    assert re.search(rf"archive-{topic}-walk +archive +stopped", said["list"].stdout)
-    told = json.loads((tmp_path / "homes" / f"archive-{topic}-walk" / "state.json").read_text())
-    assert told["progress"]["dead_letters"] == 0
+        words = shlex.split(line)[1:]
+        if words[:2] == ["pipeline", "start"]:
+            words += ["--master", "local[2]", "--timeout", "400s"]
+        capfd.readouterr()
+        assert run(words) == 0, capfd.readouterr().err
+        said[words[1]] = capfd.readouterr()
+    assert "1000" in said["plan"][0]
+    assert "1000 rows" in said["run"][0]
+    assert "is running, as process" in said["start"][0]
+    assert ": running for" in said["status"][0]
+    assert said["stop"][0] == f"stopped archive-{topic}-walk\n"
+    assert "1000 records will be read again" in said["reset"][1]
+    assert re.search(rf"archive-{topic}-walk +archive +stopped", said["list"][0])

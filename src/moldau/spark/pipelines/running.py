@@ -43,6 +43,8 @@ BATCH_SECONDS_MAX: Final = 300.0
 """So long the batch at hand may take to its end once somebody wants the pipeline to stop."""
 _IDLE_SECONDS: Final = 10.0
 _LOOK_SECONDS_MAX: Final = 3.0
+_STOPPING: Final = "stopping after this batch"
+_PROGRESS_KEPT: Final = "20"
 _EARLIEST: Final = -2
 _START_OPTIONS: Final = ("startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp")
 """In small letters: their case means nothing."""
@@ -102,6 +104,11 @@ class Running:
             self._session = session(
                 master=self._settings.master, app_name=f"moldau pipeline {self._settings.name}"
             )
+            if self._is_session_ours:
+                # More than batches can be between two looks; each that is kept is read anew.
+                self._session.conf.set(
+                    "spark.sql.streaming.numRecentProgressUpdates", _PROGRESS_KEPT
+                )
             # Spark's context took the signals for itself.
             self._stop.install()
         return self._session
@@ -128,7 +135,7 @@ class Running:
         stopping_since: float | None = None
         batch_then: int | None = None
         while query.isActive:
-            told = [json.loads(each.json) for each in query.recentProgress]
+            told = _progress_of(query, counted)
             if counted.take(told):
                 changed_at = time.monotonic()
             if told or _has_begun(query.status):
@@ -136,17 +143,12 @@ class Running:
             if self.stopping:
                 if stopping_since is None:
                     stopping_since, batch_then = time.monotonic(), counted.batch
-                    self._reporter.change(
-                        progress=replace(
-                            self._reporter.record.progress, note="stopping after this batch"
-                        )
-                    )
                 is_between = not query.status["isTriggerActive"] or counted.batch != batch_then
                 if is_between or time.monotonic() - stopping_since > BATCH_SECONDS_MAX:
                     query.stop()
                     break
             time.sleep(POLL_SECONDS)
-        told = [json.loads(each.json) for each in query.recentProgress]
+        told = _progress_of(query, counted)
         counted.take(told)
         error = query.exception()
         if told or error is None:
@@ -159,11 +161,10 @@ class Running:
     def _report(self, counted: QueryProgress, *, is_idle: bool) -> None:
         with self._lock:
             dead = self._dead_letters
-        self._tell(
-            counted.progress(
-                dead_letters=dead, is_idle=is_idle, is_continuous=self._settings.continuous
-            )
+        progress = counted.progress(
+            dead_letters=dead, is_idle=is_idle, is_continuous=self._settings.continuous
         )
+        self._tell(replace(progress, note=_STOPPING) if self.stopping else progress)
 
     def _tell(self, progress: Progress) -> None:
         """Who has something to report is running."""
@@ -177,6 +178,18 @@ class Running:
         if self._session is not None and self._is_session_ours:
             self._session.stop()
         self._session = None
+
+
+def _progress_of(query: "StreamingQuery", counted: QueryProgress) -> list[dict[str, Any]]:
+    """What Spark tells of the batches since it was asked last, the oldest first."""
+    last = query.lastProgress
+    if last is None:
+        return []
+    told: dict[str, Any] = json.loads(last.json)
+    if told.get("batchId") == counted.batch:
+        return [told]
+    # There may have been several; each of them costs a call to Java, so only then.
+    return [json.loads(each.json) for each in query.recentProgress]
 
 
 def _has_begun(status: dict[str, Any]) -> bool:
