@@ -1,10 +1,13 @@
 """Runs `async def` tests, and gives tests on a shared broker names and connections."""
 
 import asyncio
+import functools
 import inspect
 import itertools
+import re
 import signal
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +17,7 @@ from moldau.testing.broker import Broker
 from raw_client import RawClient
 
 _numbers = itertools.count(1)
+SPARK = Path(__file__).parent / "spark"
 
 # A shell that runs the tests in its background has them ignore Ctrl-C, and every command that they
 # start would inherit that.
@@ -24,9 +28,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 settings.register_profile("moldau", deadline=None)
 settings.load_profile("moldau")
 
-
 _LONGEST_FIRST = (
-    "tests/spark/",
     "tests/system/",
     "tests/faults/test_short.py",
     "tests/faults/",
@@ -37,13 +39,14 @@ _LONGEST_FIRST = (
     "tests/client/",
     "tests/edge/",
 )
-"""A long file that is handed out last runs alone, while the other processes have nothing to do."""
-_IN_ONE_PROCESS = (
-    # Spark has to start only once, and gets warm.
-    ("tests/spark/",),
-    # One world at a time: the others would only wait for it, see tests/faults/conftest.py.
-    ("tests/faults/test_short.py", "tests/faults/test_network.py", "tests/faults/test_world.py"),
+"""After what needs Spark. A long file that is handed out last runs alone, while the other processes
+have nothing to do."""
+_WORLDS = (
+    "tests/faults/test_short.py",
+    "tests/faults/test_network.py",
+    "tests/faults/test_world.py",
 )
+"""One at a time: another process would only wait for it, see tests/faults/conftest.py."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -54,10 +57,17 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     def turn(item: pytest.Item) -> int:
         found = (at for at, name in enumerate(_LONGEST_FIRST) if item.nodeid.startswith(name))
-        return next(found, len(_LONGEST_FIRST))
+        return -1 if _has_session(item.path) else next(found, len(_LONGEST_FIRST))
 
     if hasattr(config, "workerinput"):
         items.sort(key=turn)
+
+
+@functools.cache
+def _has_session(path: Path) -> bool:
+    """Whether tests of a file use the session of Spark, which has to start but once, and is slow
+    until it is warm."""
+    return path.is_relative_to(SPARK) and re.search(r"\bspark: ", path.read_text()) is not None
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -69,8 +79,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            together = (names for names in _IN_ONE_PROCESS if nodeid.startswith(names))
-            return " ".join(next(together, ())) or super()._split_scope(nodeid)
+            path = super()._split_scope(nodeid)
+            if path in _WORLDS:
+                return "worlds"
+            return "spark" if _has_session(config.rootpath / path) else path
 
     return Scheduling(config, log)
 
