@@ -47,7 +47,7 @@ OPTIONS: Final[tuple[Callable[..., Any], ...]] = (
     click.option(
         "--create",
         is_flag=True,
-        help="Create that topic if it is not there, with as many partitions as are read.",
+        help="Create that topic if it is not there: partitions as the source, no retention.",
     ),
     click.option(
         "--from-time",

@@ -222,7 +222,7 @@ def test_a_plan_says_what_would_be_sent_and_changes_nothing(
     settings = new(target=missing, create=True, offsets=("0:5-", "1:0-1"))
     plan = replay.plan(settings)
     assert [(step.what, step.rows) for step in plan.steps] == [
-        (f"create topic {missing} with 2 partitions", None),
+        (f"create topic {missing} with 2 partitions, without retention", None),
         (f"read offsets 5 to 19 of {topic}-0", 15),
         (f"read offsets 0 to 1 of {topic}-1", 2),
         (f"send all of them, to the same partitions of {missing}", 17),
@@ -230,8 +230,14 @@ def test_a_plan_says_what_would_be_sent_and_changes_nothing(
     with pytest.raises(NotFoundError):
         client.layout(missing)
     assert not settings.checkpoint.exists()
-    nothing = replay.plan(new(from_time=str(T0 + 10**9)))
-    assert nothing.warnings == ("nothing is there to be sent",)
+    assert plan.warnings == ()
+    settings = new(from_time=str(T0 + 10**9))
+    nothing, old = replay.plan(settings).warnings
+    assert nothing == "nothing is there to be sent"
+    assert old == (
+        f"records keep their timestamps: {settings.target} removes those that are older than "
+        "7 days (retention.ms)"
+    )
 
 
 @pytest.mark.parametrize(

@@ -145,12 +145,18 @@ def plan_of(settings: ReplaySettings) -> Plan:
     steps: list[Step] = []
     if prepared.target is None:
         count = prepared.partitions_created
-        steps.append(Step(what=f"create topic {settings.target} with {count} partitions"))
+        what = f"create topic {settings.target} with {count} partitions, without retention"
+        steps.append(Step(what=what))
     steps += _reading(prepared.ranges)
     steps.append(Step(what=_sending(prepared), rows=prepared.rows))
     warnings = [] if prepared.ranges else ["nothing is there to be sent"]
     if settings.target in settings.topics:
         warnings.append(f"{settings.target} is source and target: its records will be there twice")
+    if prepared.target is not None and (kept_ms := Brokers(settings).target_retention_ms()):
+        warnings.append(
+            f"records keep their timestamps: {settings.target} removes those that are older than "
+            f"{kept_ms / 86_400_000:g} days (retention.ms)"
+        )
     if not prepared.keep_partitions:
         warnings.append(
             "partitions do not keep their numbers: the order of a key is kept, that of a "

@@ -134,11 +134,26 @@ class Brokers:
         with closing(self._cluster((name,))) as cluster:
             return cluster.topics(missing_is_fine=True).get(name)
 
+    def target_retention_ms(self) -> int | None:
+        """After which the target removes records, by their timestamps; None is never."""
+        from moldau.client.admin import Admin
+
+        found = Admin(self._settings.bootstrap).topic_config(self._settings.target)
+        config = {each.name: each.value for each in found}
+        if "delete" not in (config.get("cleanup.policy") or ""):
+            return None
+        kept = int(config.get("retention.ms") or -1)
+        return None if kept < 0 else kept
+
     def create_target(self, partitions: int) -> TopicView:
         name = self._settings.target
         with closing(self._cluster((name,))) as cluster:
             try:
-                cluster.client.create_topic(name, partitions=partitions)
+                # Records keep their timestamps: by the usual retention, old ones would be removed
+                # as soon as they are there.
+                cluster.client.create_topic(
+                    name, partitions=partitions, configs={"retention.ms": "-1"}
+                )
             except RejectedError as error:
                 # By another run, or by one whose answer was lost.
                 if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
