@@ -214,7 +214,7 @@ def test_a_lease_is_kept_while_the_command_runs(queue, topic, group, tmp_path):
     queue("send", topic, "slow")
     script = f"echo $MOLDAU_ATTEMPT >> {tmp_path}/seen; sleep 4.5"
     outcome = queue(
-        *("work", topic, "-g", group, "--visibility", "2s", "-c", "2", "--once"),
+        *("work", topic, "-g", group, "--visibility", "3s", "-c", "2", "--once"),
         *("--", "sh", "-c", script),
     )
     assert outcome.err == "1 message done, 0 failed\n"

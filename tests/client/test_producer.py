@@ -405,8 +405,8 @@ with Producer(sys.argv[1]) as producer:
     producer.send(sys.argv[3], "first").result(60)
     os.kill(int(sys.argv[2]), signal.SIGSTOP)
     delivery = producer.send(sys.argv[3], "last")
-    signal.setitimer(signal.ITIMER_REAL, 0.3)
     signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
     delivery.result()
 """
 
