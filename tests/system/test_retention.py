@@ -21,7 +21,7 @@ VALUE = bytes(1000)
 
 
 def eventually(condition: Callable[[], bool]) -> None:
-    for _ in range(600):
+    for _ in range(1200):
         if condition():
             return
         time.sleep(0.05)
