@@ -54,7 +54,8 @@ def run(master: str, spec: Path, arguments: list[str]) -> int:
         os.environ[_TOKEN] = secrets.token_hex(16)
         port = _free_port()
         spark = session(master, f"moldau {spec.parent.name}", settings(own, port))
-        spark.sparkContext.setLogLevel("ERROR")
+        # What fails is told by the program; closing its session would be logged as an error, too.
+        spark.sparkContext.setLogLevel("OFF")
         try:
             # By this name: with any other Spark asks for TLS as soon as there is a token.
             return _program(f"sc://localhost:{port}", spec, arguments)
