@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -72,11 +73,12 @@ class Demo:
     def run(self) -> int:
         self._start_brokers()
         self._start_pipelines()
-        story, load = self._send_clicks()
-        self._drain(load)
+        story, load, sampler = self._send_clicks()
+        self._drain()
+        sampler.stop()
         self._show_results()
         is_whole = self._audit(load)
-        self._draw(story)
+        self._draw(replace(story, lag=tuple(sampler.samples), is_whole=is_whole))
         took = time.monotonic() - self._began
         print(f"\n{'All is well' if is_whole else 'NOT all is well'}, after {took:.0f} s.")
         return 0 if is_whole else 1
@@ -116,7 +118,7 @@ class Demo:
         for process, command in started:
             finished(process, command, START_SECONDS_MAX + 20)
 
-    def _send_clicks(self) -> tuple[Story, Load]:
+    def _send_clicks(self) -> tuple[Story, Load, Sampler]:
         told = self._told
         self._say(f"{told.seconds:.0f} s of clicks, about {told.rate:.0f} a second")
         load = Load(self._bootstrap, TOPIC, rate=told.rate, seconds=told.seconds)
@@ -127,10 +129,10 @@ class Demo:
         sampler.start()
         self._watch(load, until=told.seconds / 2)
         self._say("kill the leader of the first partition (kill -9), under load")
-        killed_at = load.elapsed
         said = self._moldau.run(
             "cluster", "kill", "--leader-of", TOPIC, "--data-dir", self._cluster
         )
+        killed_at = load.elapsed
         number = next((int(word) for word in said.split() if word.isdigit()), None)
         self._watch(load, until=killed_at + DOWN_SECONDS)
         restarted_at = None
@@ -141,7 +143,6 @@ class Demo:
         load.stop()
         if load.error is not None:
             raise FailedError(f"the producer failed: {load.error}")
-        sampler.stop()
         seconds = max([told.seconds, *(ack.at for ack in load.acks)])
         # `--leader-of` is the leader of the first partition.
         stricken = [ack.at for ack in load.acks if ack.partition == 0]
@@ -149,7 +150,6 @@ class Demo:
             seconds=seconds,
             acks_per_second=per_second([ack.at for ack in load.acks], seconds),
             stricken_per_second=per_second(stricken, seconds),
-            lag=tuple(sampler.samples),
             killed_at=killed_at,
             restarted_at=restarted_at,
             gap=longest_gap(stricken),
@@ -159,9 +159,9 @@ class Demo:
             f"      {load.acked:,} clicks were taken, {load.failed:,} were not; its partition took "
             f"nothing for {story.gap.seconds:.1f} s"
         )
-        return story, load
+        return story, load, sampler
 
-    def _drain(self, load: Load) -> None:
+    def _drain(self) -> None:
         self._say("wait until all clicks are in the lake, then stop both pipelines")
         deadline = time.monotonic() + DRAIN_SECONDS_MAX
         while (lag := self._lag()) != 0:

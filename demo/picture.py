@@ -27,6 +27,13 @@ class Story:
     gap: Gap = field(default=Gap(0.0, 0.0))
     """Of that partition."""
     broker: int | None = None
+    is_whole: bool = True
+    """What the audit said."""
+
+    @property
+    def end(self) -> float:
+        """Of the lag, which goes on after the last click."""
+        return max([self.seconds, *(moment for moment, _ in self.lag)])
 
 
 def resampled(values: Sequence[float], width: int) -> list[float]:
@@ -55,19 +62,22 @@ def bars(values: Sequence[float], height: int) -> list[str]:
 def in_terminal(story: Story, *, columns: int = 80, height: int = 6) -> str:
     """The whole picture as text."""
     width = max(20, columns - _LABEL - 2)
-    marks = f"{'':>{_LABEL}}  {_marks(story, width)}"
-    charts = [("clicks taken per second", resampled(story.acks_per_second, width), height)]
+    charts = [
+        ("clicks taken per second", resampled(story.acks_per_second, width), height, story.seconds)
+    ]
     if story.stricken_per_second:
         title = (
             f"the same, of the partition whose leader was killed: nothing for "
             f"{story.gap.seconds:.1f} s"
         )
-        charts.append((title, resampled(story.stricken_per_second, width), height))
+        stricken = resampled(story.stricken_per_second, width)
+        charts.append((title, stricken, height, story.seconds))
     if story.lag:
-        lag = _by_time(story.lag, story.seconds, width)
-        charts.append(("clicks not yet in the lake", lag, max(2, height // 2)))
+        lag = _by_time(story.lag, story.end, width)
+        charts.append(("clicks not yet in the lake", lag, max(2, height // 2), story.end))
     lines: list[str] = []
-    for title, values, rows in charts:
+    for title, values, rows, end in charts:
+        marks = f"{'':>{_LABEL}}  {_marks(story, width, end)}"
         lines += ["", title, *_chart(values, rows), marks]
     return "\n".join(lines[1:])
 
@@ -80,15 +90,15 @@ def _chart(values: Sequence[float], height: int) -> list[str]:
     return [*lines, f"{'':>{_LABEL}} └{'─' * len(values)}"]
 
 
-def _marks(story: Story, width: int) -> str:
+def _marks(story: Story, width: int, seconds: float) -> str:
     """Below the time axis: what happened when."""
     line = [" "] * width
-    end = f"{story.seconds:.0f} s"
+    end = f"{seconds:.0f} s"
     marks = [(0.0, "0 s"), (story.killed_at, "✗ killed"), (story.restarted_at, "↑ back")]
     for moment, text in marks:
         if moment is None:
             continue
-        place = min(width - len(text), int(moment / story.seconds * width))
+        place = min(width - len(text), int(moment / seconds * width))
         line[place : place + len(text)] = text
     line[width - len(end) :] = end
     return "".join(line)
@@ -143,6 +153,7 @@ def save_png(story: Story, path: Path) -> None:
             for axes in (above, below):
                 axes.axvline(moment, color=color, linestyle="--", linewidth=1)
             below.text(moment, below.get_ylim()[1] * 0.9, f" broker {story.broker} {text}")
-    above.set_title("A leader is killed under load: nothing lost, nothing doubled")
+    verdict = "nothing lost, nothing doubled" if story.is_whole else "NOT all is in the lake"
+    above.set_title(f"A leader is killed under load: {verdict}")
     figure.savefig(path, dpi=120)
     plt.close(figure)
