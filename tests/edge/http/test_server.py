@@ -193,7 +193,7 @@ def test_who_does_not_finish_a_request_is_hung_up_on(sent):
 
 def test_half_a_request_that_was_sent_ahead_gets_no_more_time_than_another():
     """The first reply ended the watch over what came with its request."""
-    limits = HttpLimits(request_seconds_max=0.2, keep_alive_seconds_max=600)
+    limits = HttpLimits(request_seconds_max=0.8, keep_alive_seconds_max=600)
     with served(limits=limits) as world, world.connect() as sock:
         sock.sendall(
             REQUEST + b"POST /api/v1/cluster/leave HTTP/1.1\r\nhost: x\r\n"
@@ -241,11 +241,11 @@ def is_hung_up_after_a_byte(sock: socket.socket) -> bool:
 
 
 def test_a_quiet_connection_is_closed_and_one_in_use_outlives_the_limit_of_a_request():
-    limits = HttpLimits(request_seconds_max=0.3, keep_alive_seconds_max=1)
+    limits = HttpLimits(request_seconds_max=0.8, keep_alive_seconds_max=2.5)
     with served(limits=limits) as world, world.connect() as sock:
         sock.sendall(REQUEST)
         assert read_reply(sock).startswith(b"HTTP/1.1 200")
-        time.sleep(0.6)
+        time.sleep(1.0)
         sock.sendall(REQUEST)
         assert read_reply(sock).startswith(b"HTTP/1.1 200")
         assert is_closed(sock)
@@ -253,14 +253,14 @@ def test_a_quiet_connection_is_closed_and_one_in_use_outlives_the_limit_of_a_req
 
 def test_a_slow_answer_is_no_slow_request():
     cluster = FakeCluster()
-    with served(cluster, HttpLimits(request_seconds_max=0.2)) as world, world.connect() as sock:
+    with served(cluster, HttpLimits(request_seconds_max=0.8)) as world, world.connect() as sock:
         cluster.hold = asyncio.Event()
         body = b'{"broker": 1}'
         sock.sendall(
             b"POST /api/v1/cluster/leave HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
             b"content-length: %d\r\n\r\n" % len(body) + body
         )
-        time.sleep(0.6)
+        time.sleep(1.0)
         world.loop.call_soon_threadsafe(cluster.hold.set)
         assert read_reply(sock).startswith(b"HTTP/1.1 202")
 
