@@ -24,8 +24,6 @@ def spark() -> Iterator["SparkSession"]:
         "spark.driver.memory": "1g",
         # It lives for minutes: to compile it well takes longer than it saves.
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        # On a busy machine workers take their time to come up.
-        "spark.python.authSocketTimeout": "120s",
     }
     try:
         session = moldau.spark.session("local[2]", "moldau tests", config)

@@ -137,6 +137,8 @@ def defaults(master: str, config: Mapping[str, str]) -> dict[str, str]:
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
+            # On a busy machine workers take longer than Spark's 15 s to come up.
+            "spark.python.authenticate.socketTimeout": "120s",
         }
     return settings
 
