@@ -16,7 +16,8 @@ class CountSettings(Settings):
     rows: int = 10
     password: str = ""
     fail: str = ""
-    """refused: by an error of ours; defect: by one of nobody's; late: after the first rows."""
+    """refused: by an error of ours; defect: by one of nobody's; late: after the first rows; deaf:
+    it does not stop when it is told to."""
     is_well: bool = True
 
 
@@ -54,6 +55,8 @@ def run(settings: CountSettings, context: Context) -> Outcome:
             context.dead_letters(2)
         if done == 5 and settings.fail == "late":
             raise InvalidArgumentError("it cannot go on", hint="count less")
+        while settings.fail == "deaf":
+            time.sleep(0.01)
         time.sleep(0.01)
     return Outcome(
         ok=settings.is_well,

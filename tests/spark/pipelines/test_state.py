@@ -1,0 +1,54 @@
+"""The board on the broker."""
+
+import pytest
+
+from moldau.client.errors import UnreachableError
+from moldau.client.kafka.client import KafkaClient
+from moldau.model.ids import Offset, TimestampMs
+from moldau.records.record import Record as LogRecord
+from moldau.records.record import build_batch
+from moldau.spark.pipelines.record import Record
+from moldau.spark.pipelines.spec import Progress, State
+from moldau.spark.pipelines.state import TOPIC, Board
+from moldau.testing.broker import Broker
+
+pytestmark = pytest.mark.system
+
+
+def record(name: str, rows: int = 0) -> Record:
+    return Record(name=name, kind="count", state=State.RUNNING, progress=Progress(rows=rows))
+
+
+def test_the_last_word_of_each_counts_and_what_is_forgotten_is_gone(broker: Broker) -> None:
+    with Board(broker.bootstrap) as board:
+        for rows in range(5):
+            board.publish(record("state-a", rows))
+        board.publish(record("state-b"))
+        board.publish(record("state-c"))
+        board.forget("state-c")
+        found = board.read()
+    assert found["state-a"].progress.rows == 4
+    assert found["state-b"] == record("state-b")
+    assert "state-c" not in found
+
+
+def test_a_board_that_was_never_written_to_is_empty(moldau_broker: Broker) -> None:
+    with Board(moldau_broker.bootstrap) as board:
+        assert board.read() == {}
+
+
+def test_what_somebody_else_writes_there_spoils_nothing(broker: Broker) -> None:
+    with Board(broker.bootstrap) as board, KafkaClient(broker.bootstrap) as client:
+        board.publish(record("state-d"))
+        entries = [
+            LogRecord(Offset(0), TimestampMs(0), key, b"\xff{", []) for key in (b"odd", None)
+        ]
+        client.produce(TOPIC, 0, build_batch(entries))
+        found = board.read()
+    assert "state-d" in found
+    assert "odd" not in found
+
+
+def test_nobody_waits_for_a_broker_that_is_not_there() -> None:
+    with Board("127.0.0.1:1", seconds_max=60.0) as board, pytest.raises(UnreachableError):
+        board.read()
