@@ -183,7 +183,10 @@ def file_of(text: str) -> tuple[str, DataFile]:
 
 def bad_rows(rows: Any) -> Any:
     """The columns of rows that could not be decoded."""
-    return _returned(rows.num_rows, {name: rows.column(name) for name, _ in BAD_COLUMNS})
+    there = rows.schema.names
+    return _returned(
+        rows.num_rows, {name: rows.column(name) for name, _ in BAD_COLUMNS if name in there}
+    )
 
 
 def _returned(count: int, columns: Mapping[str, Any]) -> Any:
