@@ -1,6 +1,5 @@
 """In Spark: every row comes back, bad ones with their bytes; tables, streams, foreachBatch."""
 
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -50,7 +49,7 @@ def test_bad_rows_of_a_table_become_dead_letters(filled: str, table: Callable[..
     good, bad = decode.split(rows)
     assert (good.count(), bad.count()) == (3, 2)
     letters = decode.dead_letters(bad, topic="dead", group="g").collect()
-    assert sorted(bytes(row.value) for row in letters) == [b"poison", b'{"id": "2"}'][::-1]
+    assert sorted(bytes(row.value) for row in letters) == [b"poison", b'{"id": "2"}']
     said = {header.key: bytes(header.value) for header in letters[0].headers}
     assert said["own"] == b"kept"
     assert [header.key for header in letters[0].headers].count("moldau-dead-reason") == 1
@@ -95,7 +94,6 @@ def test_the_schema_may_be_inferred_or_a_struct_type(
     from pyspark.sql.types import LongType, StructField, StructType
 
     given = decode.decoder("json", StructType([StructField("id", LongType(), False)]))
-    assert [json.loads(value or b"null") for value in VALUES[::4]]
     assert decode.apply(clean, given).schema["value"].dataType.simpleString() == "struct<id:bigint>"
 
 
