@@ -215,7 +215,8 @@ def declared_settings(
     from moldau.spark.pipelines.declared import from_plain, read_file
     from moldau.spark.pipelines.home import check_name
 
-    found = read_file(path, {"bootstrap": brokers, "continuous": is_continuous})
+    found = read_file(path, {"bootstrap": brokers})
+    found.setdefault("continuous", is_continuous and _can_go_on(found.get("kind")))
     if _was_given("brokers"):
         found["bootstrap"] = brokers
     if name is not None:
@@ -229,6 +230,16 @@ def declared_settings(
     if "home" not in found or _was_given("home"):
         found["home"] = str(Path(home).absolute() / check_name(found["name"]))
     return from_plain(found, lax=True)
+
+
+def _can_go_on(kind: object) -> bool:
+    """Whether a kind can go on until it is stopped; those that cannot say so in their module."""
+    from moldau.spark.pipelines.registry import kinds
+
+    known = kinds().get(kind) if isinstance(kind, str) else None
+    if known is None or known.command is None:
+        return True
+    return bool(getattr(command_module(known.command), "CONTINUOUS", True))
 
 
 def _was_given(parameter: str) -> bool:
