@@ -155,7 +155,7 @@ def kind_command(verb: Verb, kind: str, module: ModuleType) -> Command:
         }
         is_continuous = verb.is_continuous and getattr(module, "CONTINUOUS", True)
         common = common_of(kind, values, words=_words(own, values), is_continuous=is_continuous)
-        return verb.act(module.settings(common, **values), told)
+        return verb.act(_settings_of(module, common, values), told)
 
     examples = tuple(
         example.replace("moldau pipeline run ", f"moldau pipeline {verb.name} ")
@@ -168,6 +168,18 @@ def kind_command(verb: Verb, kind: str, module: ModuleType) -> Command:
         examples=examples[:3],
         help=str(module.SUMMARY),
     )
+
+
+def _settings_of(module: ModuleType, common: Common, values: Mapping[str, Any]) -> "Settings":
+    from moldau.spark.pipelines.registry import extra_missing
+
+    try:
+        settings: Settings = module.settings(common, **values)
+    except ImportError as error:
+        if (missing := extra_missing(error)) is None:
+            raise
+        raise missing from error
+    return settings
 
 
 def _parameters(decorators: Sequence[Callable[[Any], Any]]) -> list[click.Parameter]:

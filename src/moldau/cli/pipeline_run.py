@@ -115,9 +115,15 @@ def start_settings(settings: "Settings", told: Mapping[str, Any]) -> int:
 def plan_settings(settings: "Settings", told: Mapping[str, Any]) -> int:
     """Show what would run."""
     from moldau.spark.pipelines.declared import without_secrets
-    from moldau.spark.pipelines.registry import load
+    from moldau.spark.pipelines.registry import extra_missing, load
 
-    made = load(settings.kind).plan(settings)
+    kind = load(settings.kind)
+    try:
+        made = kind.plan(settings)
+    except ImportError as error:
+        if (missing := extra_missing(error)) is None:
+            raise
+        raise missing from error
     if told.get("as_json"):
         import msgspec
 

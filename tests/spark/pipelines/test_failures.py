@@ -44,3 +44,10 @@ def test_errors_that_are_not_sparks_are_left_alone():
     assert readable(ValueError("x")) is None
     error = type("StreamingQueryException", (Exception,), {"__module__": "pyspark.errors"})
     assert str(readable(error(OF_A_SOURCE))) == "topic clicks does not exist"
+
+
+def test_a_missing_package_of_the_extra_is_told_as_such_and_others_are_not():
+    missing = readable(ModuleNotFoundError("…", name="pyarrow.parquet"))
+    assert str(missing) == "the Python package pyarrow is not installed"
+    assert "moldau[spark]" in missing.hint
+    assert readable(ModuleNotFoundError("…", name="my_module")) is None

@@ -8,6 +8,7 @@ import re
 from typing import Final
 
 from moldau.client.errors import ClientError
+from moldau.spark.pipelines.registry import extra_missing
 
 _OURS: Final = re.compile(r"^\s*(?:\w+: )?moldau\.[\w.]+: (?P<text>\S.*)$", re.MULTILINE)
 _HINT: Final = re.compile(r"^\s*hint: (?P<text>\S.*)$", re.MULTILINE)
@@ -23,7 +24,9 @@ class PipelineError(ClientError):
 
 
 def readable(error: BaseException) -> ClientError | None:
-    """An error of Spark's as one of ours; None if it is none of Spark's."""
+    """An error of Spark's, or of a Spark that is missing, as one of ours; None for others."""
+    if isinstance(error, ImportError):
+        return extra_missing(error)
     module = type(error).__module__
     if not module.startswith(("pyspark.", "py4j.")):
         return None

@@ -22,6 +22,11 @@ from moldau.spark.pipelines.spec import Context, Outcome, Plan, Settings
 GROUP: Final = "moldau.pipelines"
 COMMANDS_GROUP: Final = "moldau.pipeline_commands"
 
+EXTRA: Final = frozenset(
+    {"pyspark", "py4j", "pyarrow", "numpy", "pandas", "fastavro", "deltalake", "pyiceberg"}
+)
+"""What `pip install "moldau[spark]"` brings, by the names of its modules."""
+
 READY_MADE: Final = ("archive", "compact", "replay", "aggregate", "audit", "project")
 _ELSEWHERE: Final = {"project": "moldau.spark.pipelines.project_kind"}
 
@@ -105,6 +110,12 @@ def missing_extra(module: str) -> InvalidArgumentError:
         f"the Python package {module.partition('.')[0]} is not installed",
         hint='pipelines need the extra: pip install "moldau[spark]"',
     )
+
+
+def extra_missing(error: ImportError) -> InvalidArgumentError | None:
+    """The same for an import that failed; None if what is missing is nothing of the extra."""
+    name = (error.name or "").partition(".")[0]
+    return missing_extra(name) if name in EXTRA else None
 
 
 def _is_part_of(name: str, module: str) -> bool:

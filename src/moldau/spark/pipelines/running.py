@@ -96,9 +96,10 @@ class Running:
     @property
     def spark(self) -> "SparkSession":
         if self._session is None:
-            from pyspark.sql import SparkSession
+            from moldau.spark.sessions import check_installed, session
 
-            from moldau.spark import session
+            check_installed()
+            from pyspark.sql import SparkSession
 
             self._is_session_ours = SparkSession.getActiveSession() is None
             self._session = session(
