@@ -1,4 +1,7 @@
-"""The same archive on a cluster of Spark's own, master and two workers, and in one process."""
+"""The same archive on a cluster of Spark's own, master and two workers, and in one process.
+
+Seven JVMs and their workers on one machine: run on demand, with MOLDAU_TEST_STANDALONE=1.
+"""
 
 import os
 import re
@@ -21,7 +24,13 @@ from moldau.spark.lake import open_table
 from moldau.testing.broker import Broker
 from moldau.testing.ports import free_ports
 
-pytestmark = pytest.mark.system
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.skipif(
+        os.environ.get("MOLDAU_TEST_STANDALONE") != "1",
+        reason="starts a cluster of Spark: set MOLDAU_TEST_STANDALONE=1 to run it",
+    ),
+]
 
 CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 START_SECONDS_MAX = 120
