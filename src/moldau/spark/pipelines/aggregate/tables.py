@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from moldau.client.errors import InvalidArgumentError
+from moldau.spark.decode.column_types import arrow_of
+from moldau.spark.decode.ddl import from_spark_json
 from moldau.spark.lake.opening import open_table
 from moldau.spark.lake.table import DataFile, LakeTable, Layout, Writing
 from moldau.spark.pipelines.aggregate.settings import AggregateSettings
@@ -16,34 +18,22 @@ if TYPE_CHECKING:
 def opened(settings: AggregateSettings, result: "DataFrame") -> tuple[LakeTable, Any]:
     """The table with the columns of the result, made if it is not there; and its pyarrow.Schema."""
     import pyarrow as pa
-    from pyspark.sql.pandas.types import to_arrow_schema
 
     if settings.to_table is None:
         raise InvalidArgumentError("results go to no table: see --to-table")
-    # As files hold it, whatever the time zone of the session is: everything may be null.
-    schema = pa.schema(
-        [pa.field(field.name, _plain(field.type)) for field in to_arrow_schema(result.schema)]
-    )
+    try:
+        # Moments in UTC, and every column may be null, whatever Spark knows about this query.
+        struct = from_spark_json(result.schema.jsonValue())
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(
+            f"what --sql gives cannot be kept in a table: {error}", hint="CAST it in the SQL"
+        ) from None
+    schema = pa.schema(list(arrow_of(struct)))
     table = open_table(
         settings.to_table, settings.table_format, storage=settings.storage, partition_columns=()
     )
     table.ensure(schema)
     return table, schema
-
-
-def _plain(kind: Any) -> Any:
-    """Moments in UTC; fields that may be null."""
-    import pyarrow as pa
-
-    if pa.types.is_timestamp(kind):
-        return pa.timestamp("us", tz="UTC") if kind.tz is not None else pa.timestamp("us")
-    if pa.types.is_struct(kind):
-        return pa.struct([pa.field(field.name, _plain(field.type)) for field in kind])
-    if pa.types.is_map(kind):
-        return pa.map_(_plain(kind.key_type), _plain(kind.item_type))
-    if pa.types.is_list(kind):
-        return pa.list_(pa.field("element", _plain(kind.value_type)))
-    return kind
 
 
 def append(
