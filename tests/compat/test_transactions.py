@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import time
 import uuid
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
@@ -16,7 +18,7 @@ from moldau.testing.broker import Broker
 
 pytestmark = [pytest.mark.compat, pytest.mark.system]
 
-SECONDS = 30.0
+SECONDS = 60.0
 TRANSACTIONS = [("one", True), ("two", False), ("three", True)]
 WANTED = [b"one-0", b"one-1", b"three-0", b"three-1"]
 
@@ -91,12 +93,19 @@ def kafka_python_reads(address: str, topic: str) -> list[bytes]:
         bootstrap_servers=address,
         isolation_level="read_committed",
         auto_offset_reset="earliest",
-        consumer_timeout_ms=1000,
     )
     consumer.assign([TopicPartition(topic, 0)])
-    found = [message.value for message in consumer]
+    found: list[bytes] = []
+    deadline = time.monotonic() + SECONDS
+    while len(found) < len(WANTED) and time.monotonic() < deadline:
+        found += values(consumer.poll(timeout_ms=500))
+    found += values(consumer.poll(timeout_ms=300))
     consumer.close()
     return found
+
+
+def values(polled: dict[Any, list[Any]]) -> list[bytes]:
+    return [message.value for messages in polled.values() for message in messages]
 
 
 def aiokafka_reads(address: str, topic: str) -> list[bytes]:

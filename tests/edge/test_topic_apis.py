@@ -194,7 +194,7 @@ def test_an_unknown_setting_is_refused(connection: KafkaConnection) -> None:
 def test_a_topic_is_deleted_by_name(
     connection: KafkaConnection, moldau_topic: str, version: int
 ) -> None:
-    request = DeleteTopicsRequest(topic_names=[moldau_topic, "not-there"], timeout_ms=1000)
+    request = DeleteTopicsRequest(topic_names=[moldau_topic, "not-there"], timeout_ms=30_000)
     deleted, unknown = connection.ask(request, DeleteTopicsResponse, version).responses
     assert (deleted.name, deleted.error_code) == (moldau_topic, 0)
     assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -207,7 +207,7 @@ def test_a_topic_is_deleted_by_id_and_comes_back_with_another(
 ) -> None:
     topic_id = topic_id_of(moldau_topic)
     states = [DeleteTopicState(topic_id=topic_id), DeleteTopicState(topic_id=b"x" * 16)]
-    request = DeleteTopicsRequest(topics=states, timeout_ms=1000)
+    request = DeleteTopicsRequest(topics=states, timeout_ms=30_000)
     deleted, unknown = connection.ask(request, DeleteTopicsResponse, 6).responses
     assert (deleted.name, deleted.topic_id, deleted.error_code) == (moldau_topic, topic_id, 0)
     assert (unknown.name, unknown.error_code) == (None, ErrorCode.UNKNOWN_TOPIC_ID)
@@ -224,7 +224,7 @@ def test_wrong_ways_to_name_a_topic_to_delete(
         DeleteTopicState(name="twice", topic_id=NO_ID),
         DeleteTopicState(name="twice", topic_id=NO_ID),
     ]
-    request = DeleteTopicsRequest(topics=states, timeout_ms=1000)
+    request = DeleteTopicsRequest(topics=states, timeout_ms=30_000)
     responses = connection.ask(request, DeleteTopicsResponse, 6).responses
     assert [each.error_code for each in responses] == [ErrorCode.INVALID_REQUEST] * 3
     assert partition_count(connection, moldau_topic) == 1
@@ -238,7 +238,7 @@ def test_a_topic_grows(connection: KafkaConnection, moldau_topic: str, version: 
     def grow(count: int, *, validate_only: bool = False) -> int:
         request = CreatePartitionsRequest(
             topics=[CreatePartitionsTopic(name=moldau_topic, count=count, assignments=None)],
-            timeout_ms=1000,
+            timeout_ms=30_000,
             validate_only=validate_only,
         )
         (result,) = connection.ask(request, CreatePartitionsResponse, version).results
@@ -265,7 +265,7 @@ def test_partitions_are_added_where_the_assignment_says(
 
     def send(*entries: CreatePartitionsTopic) -> list[int]:
         request = CreatePartitionsRequest(
-            topics=list(entries), timeout_ms=1000, validate_only=False
+            topics=list(entries), timeout_ms=30_000, validate_only=False
         )
         response = connection.ask(request, CreatePartitionsResponse)
         return [result.error_code for result in response.results]
@@ -294,7 +294,7 @@ def test_the_start_of_a_partition_moves(
                     partitions=[DeleteRecordsPartition(partition_index=partition, offset=offset)],
                 )
             ],
-            timeout_ms=1000,
+            timeout_ms=30_000,
         )
         (topics,) = connection.ask(request, DeleteRecordsResponse, version).topics
         return topics.partitions[0].error_code, topics.partitions[0].low_watermark
