@@ -211,8 +211,6 @@ def session(master: str) -> Any:
         "spark.driver.memory": "1g",
         # It lives for seconds: to compile it well takes longer than it runs.
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        # Other programs may take the machine meanwhile.
-        "spark.python.authSocketTimeout": "120s",
     }
     made = moldau.spark.session(master, "moldau faults", config)
     made.sparkContext.setLogLevel("OFF")

@@ -24,6 +24,7 @@ from pathlib import Path
 import crc32c
 
 from moldau.spark.java import Java, cache_folder, find_java
+from moldau.spark.spark_home import prefer_compiled
 
 SWITCH = "MOLDAU_SPARK_ARCHIVE"
 """The environment variable that turns archives off, with `off`."""
@@ -192,6 +193,7 @@ def _alone(lock: Path) -> Iterator[bool]:
 
 def main() -> None:
     """`python -m moldau.spark.class_archive`: make the archive now, if there is none."""
+    prefer_compiled()
     archive = archive_for(find_java())
     if archive.make():
         print(f"{archive.path} ({archive.path.stat().st_size >> 20} MiB)")

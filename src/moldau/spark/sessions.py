@@ -16,7 +16,7 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from moldau.client.errors import ClientError, InvalidArgumentError
-from moldau.spark import class_archive
+from moldau.spark import class_archive, spark_home
 from moldau.spark.hints import tells_hints
 from moldau.spark.java import find_java
 
@@ -157,6 +157,8 @@ def _start(master: str, app_name: str, config: dict[str, str]) -> "SparkSession"
     if not is_submitted:
         java = find_java()
         os.environ["JAVA_HOME"] = str(java.home)
+        if is_local(master):
+            spark_home.prefer_compiled()
         if is_this_machine(master):
             # Else the workers would take whichever Python comes first in PATH.
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
