@@ -27,6 +27,7 @@ START_SECONDS_MAX: Final = 300.0
 """Of a pipeline; ten to thirty seconds where nothing else runs."""
 AUDIT_SECONDS_MAX: Final = 600.0
 DOWN_SECONDS: Final = 10.0
+BUSY: Final = "Python worker failed to connect back"
 DRAIN_SECONDS_MAX: Final = 180.0
 STAGES: Final = 7
 MASTER: Final = "local[2]"
@@ -116,7 +117,14 @@ class Demo:
             )
             started.append((self._moldau.begin(*command), command))
         for process, command in started:
-            finished(process, command, START_SECONDS_MAX + 20)
+            try:
+                finished(process, command, START_SECONDS_MAX + 20)
+            except FailedError as error:
+                # Spark gives its Python ten seconds to come up; a busy machine may take longer.
+                if BUSY not in error.said:
+                    raise
+                print("      this machine is busy: once more", flush=True)
+                self._moldau.run(*command, seconds_max=START_SECONDS_MAX + 20)
 
     def _send_clicks(self) -> tuple[Story, Load, Sampler]:
         told = self._told
