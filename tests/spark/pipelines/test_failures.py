@@ -51,3 +51,9 @@ def test_a_missing_package_of_the_extra_is_told_as_such_and_others_are_not():
     assert str(missing) == "the Python package pyarrow is not installed"
     assert "moldau[spark]" in missing.hint
     assert readable(ModuleNotFoundError("…", name="my_module")) is None
+
+
+def test_a_machine_that_is_too_busy_for_spark_is_told_as_such():
+    error = from_text("Python worker failed to connect back.\n=== Streaming Query ===\n…")
+    assert str(error) == "Python worker failed to connect back."
+    assert "busy" in error.hint

@@ -17,6 +17,10 @@ _PYTHON: Final = re.compile(
 )
 _CONDITION: Final = re.compile(r"^\[(?P<name>[A-Z][A-Z0-9_.]+)\]\s*")
 _TEXT_CHARACTERS_MAX: Final = 500
+_BUSY: Final = "Python worker failed to connect back"
+_BUSY_HINT: Final = (
+    "Spark gives a Python process ten seconds to start: the machine is busy; start it again later"
+)
 
 
 class PipelineError(ClientError):
@@ -44,7 +48,8 @@ def from_text(text: str) -> PipelineError:
         return PipelineError(_cut(python[-1]["text"]))
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     first = lines[0] if lines else "Spark failed without a word"
-    return PipelineError(_cut(_CONDITION.sub("", first) or first))
+    hint = _BUSY_HINT if _BUSY in text else ""
+    return PipelineError(_cut(_CONDITION.sub("", first) or first), hint=hint)
 
 
 def _cut(text: str) -> str:

@@ -160,6 +160,8 @@ def _kill_group(key: ProcessKey) -> None:
 def main() -> int:
     """Run the pipeline whose settings come from stdin."""
     logging.basicConfig(level=logging.INFO, format=_LOG_FORMAT, stream=sys.stderr)
+    # It tells of every call between Python and Java.
+    logging.getLogger("py4j").setLevel(logging.WARNING)
     data = sys.stdin.buffer.read()
     try:
         settings = from_plain(msgspec.json.decode(data))
