@@ -181,10 +181,11 @@ def test_two_runs_at_once_are_refused_with_a_word(tmp_path: Path) -> None:
     reason="two runs of a project take a minute: MOLDAU_TEST_PROJECT=1 has them run",
 )
 def test_the_second_run_goes_on_where_the_first_ended(
-    tmp_path: Path, broker: Any, client: KafkaClient, topic: str, fill: Any, table: Any
+    tmp_path: Path, broker: Any, client: KafkaClient, new_name: Any, fill: Any, table: Any
 ) -> None:
-    pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
-    target = f"{topic}-out"
+    topic, target = new_name("project"), new_name("project-out")
+    # What `fill` writes is of 2023: it must not be deleted between two runs.
+    client.create_topic(topic, partitions=1, configs={"retention.ms": "-1"})
     client.create_topic(target, partitions=1)
     folder = tmp_path / "two runs"
     project.init(folder, bootstrap=broker.bootstrap, source=topic, target=target)
