@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from moldau.client.errors import ClientError
+from moldau.model.errors import MoldauError
 from moldau.spark.pipelines.home import Home
 from moldau.spark.pipelines.record import Record
 from moldau.spark.pipelines.spec import Progress
@@ -108,7 +108,7 @@ class Reporter:
     def _publish_once(self, board: Board, record: Record, *, was_heard: bool) -> bool:
         try:
             board.publish(record)
-        except (ClientError, OSError) as error:
+        except (MoldauError, OSError) as error:
             if was_heard:
                 log.warning("the brokers do not hear how this pipeline is: %s", error)
             return False
