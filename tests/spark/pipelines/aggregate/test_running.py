@@ -174,7 +174,10 @@ def test_results_go_to_a_table_once(world: SimpleNamespace, tmp_path: Path) -> N
         ({"sql": "SELECT nothing FROM events"}, "--sql cannot be run.*nothing"),
         ({"sql": "SELEC 1"}, "--sql cannot be run"),
         ({"sql": "SELECT 1 AS one"}, "does not read the view events"),
-        ({"sql": "SELECT id, count(*) AS n FROM events GROUP BY id"}, "--mode append"),
+        (
+            {"sql": "SELECT id, count(*) AS n FROM events GROUP BY id", "key": "id"},
+            "--mode append",
+        ),
         ({"event_time": "id"}, "--event-time id is of type bigint"),
         ({"event_time": "nothing"}, "--event-time nothing cannot be used"),
         ({"key": "nothing"}, "--key nothing cannot be used"),
