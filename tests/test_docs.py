@@ -201,11 +201,19 @@ def test_every_link_to_a_file_leads_somewhere(page: Path) -> None:
     assert [target for target in files if not (page.parent / target).exists()] == []
 
 
+HIDDEN = {ord(separator): 0xE000 + ord(separator) for separator in "|;()&$"}
+SHOWN = {hidden: separator for separator, hidden in HIDDEN.items()}
+
+
 def commands_in(page: Path) -> list[list[str]]:
     """Every call of `moldau` in the page's code blocks, as words."""
     found = []
     for _, block in re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(), flags=re.M | re.S):
-        for line in block.splitlines():
+        # A backslash at its end continues a line.
+        whole = block.replace("\\\n", " ")
+        # What is quoted separates nothing.
+        quoted = re.compile(r"'[^'\n]*'|\"[^\"\n]*\"")
+        for line in quoted.sub(lambda text: text[0].translate(HIDDEN), whole).splitlines():
             # After a prompt, in a pipe or a list, with settings in front.
             for part in re.split(r"[|;()]|&&|^\w*\$ ", line):
                 words = part.split()
@@ -213,7 +221,7 @@ def commands_in(page: Path) -> list[list[str]]:
                     del words[0]
                 # A line that a broker prints begins with its version.
                 if words[:1] == ["moldau"] and words[1:] and not words[1][0].isdigit():
-                    text = part.split("moldau", 1)[1]
+                    text = part.split("moldau", 1)[1].translate(SHOWN)
                     lexer = shlex.shlex(text, posix=True, punctuation_chars="<>")
                     lexer.whitespace_split = True
                     found.append(list(lexer))
