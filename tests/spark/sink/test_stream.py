@@ -100,7 +100,8 @@ def test_a_broker_lost_in_the_middle_of_a_batch_costs_nothing(spark: Any, tmp_pa
         query = started(frame.selectExpr("string(offset) value"), broker, tmp_path, topic="out")
         # Something of the second batch is stored, and the rest of it has to wait.
         deadline = time.monotonic() + SECONDS_MAX
-        while client.list_offset("out", 0) <= 101 and time.monotonic() < deadline:
+        while client.list_offset("out", 0) <= 101 and query.isActive:
+            assert time.monotonic() < deadline
             time.sleep(0.01)
         broker.kill()
         broker.start()
