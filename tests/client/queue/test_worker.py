@@ -260,7 +260,7 @@ def test_new_assignments_come_with_heartbeats(client: QueueClient, brokers: Fake
 
 
 def test_an_outage_looks_empty_at_first_and_then_is_told(brokers: FakeCluster) -> None:
-    with QueueClient(brokers.addresses, timeout=1.0) as client:
+    with QueueClient(brokers.addresses, timeout=3.0) as client:
         worker = client.connect("g", "jobs")
         brokers.kill(1)
         brokers.kill(2)
