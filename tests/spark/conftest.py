@@ -49,9 +49,9 @@ def client(broker: Broker) -> Iterator[KafkaClient]:
 
 @pytest.fixture
 def topic(client: KafkaClient, new_name: Callable[[str], str]) -> str:
-    """A fresh topic with two partitions."""
+    """A fresh topic with two partitions, which keeps the old records that `fill` writes."""
     name = new_name("spark")
-    client.create_topic(name, partitions=2)
+    client.create_topic(name, partitions=2, configs={"retention.ms": "-1"})
     return name
 
 

@@ -139,7 +139,7 @@ def test_what_is_gone_fails_the_query_or_is_passed_over(
     # A topic that was deleted as a whole, and is there again with more than before.
     Admin(broker.bootstrap).delete_topic(topic)
     client.forget(topic)
-    client.create_topic(topic, partitions=2)
+    client.create_topic(topic, partitions=2, configs={"retention.ms": "-1"})
     fill(topic, 0, count=30)
     said = failure(stream(subscribe=topic), tmp_path / "made again")
     assert "was deleted and made again" in said
