@@ -18,6 +18,7 @@ from moldau.spark.java import Java, JavaError, find_java
 @pytest.fixture
 def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClassArchive:
     monkeypatch.delenv(SWITCH, raising=False)
+    monkeypatch.delenv("SPARK_CONF_DIR", raising=False)
     java = Java(home=Path("/jvm"), major=17, build="17.0.1+1", origin="a test")
     return archive_for(java, tmp_path / "cache")
 
@@ -67,6 +68,23 @@ def test_another_java_or_another_spark_has_another_archive(
     assert archive_for(archive.java, cache).path == archive.path
     monkeypatch.setenv("SPARK_HOME", "/another/spark")
     assert archive_for(archive.java, cache).path != archive.path
+
+
+def test_with_a_folder_of_settings_there_is_none(
+    archive: ClassArchive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert archive.is_wanted()
+    monkeypatch.setenv("SPARK_CONF_DIR", "/etc/spark")
+    assert not archive.is_wanted()
+    assert archive.options() == ""
+
+
+def test_what_was_left_half_done_is_removed(archive: ClassArchive, dumps: list[Path]) -> None:
+    archive.path.parent.mkdir()
+    left = archive.path.with_suffix(".4711.part")
+    left.write_bytes(b"half")
+    assert archive.make()
+    assert not left.exists()
 
 
 def test_it_is_made_once(archive: ClassArchive, dumps: list[Path]) -> None:

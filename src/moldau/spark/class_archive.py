@@ -97,6 +97,8 @@ class ClassArchive:
         with _alone(self.path.with_suffix(".lock")) as is_alone:
             if not is_alone or self._is_whole():
                 return self._is_whole()
+            for left in self.path.parent.glob(f"{self.path.stem}.*.part"):
+                left.unlink(missing_ok=True)  # Of one that was ended while Java wrote.
             part = self.path.with_suffix(f".{os.getpid()}.part")
             try:
                 self._make_base()
@@ -163,7 +165,13 @@ def _sum(path: Path) -> str:
 
 
 def is_off() -> bool:
-    return os.environ.get(SWITCH, "").lower() in {"off", "0", "false", "no"}
+    # Java takes no archive where a folder with files is in its class path, as that one then is.
+    return bool(os.environ.get("SPARK_CONF_DIR")) or os.environ.get(SWITCH, "").lower() in {
+        "off",
+        "0",
+        "false",
+        "no",
+    }
 
 
 def archive_for(java: Java, cache: Path | None = None) -> ClassArchive:
@@ -174,7 +182,7 @@ def archive_for(java: Java, cache: Path | None = None) -> ClassArchive:
         spark = version("pyspark")
     except PackageNotFoundError:
         spark = "unknown"
-    fits = "\n".join((java.build, spark, str(home), os.environ.get("SPARK_CONF_DIR", "")))
+    fits = "\n".join((java.build, spark, str(home)))
     name = f"classes-{spark}-java{java.major}-{sha256(fits.encode()).hexdigest()[:12]}.jsa"
     return ClassArchive(java=java, path=(cache or cache_folder()) / name)
 
