@@ -39,7 +39,7 @@ def made(size: int, count: int, *, varied: bool) -> memoryview:
 
 def ours(data: memoryview) -> int:
     (found,) = readable_bodies(data, whole_batches(data), [], start=0, end=1 << 62)
-    rows = record_batch(found, topic="t", partition=0, start=0, end=1 << 62, include_headers=False)
+    rows = record_batch(found, topic="t", partition=0, end=1 << 62, include_headers=False)
     return int(rows.num_rows)
 
 

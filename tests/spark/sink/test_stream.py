@@ -70,6 +70,7 @@ def test_a_stream_goes_from_topic_to_topic_once_and_so_does_a_batch_played_again
     run(frame, broker, tmp_path, topic=target)
     # As if the driver had died after the sink's commit and before Spark's.
     (tmp_path / "commits" / "1").unlink()
+    (tmp_path / "commits" / ".1.crc").unlink(missing_ok=True)
     fill(topic, 0, count=10, first=300)
     run(frame, broker, tmp_path, topic=target)
     rows = table(subscribe=target, isolation="read_committed").collect()

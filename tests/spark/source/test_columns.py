@@ -33,10 +33,8 @@ def record(
 def columns(data: bytes, start: int = 0, end: int = END, *, include_headers: bool = True) -> Any:
     fetched = memoryview(data)
     parts = list(readable_bodies(fetched, whole_batches(fetched), [], start=start, end=end))
-    found = parts[0] if parts else Bodies(fetched, [])
-    rows = record_batch(
-        found, topic="t", partition=3, start=start, end=end, include_headers=include_headers
-    )
+    found = parts[0] if parts else Bodies(fetched, [], start)
+    rows = record_batch(found, topic="t", partition=3, end=end, include_headers=include_headers)
     rows.validate(full=True)
     return rows
 

@@ -52,6 +52,9 @@ class Bodies(NamedTuple):
 
     data: memoryview
     bodies: list[Body]
+    start: int
+    """Records before it were read, or deleted, and only share a batch with those that are asked
+    for."""
 
     @property
     def record_count(self) -> int:
@@ -105,23 +108,23 @@ def readable_bodies(
         is_compressed |= header.codec != Codec.NONE
         chosen.append(placed)
     if is_compressed:
-        yield from _decompressed(fetched, chosen, bytes_max)
+        yield from _decompressed(fetched, chosen, start, bytes_max)
     elif chosen:
         bodies = [
             Body(p.position + HEADER_BYTES, p.position + p.header.size, p.header) for p in chosen
         ]
-        yield Bodies(fetched, bodies)
+        yield Bodies(fetched, bodies, start)
 
 
 def _decompressed(
-    fetched: memoryview, chosen: Sequence[Placed], bytes_max: int
+    fetched: memoryview, chosen: Sequence[Placed], start: int, bytes_max: int
 ) -> Iterator[Bodies]:
     parts: list[bytes | memoryview] = []
     bodies: list[Body] = []
     position = 0
     for placed in chosen:
         if position >= PART_BYTES_MIN:
-            yield Bodies(memoryview(b"".join(parts)), bodies)
+            yield Bodies(memoryview(b"".join(parts)), bodies, start)
             parts, bodies, position = [], [], 0
         header = placed.header
         packed = fetched[placed.position + HEADER_BYTES : placed.position + header.size]
@@ -136,7 +139,7 @@ def _decompressed(
         parts.append(part)
         bodies.append(Body(position, position + len(part), header))
         position += len(part)
-    yield Bodies(memoryview(b"".join(parts)), bodies)
+    yield Bodies(memoryview(b"".join(parts)), bodies, start)
 
 
 def _without_aborted(

@@ -37,9 +37,9 @@ class _Fields(NamedTuple):
 
 
 def record_batch(
-    found: Bodies, *, topic: str, partition: int, start: int, end: int, include_headers: bool
+    found: Bodies, *, topic: str, partition: int, end: int, include_headers: bool
 ) -> Any:
-    """The records with offsets from `start` to before `end` as one pyarrow.RecordBatch.
+    """The records with offsets before `end` as one pyarrow.RecordBatch.
 
     Raises BatchFormatError if anything in them does not add up.
     """
@@ -50,7 +50,7 @@ def record_batch(
     data = np.frombuffer(found.data, dtype=np.uint8)
     try:
         fields = _fields(data, found.data, bodies)
-        first, last = np.searchsorted(fields.offset, (start, end))
+        first, last = np.searchsorted(fields.offset, (found.start, end))
         types = np.repeat(
             [APPEND_TIME if body.header.is_append_time else CREATE_TIME for body in bodies],
             [body.header.record_count for body in bodies],

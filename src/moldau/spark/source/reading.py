@@ -55,7 +55,6 @@ def _rows(options: ReadOptions, planned: OffsetRange) -> Iterator[Any]:
                 found,
                 topic=planned.topic,
                 partition=planned.partition,
-                start=planned.start,
                 end=planned.end,
                 include_headers=options.include_headers,
             )
