@@ -112,6 +112,11 @@ def test_records_are_matched_by_headers_fields_and_sql(
     assert outcome.ok
     assert outcome.details["compared"] == ["field:id.n = header:id"]
     assert wrong(audit(match=("value",))) == {"missing": 6, "extra": 6}
+    # A name that no value has: all are alike, and their count is no proof.
+    outcome = audit(match=("field:no.such",))
+    assert not outcome.ok
+    assert (wrong(outcome), outcome.details["totals"]["unmatched"]) == ({}, 6)
+    assert "--match" in outcome.details["notes"][0]
 
 
 def test_a_copy_of_what_comes_after_the_cut_is_no_mistake(

@@ -1,5 +1,6 @@
 """The report: what is wrong makes it fail, what is only remarkable does not."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -89,6 +90,18 @@ def test_values_that_cannot_be_decoded_fail_above_their_share() -> None:
 
     assert report(undecodable=share(0.1)).ok
     assert not report(undecodable=share(0.05)).ok
+
+
+def test_an_audit_that_compares_nothing_of_what_is_there_proves_nothing() -> None:
+    idle = replace(partition(), end=0, source_rows=0, target_rows=0)
+    assert report(partition(), idle).ok
+    assert not report(idle).ok
+    assert "nothing was compared" in report(idle).summary()
+    # There is nothing in the topic: nothing can be missing.
+    assert report(replace(idle, latest=0)).ok
+    # A copy whose records have nothing to be matched by is only counted.
+    assert report(unmatched=8).ok
+    assert not report(unmatched=9).ok
 
 
 def test_neighbours_of_two_buckets_are_one_range() -> None:

@@ -95,6 +95,15 @@ def test_rows_behind_the_cut_are_counted_apart(tmp_path: Path) -> None:
     assert seen.after_cut == 10
 
 
+def test_rows_behind_the_end_of_the_topic_are_not_passed_over(tmp_path: Path) -> None:
+    table = table_with(tmp_path / "lake", "parquet", rows(0))
+    # The cut is at 30; the topic ended at 40 when the table had been looked at.
+    common = replace(COMMON, places={("orders", 0): (0, 30)}, ends={("orders", 0): 40})
+    tallies, seen = tallies_of(work_of(table), common)
+    assert [(tally.rows, tally.last) for tally in tallies.values()] == [(40, COUNT - 1)]
+    assert seen.after_cut == 10
+
+
 def test_only_rows_of_chosen_buckets_are_handed_on(tmp_path: Path) -> None:
     table = table_with(tmp_path / "lake", "parquet", rows(0), rows(1))
     chosen = BucketKey("orders", 1, False, 0)

@@ -60,6 +60,8 @@ _FOUND_SCHEMA: Final = pa.schema(
 _PARTITION_BITS: Final = 32
 _WHOLE: Final = -1
 """The number of the bucket that stands for a partition, whose rows are in many."""
+_UNMATCHED: Final = -2
+"""That of rows in which all that they are matched by is null: they are all alike."""
 
 Places = Mapping[TopicPartition, Bounds]
 
@@ -97,11 +99,17 @@ class CopyAudit:
         differing = frozenset(
             key.number
             for key in suspects(found.tallies[WANTED], found.tallies[COPIED])
-            if key.number != _WHOLE
+            if key.number >= 0
         )
         self._context.report(Progress(rows=planned, rows_total=planned))
         looked = self._look(sides, differing, buckets) if differing else {}
         partitions = tuple(self._partitions(found, looked))
+        alike = found.tallies[WANTED].get(BucketKey("", 0, False, _UNMATCHED), Tally()).rows
+        if alike:
+            self._notes.append(
+                f"{alike} records of the topics are only counted: what they are matched by "
+                f"({', '.join(self._terms)}) is null in them; see --match"
+            )
         compared = [
             term if term == other else f"{term} = {other}"
             for term, other in zip(self._terms, self._target_terms, strict=True)
@@ -114,6 +122,7 @@ class CopyAudit:
             positions=self._cut.positions,
             lag_max=self._settings.lag_max,
             notes=tuple(self._notes),
+            unmatched=alike,
         )
 
     def _whole(self, topics: Iterable[str]) -> dict[TopicPartition, Bounds]:
@@ -233,6 +242,15 @@ def _identities(batch: Any) -> Any:
     return joined([column_digests(batch.column(name)) for name in names])
 
 
+def _are_null(batch: Any) -> Any:
+    """In which rows there is nothing to match by."""
+    found = np.ones(batch.num_rows, dtype=bool)
+    for name in batch.schema.names:
+        if name.startswith("match"):
+            found &= batch.column(name).is_null().to_numpy(zero_copy_only=False)
+    return found
+
+
 def _tally_task(side: int, buckets: int, batches: Iterable[Any]) -> Iterator[Any]:
     tallies: Tallies = {}
     for batch in batches:
@@ -240,6 +258,8 @@ def _tally_task(side: int, buckets: int, batches: Iterable[Any]) -> Iterator[Any
             continue
         identities = _identities(batch)
         add_up(tallies, tally_identities(identities, bucket_count=buckets))
+        for tally in tally_identities(identities[_are_null(batch)], bucket_count=1).values():
+            add_up(tallies, {BucketKey("", 0, False, _UNMATCHED): tally})
         places = pa.table(
             [batch.column("topic"), batch.column("partition")], names=["topic", "partition"]
         )

@@ -138,6 +138,14 @@ def starts_now(
         return cluster.earliest(places)
 
 
+def ends_now(
+    settings: AuditSettings, places: Iterable[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """Where readers of committed records are at an end by now."""
+    with closing(Cluster(parsed_options(settings, settings.topics))) as cluster:
+        return cluster.latest(places)
+
+
 def _committed(admin: Admin, group: str) -> dict[TopicPartition, int]:
     return {
         TopicPartition(lag.topic, PartitionIndex(lag.partition)): lag.committed_offset

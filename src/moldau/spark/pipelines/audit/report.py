@@ -116,6 +116,21 @@ class Report:
     version: int | None = None
     """Of the table."""
     notes: tuple[str, ...] = ()
+    unmatched: int = 0
+    """Records of the topics in which nothing is what they are matched by: only counted."""
+
+    @property
+    def proves_nothing(self) -> bool:
+        """Records are there, and not one of them was compared: that is no proof of anything."""
+        there = sum(max(0, each.latest - each.start) for each in self._sources)
+        cut = sum(max(0, each.end - each.start) for each in self._sources)
+        if there and not cut:
+            return True
+        return 0 < self.source_rows == self.unmatched
+
+    @property
+    def _sources(self) -> list[PartitionReport]:
+        return [each for each in self.partitions if each.source_rows is not None]
 
     @property
     def lags_too_long(self) -> list[GroupPosition]:
@@ -135,6 +150,7 @@ class Report:
             and all(drift.is_harmless for drift in self.drifts)
             and (self.undecodable is None or self.undecodable.ok)
             and not self.lags_too_long
+            and not self.proves_nothing
         )
 
     def total(self, kind: Finding) -> int:
@@ -162,6 +178,8 @@ class Report:
             text += f"; {self.undecodable.share:.2%} of the values cannot be decoded"
         if self.lags_too_long:
             text += f"; {len(self.lags_too_long)} partitions lag behind"
+        if self.proves_nothing:
+            text += "; nothing was compared, so nothing is proved"
         return text
 
     def document(self) -> dict[str, Any]:
@@ -178,6 +196,7 @@ class Report:
                 **{str(kind): self.total(kind) for kind in Finding},
                 "expired": sum(partition.expired_rows for partition in self.partitions),
                 "after_cut": self.after_cut,
+                "unmatched": self.unmatched,
             },
             "partitions": [partition.document() for partition in self.partitions],
             "groups": [

@@ -12,7 +12,14 @@ from moldau.spark.lake import LakeTable, open_table
 from moldau.spark.lake.schemas import to_text
 from moldau.spark.lake.storage import normal_location
 from moldau.spark.pipelines.audit.comparing import Finding
-from moldau.spark.pipelines.audit.cut import Bounds, Cut, parsed_options, starts_now, take_cut
+from moldau.spark.pipelines.audit.cut import (
+    Bounds,
+    Cut,
+    ends_now,
+    parsed_options,
+    starts_now,
+    take_cut,
+)
 from moldau.spark.pipelines.audit.decoding import count_undecodable, made_decoder
 from moldau.spark.pipelines.audit.drift import summed
 from moldau.spark.pipelines.audit.jobs import BucketFinding, Sums, findings, sums
@@ -69,6 +76,7 @@ class TableAudit:
         self._cut = take_cut(settings)
         self._table = open_audited(settings)
         self._snapshot = self._table.snapshot()
+        self._ends = ends_now(settings, self._cut.places)
         self._schema = self._table.schema()
         self._columns = comparable_columns(self._schema)
         self._decoder = made_decoder(settings)
@@ -118,6 +126,7 @@ class TableAudit:
             columns=self._columns,
             chosen=chosen,
             numbers=tuple(sorted({key.number for key in chosen or ()})),
+            ends={(p.topic, p.partition): end for p, end in self._ends.items()},
         )
 
     def _topic_works(self, ranges: Sequence[OffsetRange]) -> list[Work]:
@@ -194,6 +203,9 @@ class TableAudit:
                 place: replace(bounds, start=max(bounds.start, starts[place]))
                 for place, bounds in places.items()
             }
+            # A leader that was new a moment ago may not have known yet how far all are.
+            ends = ends_now(self._settings, places)
+            self._ends = {p: max(end, ends[p]) for p, end in self._ends.items()}
             works = [*self._topic_works(ranges), *lake, *dead]
             found = findings(self._spark, works, self._common(places, frozenset(differing)))
             extra = {(f.topic, f.partition) for f in found if f.kind is Finding.EXTRA}

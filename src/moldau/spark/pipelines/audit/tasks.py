@@ -55,6 +55,8 @@ class Common:
     """If not None: only rows of these buckets are wanted."""
     numbers: tuple[int, ...] = ()
     """Of the chosen buckets, sorted."""
+    ends: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    """Where the topics ended after the table was looked at: no row of it can come from behind."""
 
     def bounds(self, topic: str, partition: int) -> tuple[int, int | None]:
         """A partition that the topic does not have: nothing in it is right, whatever its offset."""
@@ -160,6 +162,10 @@ def within_cut(rows: PlaceRows, common: Common, side: int, seen: Seen) -> PlaceR
     if end is None or side == DEAD:
         return rows
     inside = rows.offsets < end
+    topic_end = common.ends.get((rows.topic, rows.partition))
+    if topic_end is not None:
+        # These never were in the topic, or the topic has lost them: nothing to pass over.
+        inside |= rows.offsets >= topic_end
     if inside.all():
         return rows
     seen.after_cut += int(len(inside) - inside.sum())
