@@ -88,6 +88,10 @@ def test_neighbours_share_a_bucket_and_dates_do_not() -> None:
         ({"dates": ("yesterday",)}, "--date is written as"),
         ({"file_bytes": 10}, "--file-size is at least"),
         ({"drop_tombstones": True}, "goes with --latest-per-key"),
+        (
+            {"drop_tombstones": True, "latest_per_key": True, "dates": ("2026-01-31",)},
+            "would come back",
+        ),
         ({"clean_seconds": 60.0}, "--clean is at least 1h"),
     ],
 )

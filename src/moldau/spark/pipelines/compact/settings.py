@@ -52,6 +52,12 @@ class CompactSettings(Settings):
                 "--drop-tombstones goes with --latest-per-key: without it, what a tombstone "
                 "deletes would come back",
             )
+        if self.drop_tombstones and self.dates:
+            raise InvalidArgumentError(
+                "--drop-tombstones looks at all dates: of those that --date leaves out, what a "
+                "tombstone deletes would come back",
+                hint="leave out --date, or --drop-tombstones",
+            )
         if self.clean_seconds is not None and self.clean_seconds < CLEAN_SECONDS_MIN:
             raise InvalidArgumentError(
                 "--clean is at least 1h: younger files may be those of a batch that is being "
