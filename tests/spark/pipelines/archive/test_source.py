@@ -63,6 +63,22 @@ def test_a_day_ends_at_midnight_in_utc() -> None:
     ]
 
 
+def test_years_that_no_calendar_of_python_has_are_days_too(tmp_path: Path) -> None:
+    # Microseconds taken for milliseconds, and a record without a time.
+    far = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp()) * 1_000_000_000
+    times = pa.array([far, -1000, far], pa.int64()).cast(pa.timestamp("us", tz="UTC"))
+    batch = rows(0, 3)
+    at = batch.schema.get_field_index("timestamp")
+    batch = batch.set_column(at, batch.schema.field(at), times)
+    days = [(day, part.column("offset").to_pylist()) for day, part in by_day(batch)]
+    assert days == [("57971-02-25", [0, 2]), ("1969-12-31", [1])]
+    (returned,) = written([batch], work_for(str(tmp_path), "orders"))
+    files = [file_of(text)[1] for text in returned.column("file").to_pylist()]
+    table = open_table(str(tmp_path), "parquet")
+    table.append(files, Writing("q", 0))
+    assert sum(each.num_rows for each in table.read()) == 3
+
+
 def test_a_task_returns_its_files_and_nobody_sees_them_before_the_commit(tmp_path: Path) -> None:
     work = work_for(str(tmp_path), "orders", "clicks")
     assert Work.from_text(work.to_text()) == work

@@ -159,11 +159,13 @@ def by_day(rows: Any) -> Iterator[tuple[str, Any]]:
         return
     times = rows.column("timestamp").cast(pa.timestamp("us")).cast(pa.date32(), safe=False)
     days = times.unique()
-    if len(days) == 1:
-        yield str(days[0]), rows
+    # By numpy, which has years above 9999: a producer that takes µs for ms must not stop us.
+    names = [str(day) for day in days.to_numpy(zero_copy_only=False)]
+    if len(names) == 1:
+        yield names[0], rows
         return
-    for day in days:
-        yield str(day), rows.filter(pc.equal(times, day))
+    for day, name in zip(days, names, strict=True):
+        yield name, rows.filter(pc.equal(times, day))
 
 
 def file_rows(files: list[tuple[str, DataFile]]) -> Any:
