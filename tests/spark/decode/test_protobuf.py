@@ -10,6 +10,7 @@ from google.protobuf import (
     descriptor_pb2,
     descriptor_pool,
     message_factory,
+    struct_pb2,
     timestamp_pb2,
     wrappers_pb2,
 )
@@ -62,12 +63,19 @@ def files() -> descriptor_pb2.FileDescriptorSet:
     tree = descriptor_pb2.DescriptorProto(
         name="Tree", field=[field("left", 1, F.TYPE_MESSAGE, type_name=".shop.Tree")]
     )
+    loose = descriptor_pb2.DescriptorProto(
+        name="Loose", field=[field("any", 1, F.TYPE_MESSAGE, type_name=".google.protobuf.Value")]
+    )
     shop = descriptor_pb2.FileDescriptorProto(
         name="shop.proto",
         package="shop",
         syntax="proto3",
-        dependency=["google/protobuf/timestamp.proto", "google/protobuf/wrappers.proto"],
-        message_type=[tree, order],
+        dependency=[
+            "google/protobuf/struct.proto",
+            "google/protobuf/timestamp.proto",
+            "google/protobuf/wrappers.proto",
+        ],
+        message_type=[tree, order, loose],
         enum_type=[
             descriptor_pb2.EnumDescriptorProto(
                 name="State",
@@ -89,7 +97,7 @@ def files() -> descriptor_pb2.FileDescriptorSet:
         ],
     )
     found = descriptor_pb2.FileDescriptorSet()
-    for known in (timestamp_pb2, wrappers_pb2):
+    for known in (struct_pb2, timestamp_pb2, wrappers_pb2):
         known.DESCRIPTOR.CopyToProto(found.file.add())
     found.file.extend([shop, old])
     return found
@@ -159,6 +167,18 @@ def test_what_is_no_message_is_bad() -> None:
     assert "not of the Protobuf schema" in (late.error or "")
     (strict,) = decoder("protobuf", SET, message="old.Strict").decode([b""])
     assert strict.error == "not of the Protobuf schema: no id"
+
+
+def test_a_number_that_json_has_no_word_for_makes_a_row_bad_and_no_more() -> None:
+    made = decoder("protobuf", SET, message="shop.Loose")
+    # Loose has one field, so these are its bytes: field 1, then a Value.
+    nan, one = (
+        b"\x0a\x09" + struct_pb2.Value(number_value=number).SerializeToString()
+        for number in (float("nan"), 1.0)
+    )
+    bad, good = made.decode([nan, one])
+    assert "NaN" in (bad.error or "")
+    assert good.value == {"any": "1.0"}
 
 
 def test_the_place_of_the_message_in_its_file_is_checked() -> None:

@@ -89,9 +89,12 @@ class ProtobufReading:
                 missing = ", ".join(message.FindInitializationErrors())
                 raise BadRowError(f"not of the Protobuf schema: no {missing}")
             found: dict[str, Any] = self._get(message)
+        except BadRowError:
+            raise
         except DecodeError as error:
             raise BadRowError(f"not of the Protobuf schema: {error}") from None
-        except (OverflowError, UnicodeDecodeError, RecursionError) as error:
+        except (ArithmeticError, ValueError, RecursionError, json_format.Error) as error:
+            # Such as a number in a Struct that JSON has no word for.
             raise BadRowError(f"not of the Protobuf schema: {error}") from None
         return found
 
