@@ -168,6 +168,76 @@ def test_a_file_that_is_not_there_is_not_committed(
     assert offsets(opened()) == []
 
 
+def test_a_file_that_is_committed_while_old_ones_are_looked_for_stays(
+    opened: Callable[[], LakeTable],
+    kind: str,
+    schema: Any,
+    rows: Any,
+    offsets: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if kind == "delta":
+        pytest.skip("deltalake cleans")
+    table: Any = opened()
+    table.ensure(schema)
+    files = write_files(table.layout, schema, [rows(0, 4)])
+    listing = table._store.list
+
+    def slow(prefix: str) -> Any:
+        if not prefix and opened().last_batch("q") is None:
+            opened().append(files, Writing("q", 0))
+        return listing(prefix)
+
+    monkeypatch.setattr(table._store, "list", slow)
+    table.clean(orphan_seconds_min=0)
+    assert offsets(opened()) == [0, 1, 2, 3]
+
+
+def test_a_delta_table_with_deletion_vectors_is_not_read_as_if_it_had_none(
+    tmp_path: Path, schema: Any
+) -> None:
+    deltalake = pytest.importorskip("deltalake")
+    table = open_table(str(tmp_path / "table"), "delta")
+    table.ensure(schema)
+    deltalake.DeltaTable(str(tmp_path / "table")).alter.add_feature(
+        deltalake.TableFeatures.DeletionVectors, allow_protocol_versions_increase=True
+    )
+    with pytest.raises(LakeError, match="deletion vectors"):
+        open_table(str(tmp_path / "table"), "delta").snapshot()
+
+
+def test_iceberg_files_of_deletes_are_not_passed_over(
+    tmp_path: Path, schema: Any, rows: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pyiceberg")
+    from pyiceberg.table import DataScan
+
+    table = open_table(str(tmp_path / "table"), "iceberg")
+    table.ensure(schema)
+    table.append(write_files(table.layout, schema, [rows(0, 4)]), Writing("q", 0))
+    planned = DataScan.plan_files
+
+    def with_deletes(scan: Any) -> Any:
+        # pyiceberg writes none itself.
+        tasks = list(planned(scan))
+        tasks[0].delete_files.add(tasks[0].file)
+        return tasks
+
+    monkeypatch.setattr(DataScan, "plan_files", with_deletes)
+    with pytest.raises(LakeError, match="files of deletes"):
+        table.snapshot()
+
+
+def test_two_iceberg_tables_of_one_catalog_with_one_name_are_not_mixed(
+    tmp_path: Path, schema: Any
+) -> None:
+    pytest.importorskip("pyiceberg")
+    storage = {"catalog": f"sqlite:///{tmp_path}/catalog.sqlite"}
+    open_table(str(tmp_path / "a/orders"), "iceberg", storage=storage).ensure(schema)
+    with pytest.raises(LakeError, match="a/orders, not at"):
+        open_table(str(tmp_path / "b/orders"), "iceberg", storage=storage).ensure(schema)
+
+
 def test_to_look_for_a_table_leaves_nothing_behind(
     opened: Callable[[], LakeTable], tmp_path: Path
 ) -> None:

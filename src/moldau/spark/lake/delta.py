@@ -84,6 +84,12 @@ class DeltaLakeTable:
         table = self._refreshed()
         if table is None:
             return Snapshot(version=None, files=(), rows=0)
+        if "deletionVectors" in (table.protocol().reader_features or ()):
+            # Who reads the files as they are would bring back what was deleted.
+            raise LakeError(
+                f"the table at {self.location} has deletion vectors, which are not read here",
+                hint="rewrite it first, with REORG TABLE … APPLY (PURGE)",
+            )
         files = _files(table)
         return Snapshot(version=table.version(), files=files, rows=sum(file.rows for file in files))
 
@@ -94,11 +100,6 @@ class DeltaLakeTable:
         schema = self.schema()
         if schema is None:
             return iter(())
-        if "deletionVectors" in (self._table.protocol().reader_features or ()):
-            raise LakeError(
-                f"the table at {self.location} has deletion vectors, which are not read here",
-                hint="rewrite it first, with REORG TABLE … APPLY (PURGE)",
-            )
         paths = [((file.path,), file.partition) for file in found.files]
         return read_files(self.layout, paths, schema, columns)
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 from moldau.client.errors import InvalidArgumentError
 from moldau.spark.lake import schemas
 from moldau.spark.lake.files import NULL_PARTITION, completed
-from moldau.spark.lake.storage import is_s3, open_store, sync_file
+from moldau.spark.lake.storage import is_s3, normal_location, open_store, sync_file
 from moldau.spark.lake.table import (
     ConflictError,
     DataFile,
@@ -88,7 +88,14 @@ class IcebergTable:
         current = table.current_snapshot()
         if current is None:
             return Snapshot(version=None, files=(), rows=0)
-        files = tuple(self._known(task.file) for task in table.scan().plan_files())
+        tasks = list(table.scan().plan_files())
+        if any(task.delete_files for task in tasks):
+            # Who reads the files as they are would bring back what was deleted.
+            raise LakeError(
+                f"the table at {self.location} has files of deletes, which are not read here",
+                hint="rewrite it first, with rewrite_data_files of whoever deleted rows",
+            )
+        files = tuple(self._known(task.file) for task in tasks)
         return Snapshot(
             version=current.snapshot_id, files=files, rows=sum(file.rows for file in files)
         )
@@ -151,12 +158,14 @@ class IcebergTable:
         return self._commit(writing, change)
 
     def clean(self, *, orphan_seconds_min: float = ORPHAN_SECONDS_MIN) -> int:
+        # Listed first: what is committed while we list is known to be so afterwards.
+        listed = list(self._store.list(""))
         table = self._table()
         if table is None:
             return 0
         named = set(table.inspect.all_files()["file_path"].to_pylist())
         count = 0
-        for found in list(self._store.list("")):
+        for found in listed:
             is_data = found.path.endswith(".parquet") and found.age_seconds >= orphan_seconds_min
             if is_data and f"{self._uri()}/{found.path}" not in named:
                 self._store.delete(found.path)
@@ -213,6 +222,13 @@ class IcebergTable:
             table = self._catalog().load_table(self._identifier)
         except NoSuchTableError:
             return None
+        if (place := _plain_location(table.location())) != self.location:
+            raise LakeError(
+                f"the catalog has a table {'.'.join(self._identifier)}, and it is at {place}, not "
+                f"at {self.location}",
+                hint="one of the two needs another catalog (--storage catalog=…) or another last "
+                "part of its location",
+            )
         had = tuple(field.name for field in table.spec().fields)
         if had != self._asked_columns:
             raise LakeError(
@@ -290,6 +306,13 @@ class IcebergTable:
             ]
         for path in paths:
             sync_file(str(path).removeprefix("file://"))
+
+
+def _plain_location(text: str) -> str:
+    try:
+        return normal_location(text)
+    except InvalidArgumentError:
+        return text
 
 
 def _last_batch(table: Any, query: str) -> int | None:

@@ -142,11 +142,13 @@ class ParquetTable:
         return done
 
     def clean(self, *, orphan_seconds_min: float = ORPHAN_SECONDS_MIN) -> int:
+        # Listed first: what is committed while we list is known to be so afterwards.
+        listed = list(self._store.list(""))
         self._refresh()
         self._publish()
         known = self._state.files
         count = 0
-        for found in list(self._store.list("")):
+        for found in listed:
             if found.age_seconds < orphan_seconds_min or found.path in known:
                 continue
             inside = found.path.startswith("_moldau/")
