@@ -8,6 +8,7 @@ from moldau.client.errors import InvalidArgumentError
 from moldau.spark.decode.column_types import arrow_of
 from moldau.spark.decode.ddl import from_spark_json
 from moldau.spark.lake.opening import open_table
+from moldau.spark.lake.places import check_place
 from moldau.spark.lake.table import DataFile, LakeTable, Layout, Writing
 from moldau.spark.pipelines.aggregate.settings import AggregateSettings
 
@@ -32,6 +33,7 @@ def opened(settings: AggregateSettings, result: "DataFrame") -> tuple[LakeTable,
     table = open_table(
         settings.to_table, settings.table_format, storage=settings.storage, partition_columns=()
     )
+    check_place(table)
     table.ensure(schema)
     return table, schema
 

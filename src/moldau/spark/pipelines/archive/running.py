@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from moldau.client.errors import ClientError
 from moldau.spark.lake import LakeTable, open_table
+from moldau.spark.lake.places import check_place
 from moldau.spark.pipelines.archive.committing import Committer
 from moldau.spark.pipelines.archive.decoding import DeadLetters, made_decoder
 from moldau.spark.pipelines.archive.remembered import recall, remember
@@ -39,7 +40,8 @@ def run_archive(settings: ArchiveSettings, context: Context) -> Outcome:
     committer = Committer(settings, tables, dead_letters)
     _run_query(lambda: start_query(settings, context, tables, decoder, committer, start), context)
     dead = 0 if dead_letters is None else dead_letters.count
-    summary = f"{committer.rows} rows in {committer.files} files of {len(tables)} table(s)"
+    where = next(iter(tables)) if len(tables) == 1 else f"{len(tables)} tables in {settings.to}"
+    summary = f"{committer.rows} rows in {committer.files} new files of {where}"
     if dead:
         summary += f", {dead} to {settings.dead_letters_to()}"
     return Outcome(
@@ -71,11 +73,14 @@ def _run_query(begin: Callable[[], "StreamingQuery"], context: Context) -> None:
 
 
 def open_tables(settings: ArchiveSettings) -> dict[str, LakeTable]:
-    """By location."""
-    return {
+    """By location. Raises InvalidArgumentError if a new one would not be alone there."""
+    tables = {
         location: open_table(location, settings.table_format, storage=settings.storage)
         for location in settings.locations().values()
     }
+    for table in tables.values():
+        check_place(table)
+    return tables
 
 
 def start_query(
