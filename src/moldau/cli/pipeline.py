@@ -14,6 +14,7 @@ _COMMANDS = {
     "logs": Lazy("moldau.cli.pipeline_view:logs", "Print the log of a pipeline."),
     "stop": Lazy("moldau.cli.pipeline_control:stop", "Stop a pipeline after the batch at hand."),
     "reset": Lazy("moldau.cli.pipeline_control:reset", "Make a pipeline begin somewhere else."),
+    "delete": Lazy("moldau.cli.pipeline_delete:delete", "Forget a pipeline that is not needed."),
 }
 
 
@@ -22,7 +23,7 @@ _COMMANDS = {
     cls=LazyGroup,
     lazy=_COMMANDS,
     examples=(
-        "moldau pipeline start archive --topic clicks --to ./lake",
+        "moldau pipeline run archive --topic clicks --to ./lake",
         "moldau pipeline status --watch",
         "moldau pipeline stop archive-clicks",
     ),

@@ -47,10 +47,13 @@ def stop(name: str, seconds_max: float, kill: bool, home: str, brokers: str) -> 
     from moldau.spark.pipelines.home import Home
 
     found = Home(Path(home) / name)
+    if found.process() is None:
+        _say_why_not(found, brokers)
+        return
     if kill:
         was_running = process.kill(found)
         if was_running:
-            _publish_end(found, _brokers_of(found, brokers))
+            _publish_end(found, brokers_of(found, brokers))
             say("the batch at hand is done again when it is started the next time")
     else:
         say(f"stopping {name} after the batch at hand")
@@ -65,7 +68,7 @@ def _say_why_not(home: "Home", brokers: str) -> None:
     """It does not run here: elsewhere, not at all, or there is none."""
     from moldau.spark.pipelines.overview import find
 
-    record = find(home.path.parent, _brokers_of(home, brokers), home.name)
+    record = find(home.path.parent, brokers_of(home, brokers), home.name)
     if record.is_alive() and not record.is_here:
         raise CommandError(
             f"pipeline {home.name} runs on {record.host}, as process {record.pid}",
@@ -94,7 +97,7 @@ def _publish_end(home: "Home", brokers: str) -> None:
         say(f"the brokers were not told: {error}")
 
 
-def _brokers_of(home: "Home", given: str) -> str:
+def brokers_of(home: "Home", given: str) -> str:
     """Those of the command line, or those that the pipeline used if none were given."""
     source = click.get_current_context().get_parameter_source("brokers")
     if source is click.core.ParameterSource.DEFAULT:
@@ -147,11 +150,11 @@ def reset(
     found = Home(Path(home) / name)
     if not found.exists:
         raise unknown(name)
-    found.check_idle()
-    bootstrap = _brokers_of(found, brokers)
+    check_stopped(found)
+    bootstrap = brokers_of(found, brokers)
     with KafkaClient(bootstrap) as client:
         moves = planned_moves(client, found, target)
-    _check_not_elsewhere(name, bootstrap)
+    check_not_elsewhere(name, bootstrap)
     emit_rows([_row(move) for move in moves], output, name="topic")
     for line in consequences(moves):
         say(line)
@@ -160,7 +163,7 @@ def reset(
         return
     confirm(f"Reset {name}?", yes=yes)
     old = apply_moves(found, moves)
-    say(f"reset {name}: {counted(len(moves), 'partition')}")
+    say(f"reset {name}: {counted(len(moves), 'partition')}; it begins there when it is run again")
     if old is not None:
         say(f"its old checkpoint is in {old}")
 
@@ -215,15 +218,25 @@ def consequences(moves: "Sequence[Move]") -> list[str]:
     if again:
         lines.append(
             f"{counted(again, 'record')} will be read again, and written once more beside what is "
-            "there: exactly once holds within a checkpoint. `moldau pipeline compact` drops such "
-            "duplicates from a table by topic, partition and offset; a topic keeps both"
+            "there: exactly once holds within a checkpoint. `moldau pipeline run compact` drops "
+            "such duplicates from a table by topic, partition and offset; a topic keeps both"
         )
     if left_out:
         lines.append(f"{counted(left_out, 'record')} will never be read by this pipeline")
     return lines
 
 
-def _check_not_elsewhere(name: str, bootstrap: str) -> None:
+def check_stopped(home: "Home") -> None:
+    """Raises CommandError while it runs here."""
+    if (key := home.process()) is not None:
+        raise CommandError(
+            f"pipeline {home.name} is running, as process {key.pid}; nothing was changed",
+            hint=f"stop it first: moldau pipeline stop {home.name}",
+        )
+
+
+def check_not_elsewhere(name: str, bootstrap: str) -> None:
+    """Raises CommandError while it runs on another machine, or if brokers cannot be asked."""
     from moldau.client.errors import ClientError
     from moldau.spark.pipelines.state import Board
 

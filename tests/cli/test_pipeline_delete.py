@@ -1,0 +1,109 @@
+"""`moldau pipeline delete` against a real broker."""
+
+import pytest
+
+from moldau.cli.errors import ExitCode
+from moldau.spark.pipelines.home import Home
+from moldau.spark.pipelines.record import Record, now_ms
+from moldau.spark.pipelines.spec import State
+from moldau.spark.pipelines.state import Board
+
+
+@pytest.fixture
+def brokers(moldau_session_broker):
+    return moldau_session_broker.bootstrap
+
+
+@pytest.fixture
+def root(tmp_path):
+    return tmp_path / "homes"
+
+
+@pytest.fixture
+def delete(cli, root, brokers, monkeypatch):
+    monkeypatch.setenv("MOLDAU_PIPELINES_HOME", str(root))
+    monkeypatch.setenv("MOLDAU_BROKERS", brokers)
+    return lambda *words: cli("pipeline", "delete", *words)
+
+
+@pytest.fixture
+def ended(root, brokers):
+    """Make a pipeline that ran here and that the brokers know of."""
+
+    def make(name):
+        home = Home(root / name)
+        home.create()
+        record = Record(name=name, kind="count", state=State.FINISHED, updated_at=now_ms())
+        home.write_spec({"name": name, "bootstrap": brokers})
+        home.write_state(record)
+        (home.checkpoint / "offsets").mkdir(parents=True)
+        with Board(brokers) as board:
+            board.publish(record)
+        return home
+
+    return make
+
+
+def published(brokers, name):
+    with Board(brokers) as board:
+        return board.read().get(name)
+
+
+def test_a_pipeline_that_is_deleted_is_in_no_list_and_has_no_folder(
+    cli, delete, ended, brokers, new_name
+):
+    gone, kept = ended(new_name("gone")), ended(new_name("kept"))
+    asked = delete(gone.name)
+    assert asked.code == ExitCode.USAGE
+    assert str(gone.path) in asked.err
+    assert gone.exists
+
+    deleted = delete(gone.name, "-y")
+    assert (deleted.code, deleted.out) == (0, f"deleted {gone.name}\n")
+    assert not gone.path.exists()
+    assert published(brokers, gone.name) is None
+    listed = cli("pipeline", "list", "-o", "name").out.split()
+    assert kept.name in listed
+    assert gone.name not in listed
+    assert kept.checkpoint.is_dir()
+    assert delete(gone.name, "-y").code == ExitCode.NOT_FOUND
+
+
+def test_one_that_runs_here_is_not_deleted(delete, ended, new_name):
+    home = ended(new_name("busy"))
+    with home.held():
+        refused = delete(home.name, "-y")
+    assert refused.code == ExitCode.FAILED
+    assert f"moldau pipeline stop {home.name}" in refused.err
+    assert home.checkpoint.is_dir()
+
+
+def test_what_only_brokers_know_is_deleted_unless_it_runs(delete, brokers, new_name):
+    name = new_name("elsewhere")
+    record = Record(
+        name=name, kind="count", state=State.RUNNING, host="another", pid=1, updated_at=now_ms()
+    )
+    with Board(brokers) as board:
+        board.publish(record)
+    refused = delete(name, "-y")
+    assert refused.code == ExitCode.FAILED
+    assert "runs on another" in refused.err
+    with Board(brokers) as board:
+        board.publish(record.changed(state=State.STOPPED))
+    assert delete(name, "-y").code == 0
+    assert published(brokers, name) is None
+
+
+def test_a_folder_is_deleted_where_no_broker_answers(delete, ended, nobody, new_name):
+    home = ended(new_name("alone"))
+    deleted = delete(home.name, "-y", "-b", nobody)
+    assert deleted.code == 0
+    assert "the brokers cannot be told" in deleted.err
+    assert not home.path.exists()
+
+
+@pytest.mark.parametrize("name", ["../homes", "..", "a/b"])
+def test_nothing_but_the_folder_of_a_pipeline_is_deleted(delete, ended, root, new_name, name):
+    home = ended(new_name("safe"))
+    assert delete(name, "-y").code == ExitCode.FAILED
+    assert home.exists
