@@ -210,7 +210,7 @@ def test_a_name_runs_once_at_a_time_here(pipeline, root, new_name):
         outcome = pipeline(verb, "count", "clicks", "--name", name)
         assert outcome.code == ExitCode.FAILED
         assert f"pipeline {name} is running already" in outcome.err
-    assert "running already" in pipeline("reset", name, "--to", "earliest", "-y").err
+    assert "is running, as process" in pipeline("reset", name, "--to", "earliest", "-y").err
     # From another folder it is the brokers who know.
     other = pipeline("run", "count", "clicks", "--name", name, "--home", root / "other")
     assert "is running already, on" in other.err
@@ -331,6 +331,30 @@ def test_a_broker_that_is_away_does_not_stop_a_pipeline(pipeline, root, nobody, 
 
 
 # -- plan, files
+
+
+@pytest.mark.parametrize("verb", ["plan", "run", "start"])
+def test_what_needs_brokers_says_at_once_that_there_are_none(
+    pipeline, root, nobody, tmp_path, verb, new_name
+):
+    name = new_name("none")
+    words = ("--topic", "clicks", "--to", str(tmp_path / "lake"), "--name", name)
+    outcome = pipeline(verb, "archive", *words, "-b", nobody)
+    assert outcome.code == ExitCode.UNREACHABLE
+    assert "cannot reach" in outcome.err
+    # Told before it began: the library itself would wait for a minute.
+    assert "starting" not in outcome.err
+    assert not (root / name).exists()
+    assert not (tmp_path / "lake").exists()
+
+
+@pytest.mark.parametrize("verb", ["plan", "run", "start"])
+def test_a_master_that_is_none_is_refused_before_anything_is_made(pipeline, root, verb, new_name):
+    name = new_name("master")
+    outcome = pipeline(verb, "count", "clicks", "--name", name, "--master", "bogus")
+    assert outcome.code == ExitCode.FAILED
+    assert "no master of Spark: 'bogus'" in outcome.err
+    assert not (root / name).exists()
 
 
 def test_a_plan_says_what_would_run(pipeline, root):
@@ -482,6 +506,25 @@ def test_a_reset_to_nowhere_is_refused(pipeline, root, stopped, position, said):
 
 
 # -- the board
+
+
+def test_reset_and_delete_refuse_while_it_runs_and_stop_says_what_is_not_there(
+    pipeline, root, new_name
+):
+    name = new_name("busy")
+    assert pipeline("start", "count", "clicks", "--rows", "100000", "--name", name).code == 0
+    for words in (("reset", name, "--to", "earliest", "-y"), ("delete", name, "-y")):
+        refused = pipeline(*words)
+        assert refused.code == ExitCode.FAILED
+        assert "nothing was changed" in refused.err
+        assert f"moldau pipeline stop {name}" in refused.err
+        assert "--name" not in refused.err
+    assert Home(root / name).exists
+    assert pipeline("stop", name).code == 0
+    again = pipeline("stop", name)
+    assert again.code == 0
+    assert again.err == f"{name} is not running: stopped\n"
+    assert "stopping" not in pipeline("stop", new_name("nothing")).err
 
 
 def test_the_board_is_a_compacted_topic_that_lists_hide(pipeline, cli, brokers, new_name):

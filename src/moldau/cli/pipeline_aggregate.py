@@ -23,6 +23,8 @@ EXAMPLES: Final = (
     "moldau pipeline plan aggregate --topic clicks --sql-file totals.sql --mode update --to totals",
 )
 
+NEEDS_BROKERS: Final = True
+
 OPTIONS: Final[tuple[Callable[..., Any], ...]] = (
     click.option(
         "--topic",

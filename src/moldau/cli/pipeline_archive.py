@@ -21,6 +21,8 @@ EXAMPLES: Final = (
     "--decode json",
 )
 
+NEEDS_BROKERS: Final = True
+
 OPTIONS: Final[tuple[Callable[..., Any], ...]] = (
     click.option(
         "--topic",

@@ -23,6 +23,7 @@ EXAMPLES: Final = (
 )
 
 CONTINUOUS: Final = False
+NEEDS_BROKERS: Final = True
 
 _RANGES_SHOWN: Final = 5
 _KINDS: Final = ("missing", "duplicated", "extra", "altered")

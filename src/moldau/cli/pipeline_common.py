@@ -7,6 +7,7 @@ A kind's own module (`moldau.cli.pipeline_<kind>`, or one that an installed pack
     OPTIONS: tuple[Callable, ...]                    # click's decorators, in the order shown
     def settings(common: Common, **values) -> Settings
     CONTINUOUS = False                               # if it always ends by itself; else left out
+    NEEDS_BROKERS = True                             # if it can do nothing without; else left out
     def show(outcome: Outcome) -> None               # if `run` shows more than the summary
 
 and imports nothing heavy. `run`, `start` and `plan` are made of it.
@@ -134,7 +135,7 @@ def running_options(function: _F) -> _F:
             default=MASTER_DEFAULT,
             show_default=True,
             metavar="URL",
-            help="Where Spark runs: local[N], spark://…, k8s://…, sc://…",
+            help="Where Spark runs: local[N], spark://…, k8s://…, yarn",
         ),
         name_option,
     ):

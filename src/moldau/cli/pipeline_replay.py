@@ -20,6 +20,7 @@ EXAMPLES: Final = (
 )
 
 CONTINUOUS: Final = False
+NEEDS_BROKERS: Final = True
 
 OPTIONS: Final[tuple[Callable[..., Any], ...]] = (
     click.option(

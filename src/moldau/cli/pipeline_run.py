@@ -47,6 +47,9 @@ _PLAN_OPTIONS = (click.option("--json", "as_json", is_flag=True, help="Print it 
 def run_settings(settings: "Settings", told: Mapping[str, Any]) -> int:
     """Run to the end, in the foreground."""
     home = _home(settings)
+    home.check_idle()
+    # A container may be there before its brokers are: that one waits for them.
+    _check_asked(settings, is_patient=bool(told.get("foreground")))
     try:
         outcome, was_stopped = _execute(
             settings, home, is_verbose=told.get("verbose", False), force=told.get("force", False)
@@ -92,6 +95,7 @@ def start_settings(settings: "Settings", told: Mapping[str, Any]) -> int:
     force = bool(told.get("force"))
     home = _home(settings)
     home.check_idle()
+    _check_asked(settings)
     if not force:
         check_elsewhere(settings)
     say(f"starting {settings.name}")
@@ -118,6 +122,7 @@ def plan_settings(settings: "Settings", told: Mapping[str, Any]) -> int:
     from moldau.spark.pipelines.registry import extra_missing, load
 
     kind = load(settings.kind)
+    _check_asked(settings)
     try:
         made = kind.plan(settings)
     except ImportError as error:
@@ -147,6 +152,21 @@ def show_plan(name: str, made: "Plan") -> None:
         emit_table(rows, indent="  ")
     for warning in made.warnings:
         say(f"warning: {warning}")
+
+
+def _check_asked(settings: "Settings", *, is_patient: bool = False) -> None:
+    """What can be told at once, before anything is made."""
+    from moldau.spark.pipelines.registry import find
+    from moldau.spark.sessions import check_master
+
+    check_master(settings.master)
+    command = find(settings.kind).command
+    if is_patient or command is None:
+        return
+    if getattr(command_module(command), "NEEDS_BROKERS", False):
+        from moldau.client.connect import probe
+
+        probe(settings.bootstrap)
 
 
 def _home(settings: "Settings") -> "Home":
@@ -272,7 +292,7 @@ run = KindGroup(
     help="Run a pipeline in the foreground, until all that is there when it starts is done. "
     "Ctrl-C stops it after the batch at hand; a second one at once.",
     examples=(
-        "moldau pipeline run --file lake.yml",
+        "moldau pipeline run archive --topic clicks --to ./lake",
         "moldau pipeline run --file lake.yml --json | jq .rows",
         "moldau pipeline run ./my-project",
     ),
@@ -296,7 +316,7 @@ start = KindGroup(
     help="Start a pipeline that goes on until it is stopped, in a process of its own. Comes back "
     "once it runs, or with the reason why it does not.",
     examples=(
-        "moldau pipeline start --file lake.yml",
+        "moldau pipeline start archive --topic clicks --to ./lake",
         "moldau pipeline start --file lake.yml --foreground",
         "moldau pipeline start --file lake.yml -b broker.example:9092",
     ),
@@ -319,7 +339,7 @@ plan = KindGroup(
     help="Show what a pipeline would read, write and do. Changes nothing. Only for a project of "
     "your own Spark is started, to check it.",
     examples=(
-        "moldau pipeline plan --file lake.yml",
+        "moldau pipeline plan archive --topic clicks --to ./lake",
         "moldau pipeline plan --file lake.yml --json | jq .steps",
         "moldau pipeline plan --file lake.yml -b broker.example:9092",
     ),

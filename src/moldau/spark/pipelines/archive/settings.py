@@ -63,6 +63,11 @@ class ArchiveSettings(Settings):
             )
         if self.offsets_per_trigger_max < 1:
             raise InvalidArgumentError("--max-offsets is at least 1")
+        if self.master.startswith("sc://"):
+            raise InvalidArgumentError(
+                "an archive commits in the driver, which is not here with --master sc://",
+                hint="use local[*], spark://… or k8s://…",
+            )
         normal_location(self.to)
 
     def locations(self) -> dict[str, str]:
