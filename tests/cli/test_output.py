@@ -6,7 +6,7 @@ import click
 import pytest
 import yaml
 
-from moldau.cli.errors import CommandError, ExitCode
+from moldau.cli.errors import CommandError, ExitCode, report
 from moldau.cli.output import confirm, emit_rows, emit_table, format_bytes
 
 ROWS = [
@@ -70,3 +70,14 @@ def test_on_a_terminal_it_asks(monkeypatch):
 )
 def test_bytes_are_shown_in_their_unit(count, text):
     assert format_bytes(count) == text
+
+
+def test_a_hint_that_the_error_says_already_is_not_said_twice(capsys):
+    report("records are gone: set failOnDataLoss to false", "set failOnDataLoss to false")
+    report("records are gone", "set failOnDataLoss to false")
+    said = capsys.readouterr().err.splitlines()
+    assert said == [
+        "error: records are gone: set failOnDataLoss to false",
+        "error: records are gone",
+        "hint:  set failOnDataLoss to false",
+    ]

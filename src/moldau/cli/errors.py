@@ -52,7 +52,8 @@ def report(message: str, hint: str = "") -> None:
     color = color_wanted(err=True)
     for line in message.splitlines() or [message]:
         click.echo(click.style("error:", fg="red", bold=True) + f" {line}", err=True, color=color)
-    if hint:
+    # Errors that travel through Spark as text carry their hint in it.
+    if hint and hint not in message:
         click.echo(click.style("hint:", fg="cyan", bold=True) + f"  {hint}", err=True, color=color)
 
 

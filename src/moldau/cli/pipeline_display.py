@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from moldau.cli.output import color_wanted
@@ -99,6 +100,9 @@ class Display:
         if not is_new and now - self._shown_at < LINE_SECONDS:
             return
         self._state, self._shown_at = record.state, now
+        if not record.is_alive():
+            # What it was doing at last says nothing any more.
+            progress = replace(progress, note="")
         told = f": {facts(progress)}" if progress.rows or progress.batch is not None else ""
         print(f"{record.name} {record.state}{told}", file=self._stream, flush=True)
 

@@ -4,6 +4,8 @@ A group of them knows the kinds by name and imports the small module with a kind
 when it is called. What is no kind may be a folder with a project, or `-f` and a file.
 """
 
+import hashlib
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -201,11 +203,19 @@ def _words(parameters: Sequence[click.Parameter], values: Mapping[str, Any]) -> 
         value = values.get(parameter.name or "")
         if isinstance(parameter.type, click.Path) and isinstance(value, str):
             words.append(Path(value).absolute().name)
+        elif parameter.metavar == "LOCATION" and isinstance(value, str) and "://" not in value:
+            words.append(_place(value))
         elif isinstance(value, str | Path):
             words.append(str(value))
         elif isinstance(value, list | tuple):
             words += [str(item) for item in value if isinstance(item, str | Path)]
     return words
+
+
+def _place(folder: str) -> str:
+    """Its last name, and a mark: the same folder has it from everywhere, and no other one."""
+    whole = Path(folder).absolute()
+    return f"{whole.name}-{hashlib.sha256(os.path.normpath(whole).encode()).hexdigest()[:8]}"
 
 
 def common_of(

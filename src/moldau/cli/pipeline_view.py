@@ -174,7 +174,7 @@ def status_lines(record: "Record") -> list[str]:
     if progress.batch is not None and progress.batch_seconds is not None:
         fact("last batch", f"number {progress.batch}, {progress.batch_seconds:.2f} s")
     fact("dead letters", f"{progress.dead_letters:,}")
-    if progress.note:
+    if progress.note and record.is_alive():
         fact("note", progress.note)
     fact("where", f"{record.host}, process {record.pid}")
     fact("home", record.home)
