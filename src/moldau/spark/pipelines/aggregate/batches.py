@@ -41,7 +41,7 @@ def read_batch(checkpoint: Path, batch: int) -> BatchLog:
     if len(lines) < 3 or lines[0] != _VERSION:
         raise CheckpointError(
             f"batch {batch} of the checkpoint is not of the form {_VERSION}: {path}",
-            hint="it was written by another version of Spark: moldau pipeline reset",
+            hint="it was written by another version of Spark: moldau pipeline reset NAME --to …",
         )
     try:
         about: dict[str, Any] = json.loads(lines[1])

@@ -54,7 +54,8 @@ def recall(settings: AggregateSettings) -> Remembered | None:
             raise InvalidArgumentError(
                 f"aggregate {settings.name} goes on with the state that it has, and that was made "
                 f"with another {_KEPT[name]}: {found.asked.get(name)}",
-                hint=f"use another --name, or begin again: moldau pipeline reset {settings.name}",
+                hint="use another --name, or begin again: "
+                f"moldau pipeline reset {settings.name} --to earliest",
             )
     return found
 

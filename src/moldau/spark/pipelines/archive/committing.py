@@ -88,5 +88,5 @@ def read_query_id(checkpoint: Path) -> str | None:
     except (ValueError, KeyError) as error:
         raise LakeError(
             f"the checkpoint {checkpoint} cannot be read: {error!r}",
-            hint="begin again: moldau pipeline reset NAME",
+            hint="begin again: moldau pipeline reset NAME --to earliest",
         ) from error

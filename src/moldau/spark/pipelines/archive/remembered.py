@@ -40,7 +40,10 @@ def recall(settings: ArchiveSettings, tables: Mapping[str, LakeTable]) -> Rememb
         return None
     except (OSError, ValueError, TypeError) as error:
         raise LakeError(f"{path} cannot be read: {error!r}") from None
-    again = f"use another --name, or let it begin again: moldau pipeline reset {settings.name}"
+    again = (
+        "use another --name, or let it begin again: "
+        f"moldau pipeline reset {settings.name} --to earliest"
+    )
     now = _remembered(settings, known.start)
     changed: list[tuple[str, Any]] = []
     is_wider = settings.table_per_topic and set(known.tables) <= set(now.tables)
