@@ -41,6 +41,12 @@ def test_a_schema_may_be_a_file_a_text_or_a_mapping(tmp_path: Path) -> None:
     assert decoder("json", str(ddl)).ddl == "struct<`id`: bigint>"
 
 
+def test_a_long_schema_in_one_line_with_a_dot_in_it_is_no_file() -> None:
+    fields = [{"name": f"field{number}", "type": "long"} for number in range(20)]
+    schema = {"type": "record", "name": "Order", "namespace": "com.shop", "fields": fields}
+    assert decoder("avro", json.dumps(schema)) == decoder("avro", schema)
+
+
 def test_a_decoder_travels() -> None:
     made = decoder("json", JSON_SCHEMA)
     assert pickle.loads(pickle.dumps(made)) == made

@@ -137,9 +137,17 @@ def _text(schema: Schema) -> str:
         raise InvalidArgumentError(f"a schema is a text, a file or a StructType, not {schema!r}")
     if schema and not _NOT_IN_PATHS & set(schema):
         return _decoded(_file(Path(schema)))
-    if "\n" not in schema and Path(schema).suffix and Path(schema).is_file():
+    if "\n" not in schema and Path(schema).suffix and _is_file(schema):
         return _decoded(_file(Path(schema)))
     return schema
+
+
+def _is_file(text: str) -> bool:
+    try:
+        return Path(text).is_file()
+    except (OSError, ValueError):
+        # Text of a schema that no file can be named like: too long, mostly.
+        return False
 
 
 def _decoded(found: bytes) -> str:
