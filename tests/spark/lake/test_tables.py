@@ -1,6 +1,8 @@
 """What tables of every format owe to those who use them."""
 
+import os
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -177,7 +179,7 @@ def test_a_file_that_is_committed_while_old_ones_are_looked_for_stays(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if kind == "delta":
-        pytest.skip("deltalake cleans")
+        pytest.skip("deltalake does the listing")
     table: Any = opened()
     table.ensure(schema)
     files = write_files(table.layout, schema, [rows(0, 4)])
@@ -191,6 +193,24 @@ def test_a_file_that_is_committed_while_old_ones_are_looked_for_stays(
     monkeypatch.setattr(table._store, "list", slow)
     table.clean(orphan_seconds_min=0)
     assert offsets(opened()) == [0, 1, 2, 3]
+
+
+def test_clean_leaves_tables_alone_that_lie_below(
+    opened: Callable[[], LakeTable], kind: str, schema: Any, rows: Any, offsets: Any
+) -> None:
+    place = opened().location
+    for location in (place, f"{place}/orders"):
+        table = open_table(location, kind)
+        table.ensure(schema)
+        table.append(write_files(table.layout, schema, [rows(0, 4)]), Writing("q", 0))
+    write_files(opened().layout, schema, [rows(4, 6)])
+    old = time.time() - 30 * 24 * 3600
+    for path in Path(place).rglob("*"):
+        os.utime(path, (old, old))
+    assert opened().clean() == 2
+    assert opened().clean() == 0
+    for location in (place, f"{place}/orders"):
+        assert offsets(open_table(location, kind)) == [0, 1, 2, 3]
 
 
 def test_a_delta_table_with_deletion_vectors_is_not_read_as_if_it_had_none(

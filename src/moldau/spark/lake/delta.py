@@ -16,7 +16,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from moldau.spark.lake import schemas
-from moldau.spark.lake.files import NULL_PARTITION, read_files
+from moldau.spark.lake.files import NULL_PARTITION, is_data_path, read_files
 from moldau.spark.lake.storage import is_s3, open_store, sync_file
 from moldau.spark.lake.table import (
     ConflictError,
@@ -153,13 +153,21 @@ class DeltaLakeTable:
         table = self._refreshed()
         if table is None:
             return 0
-        removed = table.vacuum(
+        found = table.vacuum(
             retention_hours=math.ceil(orphan_seconds_min / 3600),
-            dry_run=False,
+            # It would take away all that lies below, also what is of other tables.
+            dry_run=True,
             full=True,
             # Whoever asks for less than the usual week means it.
             enforce_retention_duration=orphan_seconds_min >= VACUUM_HOURS_MIN * 3600.0,
         )
+        # Again: what was committed meanwhile is not to go.
+        named = {file.path for file in _files(self._refreshed())}
+        removed = [
+            path for path in found if path not in named and is_data_path(path, self._asked_columns)
+        ]
+        for path in removed:
+            self._store.delete(path)
         return len(removed)
 
     def _commit(self, writing: Writing, actions: Callable[[Any], list[Any]]) -> bool:

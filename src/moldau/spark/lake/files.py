@@ -200,6 +200,19 @@ def completed(batch: Any, wanted: Any, partition: Mapping[str, str]) -> Any:
     return pa.RecordBatch.from_arrays(columns, schema=wanted)
 
 
+def is_data_path(path: str, partition_columns: Sequence[str]) -> bool:
+    """Whether a table writes its files to such a path: below it may be other tables."""
+    *folders, name = path.split("/")
+    return (
+        name.endswith(".parquet")
+        and len(folders) == len(partition_columns)
+        and all(
+            folder.startswith(f"{column}=")
+            for folder, column in zip(folders, partition_columns, strict=True)
+        )
+    )
+
+
 def _by_partition(batch: Any, names: Sequence[str]) -> Iterator[tuple[tuple[str, ...], Any]]:
     """The rows of each value of the partition columns, which is mostly one."""
     if not names:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from moldau.client.errors import InvalidArgumentError
 from moldau.spark.lake import schemas
-from moldau.spark.lake.files import NULL_PARTITION, completed
+from moldau.spark.lake.files import NULL_PARTITION, completed, is_data_path
 from moldau.spark.lake.storage import is_s3, normal_location, open_store, sync_file
 from moldau.spark.lake.table import (
     ConflictError,
@@ -166,8 +166,9 @@ class IcebergTable:
         named = set(table.inspect.all_files()["file_path"].to_pylist())
         count = 0
         for found in listed:
-            is_data = found.path.endswith(".parquet") and found.age_seconds >= orphan_seconds_min
-            if is_data and f"{self._uri()}/{found.path}" not in named:
+            is_data = is_data_path(found.path, self._asked_columns)
+            is_old = found.age_seconds >= orphan_seconds_min
+            if is_data and is_old and f"{self._uri()}/{found.path}" not in named:
                 self._store.delete(found.path)
                 count += 1
         return count

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from moldau.spark.lake import parquet_log as log
 from moldau.spark.lake import schemas
-from moldau.spark.lake.files import read_files
+from moldau.spark.lake.files import is_data_path, read_files
 from moldau.spark.lake.storage import Store, open_store
 from moldau.spark.lake.table import (
     ConflictError,
@@ -154,7 +154,7 @@ class ParquetTable:
             inside = found.path.startswith("_moldau/")
             if inside and found.path.startswith(f"{log.FOLDER}/") and found.path.endswith(".json"):
                 continue
-            if inside or found.path.endswith(".parquet"):
+            if inside or is_data_path(found.path, self._asked_columns):
                 self._store.delete(found.path)
                 count += 1
         return count
