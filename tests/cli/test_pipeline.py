@@ -335,8 +335,9 @@ def test_a_broker_that_is_away_does_not_stop_a_pipeline(pipeline, root, nobody, 
 
 @pytest.mark.parametrize("verb", ["plan", "run", "start"])
 def test_what_needs_brokers_says_at_once_that_there_are_none(
-    pipeline, root, nobody, tmp_path, verb, new_name
+    pipeline, root, nobody, tmp_path, verb, new_name, monkeypatch
 ):
+    monkeypatch.setattr("moldau.cli.pipeline_run._check_spark", lambda settings: None)
     name = new_name("none")
     words = ("--topic", "clicks", "--to", str(tmp_path / "lake"), "--name", name)
     outcome = pipeline(verb, "archive", *words, "-b", nobody)
@@ -346,6 +347,19 @@ def test_what_needs_brokers_says_at_once_that_there_are_none(
     assert "starting" not in outcome.err
     assert not (root / name).exists()
     assert not (tmp_path / "lake").exists()
+
+
+@pytest.mark.parametrize("verb", ["run", "start"])
+def test_without_java_nothing_is_begun(pipeline, root, tmp_path, verb, new_name, monkeypatch):
+    monkeypatch.setattr("moldau.spark.sessions.check_installed", lambda: None)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
+    name, target = new_name("javaless"), new_name("again")
+    outcome = pipeline(
+        *(verb, "replay", "--topic", TOPIC, "--to", target, "--create", "--name", name)
+    )
+    assert outcome.code == ExitCode.FAILED
+    assert "JAVA_HOME is" in outcome.err
+    assert not (root / name).exists()
 
 
 @pytest.mark.parametrize("verb", ["plan", "run", "start"])
@@ -407,6 +421,12 @@ def test_a_file_that_is_wrong_is_explained(pipeline, tmp_path, text, said):
     assert outcome.code in (ExitCode.FAILED, ExitCode.USAGE)
     assert said in outcome.err
     assert "Traceback" not in outcome.err
+
+
+def test_hints_name_the_form_with_a_file_as_it_is_typed(pipeline, tmp_path):
+    outcome = pipeline("run", "-f", str(tmp_path / "nowhere.yml"))
+    assert outcome.code == ExitCode.USAGE
+    assert "moldau pipeline run -f FILE --help" in outcome.err
 
 
 def test_kinds_of_packages_are_in_the_help_and_typos_get_a_suggestion(pipeline):

@@ -92,7 +92,9 @@ class KindGroup(ExamplesMixin, click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         try:
-            return super().resolve_command(ctx, args)
+            name, command, rest = super().resolve_command(ctx, args)
+            # As it is typed, for its help and for hints.
+            return "-f FILE" if name == _FILE else name, command, rest
         except click.UsageError as error:
             if not args or args[0].startswith("-"):
                 raise

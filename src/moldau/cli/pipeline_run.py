@@ -49,6 +49,7 @@ def run_settings(settings: "Settings", told: Mapping[str, Any]) -> int:
     home = _home(settings)
     home.check_idle()
     # A container may be there before its brokers are: that one waits for them.
+    _check_spark(settings)
     _check_asked(settings, is_patient=bool(told.get("foreground")))
     try:
         outcome, was_stopped = _execute(
@@ -95,6 +96,7 @@ def start_settings(settings: "Settings", told: Mapping[str, Any]) -> int:
     force = bool(told.get("force"))
     home = _home(settings)
     home.check_idle()
+    _check_spark(settings)
     _check_asked(settings)
     if not force:
         check_elsewhere(settings)
@@ -152,6 +154,19 @@ def show_plan(name: str, made: "Plan") -> None:
         emit_table(rows, indent="  ")
     for warning in made.warnings:
         say(f"warning: {warning}")
+
+
+def _check_spark(settings: "Settings") -> None:
+    """Without Spark, or Java, nothing is begun that would then be left half done."""
+    from moldau.spark.java import find_java
+    from moldau.spark.pipelines.registry import READY_MADE
+    from moldau.spark.sessions import check_installed
+
+    if settings.kind not in READY_MADE:
+        return
+    check_installed()
+    if not settings.master.startswith("sc://"):
+        find_java()
 
 
 def _check_asked(settings: "Settings", *, is_patient: bool = False) -> None:

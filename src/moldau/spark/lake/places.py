@@ -38,7 +38,7 @@ def check_place(table: LakeTable) -> None:
             f"{table.location} is no {table.format} table, and not empty: {found.path} is there",
             hint="name an empty folder, or one that is not there yet"
             if (other := _format_at(table.location)) is None
-            else f"there is a {other} table: --format {other}, or another folder",
+            else f"it is a table of --format {other}; a new one needs another folder",
         )
 
 

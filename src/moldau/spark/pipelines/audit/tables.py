@@ -53,7 +53,7 @@ def open_audited(settings: AuditSettings) -> LakeTable:
     if table.schema() is None:
         raise InvalidArgumentError(
             f"there is no {table.format} table at {normal_location(location)}",
-            hint="see --table and --table-format; moldau pipeline run archive makes one",
+            hint="see --table and --format; moldau pipeline run archive makes one",
         )
     return table
 
