@@ -47,6 +47,20 @@ def test_without_a_total_there_is_no_bar():
     assert bar_text(Progress()) is None
 
 
+def test_the_last_line_does_not_say_what_it_was_doing_just_then():
+    stream = io.StringIO()
+    progress = Progress(
+        batch=1, rows=9, rows_per_second=0.0, batch_seconds=0.1, dead_letters=1, note="comparing"
+    )
+    with Display(stream) as display:
+        for state in (State.RUNNING, State.FINISHED):
+            display(Record(name="n", kind="k", state=state, progress=progress))
+    assert stream.getvalue().splitlines() == [
+        "n running: 9 rows · 0 rows/s · batch 0.1 s · 1 dead letter · comparing",
+        "n finished: 9 rows · 1 dead letter",
+    ]
+
+
 def test_elsewhere_than_on_a_terminal_each_state_is_a_line():
     stream = io.StringIO()
     with Display(stream) as display:

@@ -18,9 +18,9 @@ EXAMPLES: Final = (
     "moldau pipeline run aggregate --topic clicks --schema 'page string, at timestamp' "
     "--event-time at --sql \"SELECT window(at, '1 minute') AS w, page, count(*) AS n "
     'FROM events GROUP BY 1, 2" --to clicks-per-minute --key page',
-    "moldau pipeline start aggregate --topic orders --schema orders.avsc --decode avro "
+    "moldau pipeline run aggregate --topic orders --schema orders.avsc --decode avro "
     "--sql-file revenue.sql --event-time created --watermark '1 hour' --to-table /lake/revenue",
-    "moldau pipeline plan aggregate --topic clicks --sql-file totals.sql --mode update --to totals",
+    "moldau pipeline run aggregate --topic clicks --sql-file totals.sql --mode update --to totals",
 )
 
 NEEDS_BROKERS: Final = True

@@ -34,7 +34,7 @@ def facts(progress: "Progress") -> str:
         parts.append(f"lag {progress.lag:,}")
     if progress.batch_seconds is not None:
         parts.append(f"batch {progress.batch_seconds:.1f} s")
-    parts.append(f"{progress.dead_letters:,} dead letters")
+    parts.append(f"{progress.dead_letters:,} dead letter{'s' * (progress.dead_letters != 1)}")
     if progress.note:
         parts.append(progress.note)
     return " · ".join(parts)
@@ -100,9 +100,9 @@ class Display:
         if not is_new and now - self._shown_at < LINE_SECONDS:
             return
         self._state, self._shown_at = record.state, now
-        if not record.is_alive():
-            # What it was doing at last says nothing any more.
-            progress = replace(progress, note="")
+        if record.state not in ("starting", "running"):
+            # What it was doing at last, and how fast, says nothing any more.
+            progress = replace(progress, note="", rows_per_second=None, batch_seconds=None)
         told = f": {facts(progress)}" if progress.rows or progress.batch is not None else ""
         print(f"{record.name} {record.state}{told}", file=self._stream, flush=True)
 

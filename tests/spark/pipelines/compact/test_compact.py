@@ -157,6 +157,31 @@ def test_rows_of_the_same_place_that_differ_stop_it(spark: Any, opened: Any, new
     assert table.snapshot() == before
 
 
+def test_a_null_counts_wherever_it_stands(spark: Any) -> None:
+    from moldau.spark.pipelines.compact.counting import row_hash
+
+    kind = (
+        "value struct<a: int, b: int, in: struct<c: string, `d.e`: string>>, m map<string,int>, "
+        "list array<int>"
+    )
+    one = {"a": 1, "b": None, "in": None}
+    rows = [
+        (one, None, None),
+        ({**one, "a": None, "b": 1}, None, None),
+        ({**one, "in": {"c": "x", "d.e": None}}, None, None),
+        ({**one, "in": {"c": None, "d.e": "x"}}, None, None),
+        ({**one, "in": {"c": None, "d.e": None}}, None, None),
+        (one, {"k": None}, None),
+        (one, {}, None),
+        (one, None, []),
+        (None, None, None),
+    ]
+    frame = spark.createDataFrame([*rows, *rows], kind)
+    hashes = [found[0] for found in frame.select(row_hash(frame)).collect()]
+    assert hashes[: len(rows)] == hashes[len(rows) :]
+    assert len(set(hashes)) == len(rows)
+
+
 def staged(tmp_path: Path) -> list[Path]:
     return list((tmp_path / "lake" / "_moldau" / "staged").rglob("*.staged"))
 

@@ -120,11 +120,21 @@ def row_hash(rows: "DataFrame") -> "Column":
 
     said: list[Any] = []
     for column in sorted(rows.schema.fields, key=lambda field: field.name):
-        value = F.col(column.name)
-        # Maps have no order, and so no hash.
-        has_map = "map<" in column.dataType.simpleString()
-        said += [F.to_json(F.struct(value)) if has_map else value, value.isNull()]
+        said += _leaves(F.col(column.name), column.dataType)
     return F.xxhash64(*said)
+
+
+def _leaves(value: "Column", kind: Any) -> list[Any]:
+    """What is hashed of a column. A hash passes over nulls, also over those in a struct."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    if kind.typeName() == "struct":
+        fields = [_leaves(value.getField(field.name), field.dataType) for field in kind.fields]
+        return [*(leaf for field in fields for leaf in field), value.isNull()]
+    # Maps have no order, and so no hash.
+    if "map<" in kind.simpleString():
+        value = F.to_json(F.struct(value), {"ignoreNullFields": "false"})
+    return [value, value.isNull()]
 
 
 def _counted(distinct: "DataFrame", part_columns: Sequence[str]) -> Census:
