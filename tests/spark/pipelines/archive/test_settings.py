@@ -20,6 +20,7 @@ def made(**values: Any) -> ArchiveSettings:
         ({"table_format": "orc"}, "--format"),
         ({"decode": "xml"}, "--decode"),
         ({"schema": "id bigint"}, "--decode"),
+        ({"decode": "json", "topics": ("orders", "orders.dlq")}, "--dead-letter-topic"),
         ({"to": "s3://bucket"}, "--to"),
         ({"to": "hdfs://name/lake"}, "--to"),
         ({"offsets_per_trigger_max": 0}, "--max-offsets"),

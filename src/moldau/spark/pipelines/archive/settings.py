@@ -61,6 +61,12 @@ class ArchiveSettings(Settings):
                 "a schema is given, and values are not decoded",
                 hint=f"say what they are: --decode {'|'.join(DECODINGS[1:])}",
             )
+        if self.decode != RAW and self.dead_letters_to() in self.topics:
+            raise InvalidArgumentError(
+                f"topic {self.dead_letters_to()} is read and would get the rows that cannot be "
+                "decoded, which never ends",
+                hint="see --dead-letter-topic and --topic",
+            )
         if self.offsets_per_trigger_max < 1:
             raise InvalidArgumentError("--max-offsets is at least 1")
         if self.master.startswith("sc://"):
