@@ -181,6 +181,25 @@ def test_killed_at_any_request_of_an_append_the_batch_is_there_once_after_all(
     assert steps == 3
 
 
+def test_a_server_that_does_not_know_of_conditions_is_refused_before_anything_is_lost(
+    server: dict[str, str], monkeypatch: pytest.MonkeyPatch, schema: Any
+) -> None:
+    store = S3Store("s3://lake/unconditional", server)
+    put = store._client.put_object
+
+    def careless(**asked: Any) -> Any:
+        asked.pop("IfNoneMatch", None)
+        return put(**asked)
+
+    monkeypatch.setattr(store._client, "put_object", careless)
+    table = ParquetTable(
+        "s3://lake/unconditional", storage=server, partition_columns=("date",), store=store
+    )
+    with pytest.raises(LakeError, match="If-None-Match"):
+        table.ensure(schema)
+    assert list(store.list("")) == []
+
+
 def test_an_unknown_storage_option_is_refused_with_those_there_are() -> None:
     with pytest.raises(InvalidArgumentError) as refused:
         open_table("s3://lake/t", "parquet", storage={"endpiont": "http://127.0.0.1:1"})

@@ -7,6 +7,7 @@ protocol honour; pyarrow has none, so the log goes through boto3, and data throu
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
+from uuid import uuid4
 
 from moldau.client.errors import InvalidArgumentError
 from moldau.spark.lake.storage import Stored
@@ -94,6 +95,8 @@ class S3Store:
         check_names(storage)
         self._location = location
         self._bucket, _, self._prefix = location.removeprefix("s3://").partition("/")
+        self._is_exclusive = False
+        """Known only after the first look."""
         self._said_no: type[Exception] = ClientError
         self._failures: tuple[type[Exception], ...] = (ClientError, BotoCoreError)
         self._client = boto3.client(
@@ -116,8 +119,28 @@ class S3Store:
         return self._asked("head_object", _GONE, Key=self._key(path)) is not None
 
     def create(self, path: str, data: bytes) -> bool:
+        if not self._is_exclusive:
+            self._check_exclusive(path)
+        return self._created(path, data)
+
+    def _created(self, path: str, data: bytes) -> bool:
         said = self._asked("put_object", _TAKEN, Key=self._key(path), Body=data, IfNoneMatch="*")
         return said is not None
+
+    def _check_exclusive(self, path: str) -> None:
+        """A server that does not know of conditions takes everything: commits would be lost."""
+        probe = f"{path.rpartition('/')[0]}/.probe-{uuid4().hex}"
+        try:
+            if self._created(probe, b"1") and self._created(probe, b"2"):
+                raise LakeError(
+                    f"the server of {self._location} passes over If-None-Match: of two that commit "
+                    "at once, one would be lost",
+                    hint="use a server that honours conditional puts, or --format iceberg with "
+                    "--storage catalog=…",
+                )
+        finally:
+            self.delete(probe)
+        self._is_exclusive = True
 
     def put(self, path: str, data: bytes) -> None:
         self._asked("put_object", (), Key=self._key(path), Body=data)
