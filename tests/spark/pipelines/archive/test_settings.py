@@ -50,3 +50,7 @@ def test_options_of_the_user_go_before_those_of_the_pipeline() -> None:
     assert options["maxOffsetsPerTrigger"] == "7"
     assert options["groupId"] == "keep"
     assert options["startingOffsets"] == "earliest"
+    # In whichever case: what says where to begin must not be said twice.
+    options = made(options={"startingtimestamp": "5", "ISOLATION": "x"}).source_options()
+    assert (options["startingTimestamp"], options["isolation"]) == ("5", "x")
+    assert len({name.lower() for name in options}) == len(options)

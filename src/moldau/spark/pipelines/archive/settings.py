@@ -8,6 +8,7 @@ from moldau.client.errors import InvalidArgumentError
 from moldau.spark.lake.storage import normal_location
 from moldau.spark.lake.table import TableFormat
 from moldau.spark.pipelines.spec import Settings
+from moldau.spark.source.read_options import READ_NAMES
 
 RAW: Final = "raw"
 DECODINGS: Final = (RAW, "json", "avro", "protobuf")
@@ -88,6 +89,8 @@ class ArchiveSettings(Settings):
 
     def source_options(self) -> dict[str, str]:
         """For the source `moldau`; those that the user gave by name go before."""
+        # By the names of the documentation: Spark minds no case, and two would be one.
+        known = {name.lower(): name for name in READ_NAMES}
         return {
             "kafka.bootstrap.servers": self.bootstrap,
             "subscribe": ",".join(self.topics),
@@ -97,5 +100,5 @@ class ArchiveSettings(Settings):
             "includeHeaders": "true",
             # What transactions aborted is no record: replay, aggregate and audit see it so, too.
             "isolation": "read_committed",
-            **self.options,
+            **{known.get(name.lower(), name): value for name, value in self.options.items()},
         }
