@@ -151,6 +151,7 @@ def reset(
     if not found.exists:
         raise unknown(name)
     check_stopped(found)
+    _check_has_position(found)
     bootstrap = brokers_of(found, brokers)
     with KafkaClient(bootstrap) as client:
         moves = planned_moves(client, found, target)
@@ -224,6 +225,22 @@ def consequences(moves: "Sequence[Move]") -> list[str]:
     if left_out:
         lines.append(f"{counted(left_out, 'record')} will never be read by this pipeline")
     return lines
+
+
+def _check_has_position(home: "Home") -> None:
+    """A kind that always ends by itself begins at what its options say, each time."""
+    from moldau.cli.pipeline_kinds import command_module
+    from moldau.spark.pipelines.registry import kinds
+
+    kind = kinds().get(str(home.read_spec().get("kind")))
+    if kind is None or kind.command is None:
+        return
+    if not getattr(command_module(kind.command), "CONTINUOUS", True):
+        raise CommandError(
+            f"pipeline {home.name} has no position to reset: {kind.name} begins where its options "
+            "say",
+            hint=f"run it with another --name, or anew after: moldau pipeline delete {home.name}",
+        )
 
 
 def check_stopped(home: "Home") -> None:

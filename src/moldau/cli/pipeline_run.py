@@ -122,11 +122,12 @@ def plan_settings(settings: "Settings", told: Mapping[str, Any]) -> int:
     """Show what would run."""
     from moldau.spark.pipelines.declared import without_secrets
     from moldau.spark.pipelines.registry import extra_missing, load
+    from moldau.spark.pipelines.running import begun_at
 
     kind = load(settings.kind)
     _check_asked(settings)
     try:
-        made = kind.plan(settings)
+        made = kind.plan(begun_at(settings, _home(settings)))
     except ImportError as error:
         if (missing := extra_missing(error)) is None:
             raise

@@ -292,7 +292,11 @@ def begun_at(settings: Settings, home: Home) -> Settings:
     start = home.read_start()
     if start is None:
         return settings
-    offsets = {topic: dict(numbers) for topic, numbers in start.items()}
+    topics = tuple(getattr(settings, "topics", ())) or tuple(start)
+    if not set(topics) & set(start):
+        # It reads something else now, of which the reset said nothing.
+        return settings
+    offsets = {topic: dict(start.get(topic, {})) for topic in topics}
     with KafkaClient(settings.bootstrap) as client:
         for topic, numbers in offsets.items():
             try:
