@@ -1,4 +1,4 @@
-"""What a reset is to pipelines that are ready-made: known to plans, refused where it means nothing."""
+"""What a reset is to ready-made pipelines: known to plans, refused where it means nothing."""
 
 import json
 
