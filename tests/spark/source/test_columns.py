@@ -130,6 +130,14 @@ def test_the_time_of_the_broker_counts_for_every_record() -> None:
     assert rows["timestampType"].to_pylist() == [1, 1, 0]
 
 
+def test_a_time_that_does_not_fit_is_the_last_one_that_does() -> None:
+    last = (2**63 - 1) // 1000
+    for asked, found in ((2**63 - 1, last), (last, last), (last + 1, last), (-(2**62), -last)):
+        rows = columns(build_batch([record(timestamp=asked)]))
+        assert times(rows) == [found]
+    assert times(columns(build_batch([record(timestamp=-1)]))) == [-1]
+
+
 def test_headers_are_left_out_unless_asked_for() -> None:
     batch = build_batch([record(headers=[("a", b"1")]), record()])
     assert "headers" not in columns(batch, include_headers=False).schema.names

@@ -18,6 +18,7 @@ from moldau.spark.source.bodies import Bodies, Body
 from moldau.spark.source.varints import Bytes, Ints, RecordStarts, read_varints
 
 _MICROSECONDS_PER_MS = 1000
+_MS_MAX = (2**63 - 1) // _MICROSECONDS_PER_MS
 
 
 class _Fields(NamedTuple):
@@ -65,7 +66,7 @@ def record_batch(
             pa.repeat(pa.scalar(topic, pa.string()), len(values)),
             pa.repeat(pa.scalar(partition, pa.int32()), len(values)),
             _numbers(fields.offset, pa.int64()),
-            _numbers(fields.timestamp_ms * _MICROSECONDS_PER_MS, schema.field("timestamp").type),
+            _numbers(_micros(fields.timestamp_ms), schema.field("timestamp").type),
             _numbers(types.astype(np.int32), pa.int32()),
         ]
         if include_headers:
@@ -73,6 +74,13 @@ def record_batch(
     except IndexError:
         raise BatchFormatError("a number runs past the end of the batch") from None
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _micros(times_ms: Ints) -> Ints:
+    """A time that does not fit becomes the last one that does, not some other one."""
+    if times_ms.max() > _MS_MAX or times_ms.min() < -_MS_MAX:
+        times_ms = np.clip(times_ms, -_MS_MAX, _MS_MAX)
+    return times_ms * _MICROSECONDS_PER_MS
 
 
 def _numbers(numbers: Ints, kind: Any) -> Any:
