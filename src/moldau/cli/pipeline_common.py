@@ -135,7 +135,7 @@ def running_options(function: _F) -> _F:
             default=MASTER_DEFAULT,
             show_default=True,
             metavar="URL",
-            help="Where Spark runs: local[N], spark://…, k8s://…, yarn",
+            help="Where Spark runs: local[N], spark://…, k8s://…, yarn; for a project also sc://…",
         ),
         name_option,
     ):

@@ -3,6 +3,7 @@ logged and listed as the others are. What a project is, `moldau.spark.pipelines.
 
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Final
@@ -13,6 +14,7 @@ from moldau.spark.pipelines.spec import Context, Outcome, Plan, Progress, Settin
 
 _LINES_KEPT: Final = 2000
 _STAMP: Final = re.compile(r"^\d{4}-\d\d-\d\d[T ][\d:.,]+Z?\s*:?\s*")
+_TAKEN: Final = re.compile(r"^(?:Importing|Registering SQL file) (?P<path>.+?)\.*$")
 _ERROR: Final = re.compile(r"^(?:error: |[\w.]*(?:Error|Exception)\b:? )(?P<text>.+)$")
 
 
@@ -37,12 +39,25 @@ def plan(settings: Settings) -> Plan:
     code = project.dry_run(Path(told.folder), master=told.master, on_line=lines.append)
     if code:
         raise failure(told.folder, code, lines)
-    shown = [text for line in lines if (text := _STAMP.sub("", line).strip())]
     return Plan(
         reads=(str(project.spec_of(Path(told.folder))),),
         writes=(f"the tables and sinks of {Path(told.folder).absolute().name}",),
-        steps=tuple(Step(what=text) for text in shown),
+        steps=tuple(Step(what=text) for text in steps_of(told.folder, lines)),
     )
+
+
+def steps_of(folder: str, lines: Sequence[str]) -> list[str]:
+    """What Spark's program took of the project, of all that it and Java said."""
+    root = f"{Path(folder).absolute()}/"
+    # The program's own lines begin with a time; Java's do not, or with another form of it.
+    said = [_STAMP.sub("", line).strip() for line in lines if _STAMP.match(line)]
+    taken = [found["path"].removeprefix(root) for line in said if (found := _TAKEN.match(line))]
+    if not taken:
+        return said
+    return [
+        *(f"take what {path} declares" for path in sorted(taken)),
+        "bring it up to date, in the order that Spark finds; Spark has checked it",
+    ]
 
 
 def run(settings: Settings, context: Context) -> Outcome:
