@@ -58,6 +58,7 @@ def test_a_decoder_travels() -> None:
     [
         ({"format": "xml"}, "raw, json, avro, protobuf; not 'xml'"),
         ({"format": "json"}, "need a schema"),
+        ({"format": "avro"}, "need a schema"),
         ({"format": "raw", "schema": "a int"}, "neither schema nor framing"),
         ({"format": "json", "schema": "a int", "framing": "single-object"}, "Avro's alone"),
         ({"format": "json", "schema": "a int", "message": "m"}, "no name of a message"),

@@ -74,7 +74,11 @@ def _check(
         if schema is not None or frame is not Framing.NONE:
             raise InvalidArgumentError("raw values have neither schema nor framing")
     elif schema is None:
-        hint = "infer one from a sample: moldau.spark.decode.infer" if kind is Format.JSON else ""
+        hint = (
+            "infer one from a sample: moldau.spark.decode.infer"
+            if kind is Format.JSON
+            else "name the file that it is in; of a pipeline: --schema FILE"
+        )
         raise InvalidArgumentError(f"values of the format {kind} need a schema", hint=hint)
     if frame is Framing.SINGLE_OBJECT and kind is not Format.AVRO:
         raise InvalidArgumentError("the framing single-object is Avro's alone")
@@ -82,7 +86,8 @@ def _check(
         raise InvalidArgumentError(
             "Protobuf needs the name of the message, with its package"
             if kind is Format.PROTOBUF
-            else f"values of the format {kind} have no name of a message"
+            else f"values of the format {kind} have no name of a message",
+            hint="of a pipeline: --message PACKAGE.MESSAGE" if kind is Format.PROTOBUF else "",
         )
     if only_known and kind is not Format.JSON:
         raise InvalidArgumentError(f"only JSON tells unknown fields, not {kind}")

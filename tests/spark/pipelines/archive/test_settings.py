@@ -25,6 +25,7 @@ def made(**values: Any) -> ArchiveSettings:
         ({"to": "hdfs://name/lake"}, "--to"),
         ({"offsets_per_trigger_max": 0}, "--max-offsets"),
         ({"master": "sc://host"}, "--master"),
+        ({"starting_offsets": "yesterday"}, "--from"),
     ],
 )
 def test_what_cannot_be_is_refused_with_the_option_to_change(

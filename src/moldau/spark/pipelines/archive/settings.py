@@ -68,6 +68,12 @@ class ArchiveSettings(Settings):
                 "decoded, which never ends",
                 hint="see --dead-letter-topic and --topic",
             )
+        begin = self.starting_offsets.strip()
+        if begin.lower() not in ("earliest", "latest") and not begin.startswith("{"):
+            raise InvalidArgumentError(
+                f"--from is earliest, latest, or offsets as JSON, not {self.starting_offsets!r}",
+                hint='{"clicks": {"0": 23, "1": -1}}; a time: -o startingTimestamp=MILLISECONDS',
+            )
         if self.offsets_per_trigger_max < 1:
             raise InvalidArgumentError("--max-offsets is at least 1")
         if self.master.startswith("sc://"):
