@@ -96,7 +96,8 @@ def fill(bootstrap: str, topic: str, *, size: int, rows: int) -> None:
     """Batches as a producer under load makes them, alike in all partitions."""
     data = bytes(decode.made(size, FILL_RECORDS, varied=False))
     with KafkaClient(bootstrap) as client:
-        client.create_topic(topic, partitions=TASKS)
+        # Its records are of a day long gone: none may be deleted while they are read.
+        client.create_topic(topic, partitions=TASKS, configs={"retention.ms": "-1"})
         for partition in range(TASKS):
             for _ in range(rows // TASKS // FILL_RECORDS):
                 for placed in decode.whole_batches(memoryview(data)):
