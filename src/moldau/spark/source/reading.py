@@ -78,12 +78,11 @@ def _joined(held: list[Any]) -> Iterator[Any]:
     """One batch, or several where a batch of tiny records would have too many rows."""
     if not held:
         return
-    if len(held) == 1:
-        whole = held[0]
-    else:
-        whole = pa.Table.from_batches(held).combine_chunks().to_batches()[0]
-    for first in range(0, whole.num_rows, ROWS_MAX):
-        yield whole.slice(first, ROWS_MAX)
+    # More than one of them where bytes are too many for one column.
+    wholes = held if len(held) == 1 else pa.Table.from_batches(held).combine_chunks().to_batches()
+    for whole in wholes:
+        for first in range(0, whole.num_rows, ROWS_MAX):
+            yield whole.slice(first, ROWS_MAX)
 
 
 def _client(options: ReadOptions) -> KafkaClient:
