@@ -75,7 +75,7 @@ class Writer:
         consumer = confluent_kafka.Consumer(
             {
                 "bootstrap.servers": self.options.bootstrap,
-                "group.id": "nobody",
+                "group.id": "readers-of-spark-sinks",
                 "isolation.level": "read_committed",
                 "enable.partition.eof": True,
                 "auto.offset.reset": "earliest",

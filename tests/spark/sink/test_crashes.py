@@ -30,7 +30,7 @@ def committed(bootstrap: str, topic: str, partitions: int) -> Counter[str]:
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": bootstrap,
-            "group.id": "nobody",
+            "group.id": "readers-of-spark-sinks",
             "isolation.level": "read_committed",
             "enable.partition.eof": True,
         }
