@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from moldau.cli.options import KeyValue
 from moldau.cli.pipeline_common import Common
+from moldau.cli.pipeline_options import FRAMING, STORAGE, TABLE_FORMAT, topics_option
 
 if TYPE_CHECKING:
     from moldau.spark.pipelines.spec import Settings
@@ -26,14 +26,7 @@ EXAMPLES: Final = (
 NEEDS_BROKERS: Final = True
 
 OPTIONS: Final[tuple[Callable[..., Any], ...]] = (
-    click.option(
-        "--topic",
-        "topics",
-        multiple=True,
-        required=True,
-        metavar="NAME",
-        help="Read from it; may be repeated.",
-    ),
+    topics_option("Read from it; may be repeated."),
     click.option("--sql", metavar="TEXT", help="The query, over the view of --view."),
     click.option(
         "--sql-file",
@@ -58,13 +51,7 @@ OPTIONS: Final[tuple[Callable[..., Any], ...]] = (
         "descriptor set). [default: JSON is inferred from a sample]",
     ),
     click.option("--message", default="", metavar="NAME", help="Of Protobuf: package.Message."),
-    click.option(
-        "--framing",
-        type=click.Choice(["none", "confluent", "single-object"]),
-        default="none",
-        show_default=True,
-        help="What stands before a value.",
-    ),
+    FRAMING,
     click.option(
         "--event-time",
         default="_timestamp",
@@ -87,7 +74,8 @@ OPTIONS: Final[tuple[Callable[..., Any], ...]] = (
         help="Each result once, when its window is over; or whenever it changes.",
     ),
     click.option(
-        "--start",
+        "--from",
+        "start",
         type=click.Choice(["earliest", "latest"]),
         default="earliest",
         show_default=True,
@@ -100,21 +88,8 @@ OPTIONS: Final[tuple[Callable[..., Any], ...]] = (
     click.option(
         "--to-table", metavar="LOCATION", help="Or write them to this table: a folder, or s3://…"
     ),
-    click.option(
-        "--format",
-        "table_format",
-        type=click.Choice(["parquet", "delta", "iceberg"]),
-        default="parquet",
-        show_default=True,
-        help="Of the table.",
-    ),
-    click.option(
-        "--storage",
-        type=KeyValue(),
-        multiple=True,
-        metavar="KEY=VALUE",
-        help="How the table's storage is reached, as endpoint=…; may be repeated.",
-    ),
+    TABLE_FORMAT,
+    STORAGE,
     click.option(
         "--late-topic",
         metavar="TOPIC",

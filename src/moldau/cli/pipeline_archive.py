@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from moldau.cli.options import KeyValue
 from moldau.cli.pipeline_common import Common
+from moldau.cli.pipeline_options import FRAMING, STORAGE, TABLE_FORMAT, topics_option
 
 if TYPE_CHECKING:
     from moldau.spark.pipelines.spec import Settings
@@ -24,39 +24,18 @@ EXAMPLES: Final = (
 NEEDS_BROKERS: Final = True
 
 OPTIONS: Final[tuple[Callable[..., Any], ...]] = (
-    click.option(
-        "--topic",
-        "topics",
-        multiple=True,
-        required=True,
-        metavar="NAME",
-        help="What is kept; may be repeated.",
-    ),
+    topics_option("What is kept; may be repeated."),
     click.option(
         "--to",
         required=True,
         metavar="LOCATION",
         help="The table: a folder, or s3://BUCKET/PREFIX.",
     ),
-    click.option(
-        "--format",
-        "table_format",
-        type=click.Choice(["parquet", "delta", "iceberg"]),
-        default="parquet",
-        show_default=True,
-        help="Of the table.",
-    ),
+    TABLE_FORMAT,
     click.option(
         "--table-per-topic", is_flag=True, help="A table for each topic, below the location."
     ),
-    click.option(
-        "--storage",
-        type=KeyValue(),
-        multiple=True,
-        metavar="KEY=VALUE",
-        help="How S3 is reached (endpoint, access_key, secret_key, session_token, region), "
-        "or Iceberg's catalog; may be repeated.",
-    ),
+    STORAGE,
     click.option(
         "--decode",
         type=click.Choice(["raw", "json", "avro", "protobuf"]),
@@ -70,13 +49,7 @@ OPTIONS: Final[tuple[Callable[..., Any], ...]] = (
         help="Of the values. [default for JSON: inferred from the first records]",
     ),
     click.option("--message", metavar="NAME", help="Which message of a Protobuf schema they are."),
-    click.option(
-        "--framing",
-        type=click.Choice(["none", "confluent", "single-object"]),
-        default="none",
-        show_default=True,
-        help="What stands before each value.",
-    ),
+    FRAMING,
     click.option(
         "--dead-letter-topic",
         metavar="NAME",

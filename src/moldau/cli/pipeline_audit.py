@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from moldau.cli.options import KeyValue, complete_groups, complete_topics
+from moldau.cli.options import complete_groups, complete_topics
 from moldau.cli.output import color_wanted, emit_table, say
 from moldau.cli.pipeline_common import Common
+from moldau.cli.pipeline_options import STORAGE, TABLE_FORMAT, topics_option
 
 if TYPE_CHECKING:
     from moldau.spark.pipelines.spec import Outcome, Settings
@@ -29,32 +30,11 @@ _RANGES_SHOWN: Final = 5
 _KINDS: Final = ("missing", "duplicated", "extra", "altered")
 
 OPTIONS: Final[tuple[Callable[..., Any], ...]] = (
-    click.option(
-        "--topic",
-        "topics",
-        multiple=True,
-        required=True,
-        metavar="NAME",
-        shell_complete=complete_topics,
-        help="What has to be there; may be repeated.",
-    ),
+    topics_option("What has to be there; may be repeated."),
     click.option("--table", metavar="LOCATION", help="Where: a folder, or s3://bucket/prefix."),
-    click.option(
-        "--format",
-        "table_format",
-        type=click.Choice(["parquet", "delta", "iceberg"]),
-        default="parquet",
-        show_default=True,
-        help="Of the table.",
-    ),
+    TABLE_FORMAT,
     click.option("--table-name", metavar="NAME", help="What the catalog of Iceberg calls it."),
-    click.option(
-        "--storage",
-        type=KeyValue(),
-        multiple=True,
-        metavar="KEY=VALUE",
-        help="How the table's storage is reached, as endpoint=…; may be repeated.",
-    ),
+    STORAGE,
     click.option(
         "--against-topic",
         metavar="NAME",

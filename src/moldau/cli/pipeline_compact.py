@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from moldau.cli.options import Duration, KeyValue
+from moldau.cli.options import Duration
 from moldau.cli.pipeline_common import Common
+from moldau.cli.pipeline_options import STORAGE, TABLE_FORMAT
 
 if TYPE_CHECKING:
     from moldau.spark.pipelines.spec import Settings
@@ -50,21 +51,8 @@ OPTIONS: Final[tuple[Callable[..., Any], ...]] = (
         metavar="LOCATION",
         help="The table: a folder, or s3://bucket/prefix.",
     ),
-    click.option(
-        "--format",
-        "table_format",
-        type=click.Choice(["parquet", "delta", "iceberg"]),
-        default="parquet",
-        show_default=True,
-        help="Of the table.",
-    ),
-    click.option(
-        "--storage",
-        type=KeyValue(),
-        multiple=True,
-        metavar="KEY=VALUE",
-        help="How the table's storage is reached, as endpoint=…; may be repeated.",
-    ),
+    TABLE_FORMAT,
+    STORAGE,
     click.option(
         "--date",
         "dates",

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from moldau.cli.options import KeyValue
 from moldau.cli.pipeline_common import Common
+from moldau.cli.pipeline_options import STORAGE, TABLE_FORMAT, topics_option
 
 if TYPE_CHECKING:
     from moldau.spark.pipelines.spec import Settings
@@ -23,27 +23,12 @@ CONTINUOUS: Final = False
 NEEDS_BROKERS: Final = True
 
 OPTIONS: Final[tuple[Callable[..., Any], ...]] = (
-    click.option(
-        "--topic", "topics", multiple=True, metavar="NAME", help="Read from it; may be repeated."
-    ),
+    topics_option("Read from it; may be repeated.", required=False),
     click.option(
         "--table", metavar="LOCATION", help="Or read from this table: a folder, or s3://…"
     ),
-    click.option(
-        "--format",
-        "table_format",
-        type=click.Choice(["parquet", "delta", "iceberg"]),
-        default="parquet",
-        show_default=True,
-        help="Of the table.",
-    ),
-    click.option(
-        "--storage",
-        type=KeyValue(),
-        multiple=True,
-        metavar="KEY=VALUE",
-        help="How the table's storage is reached, as endpoint=…; may be repeated.",
-    ),
+    TABLE_FORMAT,
+    STORAGE,
     click.option("--to", "target", required=True, metavar="TOPIC", help="Write to it."),
     click.option(
         "--create",

@@ -38,7 +38,7 @@ def test_usual_settings_are_fine(watermark: str) -> None:
         ({"watermark": "-1 minutes"}, "--watermark"),
         ({"watermark": "1 month"}, "--watermark"),
         ({"mode": "complete"}, "--mode"),
-        ({"start": "now"}, "--start"),
+        ({"start": "now"}, "--from"),
         ({"to_topic": None}, "--to and --to-table"),
         ({"to_table": "/lake"}, "--to and --to-table"),
         ({"to_topic": None, "to_table": "/lake", "table_format": "csv"}, "--format"),

@@ -78,7 +78,7 @@ def check(settings: AggregateSettings) -> None:
         raise InvalidArgumentError(f"--mode is {' or '.join(MODES)}, not {settings.mode!r}")
     if settings.start not in STARTS:
         raise InvalidArgumentError(
-            f"--start is {' or '.join(STARTS)}, not {settings.start!r}",
+            f"--from is {' or '.join(STARTS)}, not {settings.start!r}",
             hint="offsets and times: -o startingOffsets=… or -o startingTimestamp=…",
         )
     if settings.master.startswith("sc://"):
