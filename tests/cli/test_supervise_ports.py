@@ -1,8 +1,11 @@
 """The ports of a cluster on one machine."""
 
+import socket
+
 from moldau.cli.supervise_ports import complete_ports, nth_ports, plan_ports
 from moldau.cli.supervise_start import prepare
 from moldau.cli.supervise_state import Member, Ports, load_state, save_state
+from moldau.testing.ports import free_ports
 
 
 def test_every_listener_of_a_broker_has_a_port_of_its_own():
@@ -23,10 +26,21 @@ def test_the_ports_of_the_nth_broker_follow_those_of_the_first():
     assert nth_ports(Ports(kafka=0, raft=5, http=0, grpc=0), 2) == Ports(kafka=0, raft=6, http=0)
 
 
+def is_free(port: int) -> bool:
+    with socket.socket() as listener:
+        return listener.connect_ex(("127.0.0.1", port)) != 0
+
+
+def http_port() -> int:
+    """One that is free, as is the port that gRPC has beside it."""
+    return next(port for port in iter(lambda: free_ports(1)[0], None) if is_free(port - 80))
+
+
 def test_the_port_of_grpc_goes_along_with_that_of_http_unless_it_is_said(tmp_path):
+    http, (said,) = http_port(), free_ports(1)
     for name, given, expected in (
-        ("along", (0, 0, 21080, None), 21000),
-        ("said", (0, 0, 0, 21007), 21007),
+        ("along", (0, 0, http, None), http - 80),
+        ("said", (0, 0, 0, said), said),
     ):
         (tmp_path / name).mkdir()
         state = prepare(tmp_path / name, 1, given, ())
