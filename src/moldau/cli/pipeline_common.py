@@ -23,7 +23,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from moldau.cli.options import DEFAULT_BROKERS, Brokers, Duration, KeyValue
+from moldau.cli.options import DEFAULT_BROKERS, Duration, KeyValue, plain_brokers_option
 
 HOME_VARIABLE: Final = "MOLDAU_PIPELINES_HOME"
 MASTER_DEFAULT: Final = "local[*]"
@@ -70,21 +70,6 @@ def default_name(kind: str, words: Iterable[str]) -> str:
     return name
 
 
-def pipeline_brokers_option(function: _F) -> _F:
-    """-b/--brokers, as other commands have it."""
-    return click.option(
-        "-b",
-        "--brokers",
-        type=Brokers(),
-        envvar="MOLDAU_BROKERS",
-        default=DEFAULT_BROKERS,
-        show_default=True,
-        metavar="HOST:PORT[,…]",
-        is_eager=True,
-        help="Where to connect; also MOLDAU_BROKERS.",
-    )(function)
-
-
 def home_option(function: _F) -> _F:
     """--home."""
     return click.option(
@@ -111,7 +96,7 @@ def name_option(function: _F) -> _F:
 def running_options(function: _F) -> _F:
     """--name, --master, --trigger, -o, --home, -b: what a kind's `Common` is made of."""
     for option in (
-        pipeline_brokers_option,
+        plain_brokers_option,
         home_option,
         click.option(
             "-o",

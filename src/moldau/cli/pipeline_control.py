@@ -8,12 +8,11 @@ import click
 
 from moldau.cli.errors import CommandError, ExitCode
 from moldau.cli.lazy import command
-from moldau.cli.options import Duration, output_option, yes_option
+from moldau.cli.options import Duration, output_option, plain_brokers_option, yes_option
 from moldau.cli.output import confirm, counted, emit_rows, say
 from moldau.cli.pipeline_common import (
     complete_pipelines,
     home_option,
-    pipeline_brokers_option,
 )
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
 )
 @click.option("--kill", is_flag=True, help="At once, in the middle of a batch.")
 @home_option
-@pipeline_brokers_option
+@plain_brokers_option
 def stop(name: str, seconds_max: float, kill: bool, home: str, brokers: str) -> None:
     """Stop a pipeline that runs on this machine, in order. It goes on where it was when started."""
     from moldau.spark.pipelines import process
@@ -127,7 +126,7 @@ def brokers_of(home: "Home", given: str) -> str:
 @yes_option
 @output_option
 @home_option
-@pipeline_brokers_option
+@plain_brokers_option
 def reset(
     name: str,
     positions: tuple[str, ...],

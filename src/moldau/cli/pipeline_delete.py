@@ -7,12 +7,11 @@ import click
 
 from moldau.cli.errors import CommandError
 from moldau.cli.lazy import command
-from moldau.cli.options import yes_option
+from moldau.cli.options import plain_brokers_option, yes_option
 from moldau.cli.output import confirm, say
 from moldau.cli.pipeline_common import (
     complete_pipelines,
     home_option,
-    pipeline_brokers_option,
 )
 from moldau.cli.pipeline_control import brokers_of, check_stopped
 
@@ -28,7 +27,7 @@ from moldau.cli.pipeline_control import brokers_of, check_stopped
 @click.argument("name", shell_complete=complete_pipelines)
 @yes_option
 @home_option
-@pipeline_brokers_option
+@plain_brokers_option
 def delete(name: str, yes: bool, home: str, brokers: str) -> None:
     """Delete the folder of a pipeline that does not run, and its line in the list.
 

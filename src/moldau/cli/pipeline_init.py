@@ -5,9 +5,8 @@ from pathlib import Path
 import click
 
 from moldau.cli.lazy import command
-from moldau.cli.options import complete_topics
+from moldau.cli.options import complete_topics, plain_brokers_option
 from moldau.cli.output import say
-from moldau.cli.pipeline_common import pipeline_brokers_option
 
 
 @command(
@@ -35,7 +34,7 @@ from moldau.cli.pipeline_common import pipeline_brokers_option
     shell_complete=complete_topics,
     help="What it writes.",
 )
-@pipeline_brokers_option
+@plain_brokers_option
 def init(folder: str, source: str, target: str, brokers: str) -> None:
     """Write a project: Python and SQL that read a topic, keep a table, and write a topic."""
     from moldau.spark.pipelines.project import init as write_project

@@ -8,9 +8,9 @@ import click
 
 from moldau.cli.errors import CommandError, ExitCode
 from moldau.cli.lazy import Command
-from moldau.cli.options import Duration
+from moldau.cli.options import Duration, plain_brokers_option
 from moldau.cli.output import emit_json, emit_table, say
-from moldau.cli.pipeline_common import home_option, name_option, pipeline_brokers_option
+from moldau.cli.pipeline_common import home_option, name_option
 from moldau.cli.pipeline_kinds import Act, KindGroup, Verb, command_module
 
 if TYPE_CHECKING:
@@ -231,7 +231,7 @@ def file_command(
     decorated: Any = callback
     for option in (
         *reversed(options),
-        pipeline_brokers_option,
+        plain_brokers_option,
         home_option,
         name_option,
         click.option(

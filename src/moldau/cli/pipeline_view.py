@@ -10,12 +10,11 @@ import click
 
 from moldau.cli.errors import CommandError, ExitCode
 from moldau.cli.lazy import command
-from moldau.cli.options import output_option
+from moldau.cli.options import output_option, plain_brokers_option
 from moldau.cli.output import emit_json, emit_rows, say
 from moldau.cli.pipeline_common import (
     complete_pipelines,
     home_option,
-    pipeline_brokers_option,
 )
 from moldau.cli.signals import reader_gone
 
@@ -38,7 +37,7 @@ _TAIL_BYTES_PER_LINE: Final = 4096
 )
 @output_option
 @home_option
-@pipeline_brokers_option
+@plain_brokers_option
 def list_pipelines(output: str, home: str, brokers: str) -> None:
     """List pipelines: those that ran on this machine, and those that the brokers know of."""
     from moldau.spark.pipelines.overview import described
@@ -94,7 +93,7 @@ def _known(home: str, brokers: str) -> "list[Record]":
 @click.option("-w", "--watch", is_flag=True, help="Every second, until Ctrl-C.")
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON; watched, a line each.")
 @home_option
-@pipeline_brokers_option
+@plain_brokers_option
 def status(name: str | None, watch: bool, as_json: bool, home: str, brokers: str) -> int:
     """Show how far pipelines are: state, rows, speed, lag, dead letters, last error.
 

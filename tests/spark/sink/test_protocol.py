@@ -144,7 +144,7 @@ def test_a_planted_mistake_is_found(name: str, monkeypatch: pytest.MonkeyPatch) 
 def port_of(world: World) -> ModelPort:
     process = Process.__new__(Process)
     process.name, process.is_dead = "test", False
-    process._thread = None  # type: ignore[assignment]
+    process._thread = None
     return ModelPort(world.brokers, Call(world, process))
 
 

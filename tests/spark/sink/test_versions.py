@@ -89,7 +89,7 @@ def world() -> World:
 def port(world: World) -> ModelPort:
     process = Process.__new__(Process)
     process.name, process.is_dead = "test", False
-    process._thread = None  # type: ignore[assignment]
+    process._thread = None
     return ModelPort(world.brokers, Call(world, process))
 
 

@@ -41,8 +41,8 @@ def read(client: KafkaClient, planned: OffsetRange, limits: FetchLimits = LIMITS
 
 def _offsets(fetched: Iterator[object], planned: OffsetRange) -> Iterator[int]:
     for found in fetched:
-        for body in found.bodies:  # type: ignore[attr-defined]
-            whole = bytes(found.data[body.start - HEADER_BYTES : body.end])  # type: ignore[attr-defined]
+        for body in found.bodies:
+            whole = bytes(found.data[body.start - HEADER_BYTES : body.end])
             for record in read_records(whole):
                 if planned.start <= record.offset < planned.end:
                     yield record.offset
@@ -76,7 +76,7 @@ def test_a_reader_that_stops_half_way_leaves_a_client_that_works(
         client.produce(topic, 0, batch([b"x" * 200] * 10))
     fetched = iter(RangeFetcher(client, the_range(topic, 0, 300), LIMITS._replace(bytes_max=5000)))
     next(fetched)
-    fetched.close()  # type: ignore[attr-defined]
+    fetched.close()
     assert read(client, the_range(topic, 0, 300)) == list(range(300))
 
 
@@ -138,7 +138,7 @@ def test_a_damaged_batch_is_named_by_its_place(topic: str, client: KafkaClient) 
     client.produce(topic, 0, batch([b"x"] * 10))
     fetcher = RangeFetcher(client, the_range(topic, 0, 10), LIMITS)
     answer = client.fetch_partition(topic, 0, 0)
-    spoilt = bytearray(answer.records)  # type: ignore[arg-type]
+    spoilt = bytearray(answer.records)
     spoilt[-1] ^= 1
     answer.records = memoryview(spoilt)
     with pytest.raises(ClientError, match=rf"{topic}-0 holds a batch from offset 0 on"):

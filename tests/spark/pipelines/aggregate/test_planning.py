@@ -90,5 +90,5 @@ def test_every_option_is_on_the_page_about_aggregates() -> None:
 
     for option in OPTIONS:
         option(nothing)
-    names = [name for each in nothing.__click_params__ for name in each.opts]  # type: ignore[attr-defined]
+    names = [name for each in nothing.__click_params__ for name in each.opts]
     assert [name for name in names if f"`{name}`" not in text] == []

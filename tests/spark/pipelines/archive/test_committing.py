@@ -102,7 +102,7 @@ def test_nothing_is_committed_if_dead_letters_cannot_be_sent(
 
     found = returned(table, 3)
     with pytest.raises(OSError, match="no broker"):
-        Committer(settings, {table.location: table}, failing)(Kept(found._texts), 0)  # type: ignore[arg-type]
+        Committer(settings, {table.location: table}, failing)(Kept(found._texts), 0)
     assert table.last_batch("the-query") is None
 
 
@@ -143,8 +143,8 @@ def test_a_query_is_begun_again_only_if_python_did_not_start_in_time(
     begun: list[int] = []
     context: Any = Watching(failures, text)
     if is_fine:
-        _run_query(lambda: begun.append(1), context)  # type: ignore[arg-type, return-value]
+        _run_query(lambda: begun.append(1), context)
     else:
         with pytest.raises(PipelineError):
-            _run_query(lambda: begun.append(1), context)  # type: ignore[arg-type, return-value]
+            _run_query(lambda: begun.append(1), context)
     assert len(begun) == starts

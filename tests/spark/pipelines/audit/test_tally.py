@@ -47,7 +47,7 @@ def test_sums_differ_exactly_where_rows_do(
     one: list[Row], other: list[Row], rng: object, parts: int
 ) -> None:
     shuffled = list(one)
-    rng.shuffle(shuffled)  # type: ignore[attr-defined]
+    rng.shuffle(shuffled)
     assert suspects(tallied(one), tallied(shuffled, parts=parts)) == set()
     differing = (Counter(one) - Counter(other)) + (Counter(other) - Counter(one))
     wanted = {BucketKey("t", 0, False, offset // BUCKET_OFFSETS) for offset, _ in differing}
