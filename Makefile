@@ -4,7 +4,6 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 # Brokers and commands start twice as fast from bytecode; tests start hundreds of them.
 unexport PYTHONDONTWRITEBYTECODE
@@ -23,37 +22,46 @@ $(VENV)/python:
 		{ echo "error: cannot make a virtual environment; on Debian: apt-get install python3-venv"; exit 1; }
 	@touch $@
 
+# uv where it is there: it is many times faster. Nothing is compiled ahead: most is never imported.
+UV      := $(shell command -v uv 2>/dev/null)
+INSTALL := $(if $(UV),$(UV) pip install --quiet --python $(BIN)/python,$(BIN)/python -m pip \
+	--disable-pip-version-check --quiet install --no-compile)
+
+# Spark wants a Java. Where there is none its tests are skipped, and pytest says so.
+JAVA  := $(shell command -v java 2>/dev/null || ls "$$JAVA_HOME/bin/java" 2>/dev/null)
+comma := ,
+
 $(VENV)/run: pyproject.toml | $(VENV)/python
-	@echo "installing moldau into $(VENV) …"
-	@$(PIP) install -e .
+	@echo "installing moldau into $(VENV) (about 80 MB) …"
+	@$(INSTALL) -e .
 	@touch $@
 
-$(VENV)/test: pyproject.toml | $(VENV)/python
-	@echo "installing moldau with its test tools into $(VENV) …"
-	@$(PIP) install -e '.[test,check]'
+# What the checks need, and nothing of Spark.
+$(VENV)/check: pyproject.toml | $(VENV)/python
+	@echo "installing moldau with its checks and test tools into $(VENV) (about 300 MB) …"
+	@$(INSTALL) -e '.[test,check]'
 	@touch $@ $(VENV)/run
 
-$(VENV)/bench: pyproject.toml | $(VENV)/test
-	@$(PIP) install -e '.[test,bench]'
-	@touch $@
-
-# Spark is large, so only what needs it installs it.
-$(VENV)/spark: pyproject.toml | $(VENV)/test
-	@echo "installing Spark into $(VENV), which takes a minute or two …"
-	@$(PIP) install -e '.[test,spark,spark-test]'
-	@touch $@
-
-# Its tests want a Java. Where there is none they are skipped, and pytest says so.
-JAVA := $(shell command -v java 2>/dev/null || ls "$$JAVA_HOME/bin/java" 2>/dev/null)
-.PHONY: no-java
-no-java:
+# All that `make test` needs, in one pass.
+ifdef JAVA
+$(VENV)/test: pyproject.toml | $(VENV)/python
+	@echo "installing moldau, its test tools and Spark into $(VENV) (about 1.3 GB, a minute or two) …"
+	@$(INSTALL) -e '.[test,check,spark,spark-test]'
+	@touch $@ $(VENV)/run $(VENV)/check
+else
+$(VENV)/test: $(VENV)/check
 	@echo "skipped: there is no Java (17 or newer); the tests of Spark will be skipped"
+	@touch $@
+endif
+
+$(VENV)/bench: pyproject.toml | $(VENV)/check
+	@$(INSTALL) -e '.[test,bench]'
+	@touch $@
 
 # The demo needs a Java, too: by pip where the machine has none.
-comma := ,
-$(VENV)/demo: pyproject.toml | $(VENV)/spark
-	@echo "installing what the demo draws with into $(VENV) …"
-	@$(PIP) install -e '.[spark,demo$(if $(JAVA),,$(comma)java)]'
+$(VENV)/demo: pyproject.toml | $(VENV)/python
+	@echo "installing Spark and what the demo draws with into $(VENV) (about 1.2 GB) …"
+	@$(INSTALL) -e '.[test,spark,demo$(if $(JAVA),,$(comma)java)]'
 	@touch $@
 
 run: $(VENV)/run ## start a broker on 127.0.0.1:9092, data in ./.moldau
@@ -70,24 +78,29 @@ kcat:
 				|| echo "skipped: kcat could not be installed; its tests will be skipped"; \
 		else echo "skipped: kcat is not installed (apt-get install kcat); its tests will be skipped"; fi; }
 
-check: $(VENV)/test ## lint, types, layers
+check: $(VENV)/check ## lint, types, layers
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-# Most of the time tests wait for elections, timeouts and disks: three files at a time keep two
-# cores busy. Longest first, and all that needs Spark in one of them: see tests/conftest.py.
-JOBS ?= 3
+# Each kind of test in processes of its own: see tests/run.py. A part of them, or options of pytest:
+# make test PYTEST_ARGS="tests/log -x"
+test: $(VENV)/test kcat check ## everything that must hold before a change lands (about 10 minutes)
+	@$(BIN)/python tests/run.py -- $(PYTEST_ARGS)
 
-test: $(VENV)/test $(if $(JAVA),$(VENV)/spark,no-java) kcat check ## everything that must hold before a change lands
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(PYTEST_ARGS)
+.PHONY: test-quick test-order
+test-quick: $(VENV)/check ## the pure tests alone: no process, no socket, no clock (less than a minute)
+	@$(BIN)/python tests/run.py --kind pure -- $(PYTEST_ARGS)
 
-format: $(VENV)/test ## let ruff put the code in shape
+test-order: $(VENV)/test kcat ## all tests in a random order, and property tests with other examples: SEED=…
+	@$(BIN)/python tests/run.py --order-seed $(SEED) -- $(PYTEST_ARGS)
+
+format: $(VENV)/check ## let ruff put the code in shape
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-docs: $(VENV)/test ## write the generated reference pages anew
+docs: $(VENV)/check ## write the generated reference pages anew
 	@$(BIN)/python -m moldau.edge.kafka.compatibility
 	@$(BIN)/python -m moldau.edge.http.reference
 	@$(BIN)/python -m moldau.server.config.render > docs/reference/configuration.md
@@ -110,18 +123,18 @@ bench-quick: $(VENV)/bench ## the same with small counts (about 5 minutes)
 	@$(BIN)/python -m benchmarks --quick
 
 .PHONY: bench-spark
-bench-spark: $(VENV)/spark ## measure reading topics with Spark, small batches and the archive, as ratios (about 10 minutes)
+bench-spark: $(VENV)/test ## measure reading topics with Spark, small batches and the archive, as ratios (about 10 minutes)
 	@$(BIN)/python -m benchmarks.spark
 
-faults: $(VENV)/test ## kill, cut, fill and damage one and three brokers, and check what clients saw (about 45 minutes)
+faults: $(VENV)/check ## kill, cut, fill and damage one and three brokers, and check what clients saw (about 45 minutes)
 	@$(BIN)/python -m faults --write-docs
 
-faults-quick: $(VENV)/test ## the same with few repetitions, and without the page (about 12 minutes)
+faults-quick: $(VENV)/check ## the same with few repetitions, and without the page (about 12 minutes)
 	@$(BIN)/python -m faults --quick
 
 ROUNDS ?= 10
 .PHONY: spark-faults
-spark-faults: $(VENV)/spark ## kill drivers, tasks and brokers under a Spark query, ROUNDS=10 times (about 20 minutes)
+spark-faults: $(VENV)/test ## kill drivers, tasks and brokers under a Spark query, ROUNDS=10 times (about 20 minutes)
 	@$(BIN)/python -m faults.spark --rounds $(ROUNDS)
 
 .PHONY: demo
@@ -131,11 +144,11 @@ demo: $(VENV)/demo ## three brokers, clicks, two pipelines on Spark, a leader ki
 SEED  ?= 1
 STEPS ?= 3000
 KIND  ?= memory
-sim: $(VENV)/test ## simulate one seed of a Raft group: SEED=… STEPS=… KIND=memory|disk, TRACE=1 to see it
+sim: $(VENV)/check ## simulate one seed of a Raft group: SEED=… STEPS=… KIND=memory|disk, TRACE=1 to see it
 	@$(BIN)/python -m moldau.testing.simulation --seed $(SEED) --steps $(STEPS) --kind $(KIND) $(if $(TRACE),--trace)
 
 SECONDS_MAX ?= 600
-sim-long: $(VENV)/test ## simulate seed after seed for SECONDS_MAX=600, from SEED on, then hunt the planted mutants
+sim-long: $(VENV)/check ## simulate seed after seed for SECONDS_MAX=600, from SEED on, then hunt the planted mutants
 	@mkdir -p .faults
 	@bash -o pipefail -c '$(BIN)/python -m moldau.testing.simulation --seconds $(SECONDS_MAX) --seed $(SEED) --steps $(STEPS) | tee .faults/sim-long.txt'
 	@bash -o pipefail -c '$(BIN)/python -m pytest -v --color=no tests/sim/test_mutants.py | tee .faults/mutants.txt'

@@ -20,6 +20,8 @@ from moldau.cli.main import cli
 from moldau.testing.broker import Broker
 from moldau.testing.ports import free_ports
 
+pytestmark = pytest.mark.system
+
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.py") if path.name[:5] != "test_")
 
@@ -105,7 +107,6 @@ def three_in_a_row() -> int:
             return first
 
 
-@pytest.mark.system
 def test_three_brokers_work_as_pasted(empty_directory: Path) -> None:
     (shell,) = blocks("README.md", "bash", "Three brokers")
     for usual in (9192, 19192, 8180, 8100):

@@ -14,6 +14,8 @@ from benchmarks.harness import (
     workspace,
 )
 
+pytestmark = pytest.mark.system
+
 SPIN = (
     "import time\nwhile time.process_time() < 0.3: pass\nprint('spun', flush=True)\ntime.sleep(60)"
 )
@@ -64,7 +66,6 @@ def test_a_process_that_is_gone_costs_nothing() -> None:
     assert cpu_seconds(2**22 - 1) == 0.0
 
 
-@pytest.mark.system
 @pytest.mark.parametrize("kind", ["kafka-produce", "kafka-produce-confluent", "kafka-raw-produce"])
 def test_loads_move_every_message_to_a_broker(kind: str, tmp_path: Path) -> None:
     with servers.mock_cluster(tmp_path, 6) as mock:
@@ -88,7 +89,6 @@ def test_loads_move_every_message_to_a_broker(kind: str, tmp_path: Path) -> None
     assert sample.server_rss_bytes > 0
 
 
-@pytest.mark.system
 def test_a_load_that_fails_is_an_error(tmp_path: Path) -> None:
     with servers.mock_cluster(tmp_path, 6) as mock, pytest.raises(BenchmarkError):
         run_client("kafka-raw-small", {"port": mock.port}, mock.server)

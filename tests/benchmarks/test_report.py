@@ -6,6 +6,8 @@ from benchmarks import report
 from benchmarks.bench import Bench
 from benchmarks.targets import TARGETS, verdicts
 
+pytestmark = pytest.mark.system
+
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:

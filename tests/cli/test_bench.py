@@ -9,6 +9,8 @@ import pytest
 from moldau.cli.errors import ExitCode
 from moldau.cli.measure import Result
 
+pytestmark = pytest.mark.system
+
 
 def result(latencies):
     return Result(

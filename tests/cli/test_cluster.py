@@ -14,6 +14,8 @@ from moldau.cli.supervise_state import ClusterState, Member, Ports, load_state, 
 from moldau.client.processes import process_key
 from moldau.model.topology import Topology, TopologyPartition, TopologyTopic
 
+pytestmark = pytest.mark.system
+
 FREE = ("--kafka-port", "0", "--raft-port", "0", "--http-port", "0")
 
 

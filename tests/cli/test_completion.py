@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.system
+
 
 def complete(words, *, env=None):
     """What bash would be offered for the last word."""

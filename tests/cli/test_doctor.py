@@ -5,6 +5,8 @@ import json
 import os
 import socket
 
+import pytest
+
 from moldau.cli.doctor import (
     Verdict,
     check_advertised,
@@ -16,6 +18,8 @@ from moldau.cli.doctor import (
 )
 from moldau.model.layout import LOCK_FILE
 from moldau.server.config import Address, load_config
+
+pytestmark = pytest.mark.inprocess
 
 
 def test_a_healthy_place_has_no_trouble(cli, tmp_path, nobody):

@@ -12,6 +12,8 @@ from moldau.cli.errors import ExitCode
 from moldau.cli.filter_terms import PATTERN_CHARACTERS_MAX, Looked
 from moldau.cli.filters import DEPTH_MAX, FILTER_CHARACTERS_MAX, FilterError, parse_filter
 
+pytestmark = pytest.mark.inprocess
+
 DOCUMENT = {
     "user": {"id": 42, "name": "Ada L", "admin": True, "score": 0, "none": None, "age": "42"},
     "items": [{"price": 9.5}, 2, []],

@@ -8,6 +8,8 @@ import pytest
 
 from moldau.cli.errors import ExitCode
 
+pytestmark = pytest.mark.system
+
 _numbers = itertools.count()
 
 
@@ -96,7 +98,6 @@ def test_messages_are_found_by_time(cli, brokers, topic):
     assert (nothing.code, nothing.out) == (0, "")
 
 
-@pytest.mark.system
 def test_a_consumer_says_once_that_the_broker_is_gone_and_goes_on_with_it(
     cli, spawn, moldau_broker
 ):

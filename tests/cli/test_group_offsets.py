@@ -9,6 +9,8 @@ from confluent_kafka import Consumer, TopicPartition
 
 from moldau.cli.errors import ExitCode
 
+pytestmark = pytest.mark.inprocess
+
 _numbers = itertools.count()
 
 

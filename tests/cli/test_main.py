@@ -14,6 +14,8 @@ import moldau
 from moldau.cli.errors import ExitCode
 from moldau.cli.main import cli as root
 
+pytestmark = pytest.mark.system
+
 HEAVY = (
     *("rich", "confluent_kafka", "asyncio", "grpc", "moldau.server", "yaml", "msgspec"),
     *("pyspark", "pyarrow", "numpy", "pandas"),

@@ -9,6 +9,8 @@ from moldau.client.errors import NotFoundError
 from moldau.client.partitions import PartitionMove, PartitionPlace, Refusal
 from moldau.model.errors import ErrorCode
 
+pytestmark = pytest.mark.inprocess
+
 
 class FakeAdmin:
     """A topic of three partitions on brokers 1, 2 and 3; a fourth broker holds nothing."""

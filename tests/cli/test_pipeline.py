@@ -19,6 +19,8 @@ from moldau.spark.pipelines.record import Record, now_ms
 from moldau.spark.pipelines.spec import State
 from moldau.spark.pipelines.state import TOPIC, Board
 
+pytestmark = pytest.mark.system
+
 HELPERS = Path(__file__).parent.parent / "helpers"
 
 

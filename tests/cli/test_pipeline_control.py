@@ -7,6 +7,8 @@ import pytest
 from moldau.cli.errors import ExitCode
 from moldau.spark.pipelines.home import Home
 
+pytestmark = pytest.mark.inprocess
+
 
 @pytest.fixture
 def root(tmp_path):

@@ -8,6 +8,8 @@ from moldau.spark.pipelines.record import Record, now_ms
 from moldau.spark.pipelines.spec import State
 from moldau.spark.pipelines.state import Board
 
+pytestmark = pytest.mark.inprocess
+
 
 @pytest.fixture
 def brokers(moldau_session_broker):

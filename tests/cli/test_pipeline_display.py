@@ -10,6 +10,8 @@ from moldau.cli.pipeline_view import duration
 from moldau.spark.pipelines.record import Record
 from moldau.spark.pipelines.spec import Progress, State
 
+pytestmark = pytest.mark.inprocess
+
 
 def test_the_facts_are_on_one_line():
     progress = Progress(

@@ -7,6 +7,8 @@ import pytest
 
 from moldau.cli.positions import Position, parse_position
 
+pytestmark = pytest.mark.inprocess
+
 
 @pytest.mark.parametrize(
     ("text", "offset"),

@@ -10,6 +10,8 @@ import pytest
 from moldau.cli.errors import CommandError, ExitCode
 from moldau.cli.produce import Outgoing, read_lines, split_lines
 
+pytestmark = pytest.mark.system
+
 _numbers = itertools.count()
 
 

@@ -13,6 +13,8 @@ from moldau.cli.errors import CommandError, ExitCode
 from moldau.cli.queue_send import BATCH_MESSAGES_MAX, Lines
 from moldau.cli.queue_work import own_environment
 
+pytestmark = pytest.mark.system
+
 SECONDS_MAX = 60
 
 

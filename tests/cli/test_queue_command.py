@@ -21,6 +21,8 @@ from moldau.cli.queue_command import (
     variables,
 )
 
+pytestmark = pytest.mark.system
+
 
 @dataclass
 class Message:

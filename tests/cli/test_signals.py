@@ -8,6 +8,8 @@ import pytest
 
 from moldau.cli.signals import hold_interrupts, stop_signals
 
+pytestmark = pytest.mark.inprocess
+
 
 def interrupt():
     os.kill(os.getpid(), signal.SIGINT)

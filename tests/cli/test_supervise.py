@@ -22,6 +22,8 @@ from moldau.cli.supervise_state import (
 )
 from moldau.client.processes import is_running, process_key
 
+pytestmark = pytest.mark.system
+
 READY = "print('moldau 1 ready on h:1 (broker {id}, cluster C, data in d)', flush=True)"
 SERVE = (
     "import signal, sys, time; "

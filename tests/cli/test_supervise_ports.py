@@ -2,10 +2,14 @@
 
 import socket
 
+import pytest
+
 from moldau.cli.supervise_ports import complete_ports, nth_ports, plan_ports
 from moldau.cli.supervise_start import prepare
 from moldau.cli.supervise_state import Member, Ports, load_state, save_state
 from moldau.testing.ports import free_ports
+
+pytestmark = pytest.mark.inprocess
 
 
 def test_every_listener_of_a_broker_has_a_port_of_its_own():

@@ -8,6 +8,8 @@ import time
 
 import pytest
 
+pytestmark = pytest.mark.system
+
 
 class Terminal:
     """A pseudo-terminal on stdin and stderr of a command; stdout is a pipe."""

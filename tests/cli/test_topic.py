@@ -8,6 +8,8 @@ import yaml
 
 from moldau.cli.errors import ExitCode
 
+pytestmark = pytest.mark.inprocess
+
 _numbers = itertools.count()
 
 

@@ -17,6 +17,8 @@ from moldau.model.topology import (
     TopologyTopic,
 )
 
+pytestmark = pytest.mark.inprocess
+
 
 def broker(number: int, **fields) -> TopologyBroker:
     given = {

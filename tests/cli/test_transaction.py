@@ -8,6 +8,8 @@ from confluent_kafka import KafkaException, Producer
 
 from moldau.cli.errors import ExitCode
 
+pytestmark = pytest.mark.inprocess
+
 SECONDS = 60.0
 
 

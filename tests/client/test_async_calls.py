@@ -7,6 +7,8 @@ import pytest
 
 from moldau.client.async_calls import Worker, in_thread, to_its_end
 
+pytestmark = pytest.mark.inprocess
+
 SECONDS_MAX = 30
 
 

@@ -18,6 +18,8 @@ from moldau import (
 from moldau.testing.broker import Broker
 from moldau.testing.ports import free_ports
 
+pytestmark = pytest.mark.system
+
 NewName = Callable[[str], str]
 COUNT = 10
 

@@ -26,6 +26,8 @@ from moldau.client.async_delivery import Mailbox
 from moldau.testing.broker import Broker
 from moldau.testing.ports import free_ports
 
+pytestmark = pytest.mark.system
+
 NewName = Callable[[str], str]
 
 

@@ -5,6 +5,8 @@ import pytest
 from moldau import Admin, AsyncAdmin, ConsumerConfig, InvalidArgumentError, ProducerConfig
 from moldau.testing.broker import Broker
 
+pytestmark = pytest.mark.inprocess
+
 configs = pytest.mark.parametrize("config", [ProducerConfig, ConsumerConfig])
 Config = type[ProducerConfig] | type[ConsumerConfig]
 

@@ -21,6 +21,8 @@ from moldau.client.errors import (
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.topology import BrokerChanged, Readiness
 
+pytestmark = pytest.mark.inprocess
+
 
 @contextlib.contextmanager
 def closed_port() -> Iterator[str]:

@@ -16,6 +16,8 @@ from moldau.client.errors import (
 )
 from moldau.client.settings import admin_settings, consumer_settings, producer_settings
 
+pytestmark = pytest.mark.inprocess
+
 
 def test_broker_lists_are_split():
     assert split_brokers("a:1, b:2,") == [("a", 1), ("b", 2)]

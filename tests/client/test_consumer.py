@@ -8,6 +8,8 @@ import pytest
 from moldau import Admin, ClientError, Consumer, InvalidArgumentError, NotFoundError, Producer
 from moldau.testing.broker import Broker
 
+pytestmark = pytest.mark.inprocess
+
 NewName = Callable[[str], str]
 
 

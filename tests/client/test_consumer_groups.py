@@ -8,6 +8,8 @@ import pytest
 from moldau import Admin, ClientError, Consumer, InvalidArgumentError, Message, Producer
 from moldau.testing.broker import Broker
 
+pytestmark = pytest.mark.system
+
 NewName = Callable[[str], str]
 Partition = tuple[str, int]
 PARTITIONS = 4

@@ -7,6 +7,8 @@ import pytest
 
 import moldau
 
+pytestmark = pytest.mark.system
+
 
 def test_importing_the_package_loads_no_client() -> None:
     code = (

@@ -3,7 +3,11 @@
 import subprocess
 import sys
 
+import pytest
+
 from moldau.testing.broker import Broker
+
+pytestmark = pytest.mark.system
 
 FORKED = """
 import os, sys

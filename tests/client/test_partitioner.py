@@ -23,6 +23,8 @@ from moldau.client.settings import producer_settings
 from moldau.records.murmur2 import partition_of
 from moldau.testing.broker import Broker
 
+pytestmark = pytest.mark.system
+
 PARTITIONS = 7
 KEYS = ["", "a", "customer-1", "customer-2", "Moldau", "Vltava", "ключ", "x" * 100]
 
@@ -76,7 +78,6 @@ def by_kafka_python(broker: Broker, topic: str) -> None:
         producer.close()
 
 
-@pytest.mark.system
 @pytest.mark.parametrize(
     "door",
     [

@@ -28,6 +28,8 @@ from moldau.wire.messages.metadata import (
     MetadataResponseTopic,
 )
 
+pytestmark = pytest.mark.inprocess
+
 
 class FakeClient:
     """Answers in turn; an exception is raised."""

@@ -26,6 +26,8 @@ from moldau import (
 from moldau.testing.broker import Broker
 from moldau.testing.ports import free_ports
 
+pytestmark = pytest.mark.system
+
 
 @pytest.fixture(scope="module")
 def pausable_broker() -> Iterator[Broker]:

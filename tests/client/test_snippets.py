@@ -22,6 +22,8 @@ from moldau import (
 )
 from moldau.testing.broker import Broker
 
+pytestmark = pytest.mark.system
+
 ROOT = Path(__file__).parent.parent.parent
 SNIPPETS = ROOT / "examples" / "snippets"
 GIVEN = Path(__file__).parent / "snippets_as_given.md"

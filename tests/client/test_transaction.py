@@ -7,6 +7,8 @@ import pytest
 from moldau import ClientError, Consumer, InvalidArgumentError, Producer
 from moldau.testing.broker import Broker
 
+pytestmark = pytest.mark.inprocess
+
 NewName = Callable[[str], str]
 
 

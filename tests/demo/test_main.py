@@ -13,6 +13,8 @@ import pytest
 import demo.__main__ as main_module
 from demo.commands import FailedError, Moldau
 
+pytestmark = pytest.mark.system
+
 
 def test_a_missing_package_is_named_with_the_way_to_get_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -3,7 +3,11 @@
 import time
 from pathlib import Path
 
+import pytest
+
 from faults.clock import Skew
+
+pytestmark = pytest.mark.inprocess
 
 
 def test_the_wall_clock_follows_the_file(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ import pytest
 from faults.namespaces import cannot_use_namespaces
 from faults.network import CLIENTS, Network, ProxyNetwork, SpaceNetwork, make_network
 
+pytestmark = pytest.mark.system
+
 
 @pytest.fixture(params=["namespaces", "proxies"])
 def network(request: pytest.FixtureRequest) -> Iterator[Network]:

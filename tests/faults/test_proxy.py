@@ -13,6 +13,8 @@ import pytest
 
 from faults.proxy import Link, Proxies, socket_owner
 
+pytestmark = pytest.mark.system
+
 
 @pytest.fixture
 def echo() -> Iterator[tuple[str, int]]:

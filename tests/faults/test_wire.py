@@ -8,6 +8,8 @@ from faults.wire import Answer, GaveUpError, Wire
 from moldau.client.errors import RejectedError, UnreachableError
 from moldau.model.errors import ErrorCode
 
+pytestmark = pytest.mark.inprocess
+
 
 def answers(*each: Answer | Exception) -> tuple[Callable[[], Answer], list[int]]:
     """An attempt that ends like this, one time after another, and a count of them."""

@@ -13,6 +13,8 @@ from faults.namespaces import Namespaces, cannot_use_namespaces
 from faults.nodes import Node, NodeError, free_port
 from faults.storage.volumes import CutVolume, FailingVolume, FullVolume, cannot_mount
 
+pytestmark = pytest.mark.system
+
 SERVER = """
 import socket
 listener = socket.create_server(("0.0.0.0", 9092))
@@ -111,7 +113,6 @@ def node(home: Path) -> Node:
     )
 
 
-@pytest.mark.system
 def test_a_paused_broker_stands_still_until_it_is_resumed_or_killed(tmp_path: Path) -> None:
     broker = node(tmp_path)
     broker.start()
@@ -132,7 +133,6 @@ def test_a_paused_broker_stands_still_until_it_is_resumed_or_killed(tmp_path: Pa
         broker.close()
 
 
-@pytest.mark.system
 def test_a_broker_that_refuses_to_start_is_told_with_what_it_said(tmp_path: Path) -> None:
     broker = node(tmp_path)
     (tmp_path / "data").mkdir()

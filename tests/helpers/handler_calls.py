@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
+from harness.virtual_loop import run_virtually
 from moldau.edge.kafka.api import Api, Call
 from moldau.edge.kafka.deadlines import Deadlines
 from moldau.metadata.image import Broker as RegisteredBroker
@@ -162,7 +163,7 @@ def ask(api: Api, facade: Broker, request: Request, kind: type[R], version: int 
             asked.call.reply(result)
         return asked.answer(kind)
 
-    return asyncio.run(run())
+    return run_virtually(run())
 
 
 def facade(cluster: FakeCluster, *, me: int = 1, **parts: Any) -> Broker:

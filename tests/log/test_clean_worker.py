@@ -33,6 +33,8 @@ from moldau.records.record import Record, build_batch, read_records
 from moldau.testing.logs import flush, headers_of
 from moldau.testing.simdisk import SimDisk
 
+pytestmark = pytest.mark.system
+
 CONFIG = LogConfig(segment_bytes_max=2000, compact=True, dirty_ratio_min=0.0)
 
 

@@ -23,6 +23,8 @@ from moldau.log.files import OsFiles
 from moldau.model.errors import ConfigError, CorruptionError, StorageError
 from moldau.model.ids import BrokerId, PartitionIndex, TopicId
 
+pytestmark = pytest.mark.system
+
 FRESH = Identity(broker_id=BrokerId(1), cluster_id="c", directory_id="d")
 TOPIC_ID = TopicId(bytes(range(16)))
 ZERO = PartitionIndex(0)

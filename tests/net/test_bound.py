@@ -6,6 +6,8 @@ import pytest
 
 from moldau.net.bound import bound_socket, prefer_second, shared_socket
 
+pytestmark = pytest.mark.inprocess
+
 LOOPBACK = "127.0.0.1"
 
 

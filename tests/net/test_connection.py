@@ -19,6 +19,8 @@ from moldau.net.buffers import ByteBudget
 from moldau.net.connection import Connection, ConnectionLimits, Reply
 from moldau.net.listener import Listener, ListenerLimits
 
+pytestmark = pytest.mark.inprocess
+
 
 class RealClock:
     def wall_ms(self) -> TimestampMs:

@@ -5,6 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.system
+
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reference" / "grpc.md"
 

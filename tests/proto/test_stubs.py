@@ -4,9 +4,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from google.protobuf import descriptor_pb2
 
 from moldau.proto.v1 import queue_pb2
+
+pytestmark = pytest.mark.system
 
 ROOT = Path(__file__).parents[2]
 

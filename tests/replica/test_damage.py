@@ -16,6 +16,8 @@ from moldau.raft.config import RaftConfig
 from moldau.replica import damage
 from moldau.replica.peer_codec import DamageTold, Parcel, decode_frame, encode_damage
 
+pytestmark = pytest.mark.inprocess
+
 MARK = b"the value that is damaged"
 PATIENT = RaftConfig(
     election_ms_min=1000, election_ms_max=2000, retry_ms=150, snapshot_retry_ms=500

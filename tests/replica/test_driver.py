@@ -16,6 +16,8 @@ from moldau.raft.errors import RaftRefusal
 from moldau.raft.events import Role
 from moldau.raft.membership import Members
 
+pytestmark = pytest.mark.inprocess
+
 
 def run(test: Coroutine[Any, Any, None]) -> None:
     async def bounded() -> None:

@@ -26,6 +26,8 @@ from moldau.raft.membership import Members
 from moldau.records.batch import BatchHeader
 from moldau.replica import effects
 
+pytestmark = pytest.mark.inprocess
+
 
 def run(test: Coroutine[Any, Any, None]) -> None:
     async def bounded() -> None:

@@ -13,6 +13,8 @@ from moldau.log.interface import ControlKind
 from moldau.model.errors import RefusedError
 from moldau.model.flush import FlushPolicy
 
+pytestmark = pytest.mark.inprocess
+
 
 def run(test: Coroutine[Any, Any, None]) -> None:
     async def bounded() -> None:

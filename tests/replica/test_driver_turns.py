@@ -18,6 +18,8 @@ from moldau.raft.errors import RaftRefusal
 from moldau.raft.events import Effect, Event
 from moldau.raft.membership import Members
 
+pytestmark = pytest.mark.inprocess
+
 
 def run(test: Coroutine[Any, Any, None]) -> None:
     async def bounded() -> None:

@@ -25,6 +25,8 @@ from moldau.replica.log_view import GroupLog
 from moldau.replica.peer_codec import METADATA_GROUP, Parcel, decode_frame, encode_append
 from moldau.testing.logs import flush, headers_of
 
+pytestmark = pytest.mark.inprocess
+
 MEMBERS = Members((BrokerId(1), BrokerId(2)))
 CONFIG = LogConfig(segment_bytes_max=500, compact=True, dirty_ratio_min=0.0, delete_expired=False)
 

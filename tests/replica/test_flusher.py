@@ -16,6 +16,8 @@ from moldau.replica.flusher import Flusher, FlushHandle
 from moldau.testing.logs import append
 from moldau.testing.replicas import SetClock, lead_replica, make_driver
 
+pytestmark = pytest.mark.inprocess
+
 
 class Task:
     is_heavy = False

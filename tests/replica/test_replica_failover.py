@@ -24,6 +24,8 @@ from moldau.raft.errors import RaftRefusal
 from moldau.raft.membership import Members
 from moldau.replica.replica import Replica
 
+pytestmark = pytest.mark.inprocess
+
 PRODUCER = ProducerId(4)
 
 

@@ -2,6 +2,7 @@
 
 import threading
 
+import pytest
 from replica_brokers import make_batch
 from replica_world import HeldLog, turns, until
 
@@ -19,6 +20,8 @@ from moldau.testing.replicas import (
     make_flusher,
     open_replica,
 )
+
+pytestmark = pytest.mark.inprocess
 
 
 class Follower:

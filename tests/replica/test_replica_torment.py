@@ -17,6 +17,8 @@ from moldau.model.ids import TimestampMs
 from moldau.raft.config import RaftConfig
 from moldau.replica.producers import ProducerTable
 
+pytestmark = pytest.mark.inprocess
+
 SECONDS = 5.0
 IN_FLIGHT = 5
 CONFIG = RaftConfig(

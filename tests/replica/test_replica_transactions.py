@@ -17,6 +17,8 @@ from moldau.records.record import Record, build_batch
 from moldau.replica.replica import Proposal, Replica
 from moldau.testing.replicas import SetClock, lead_replica, make_driver, make_flusher
 
+pytestmark = pytest.mark.inprocess
+
 PRODUCER = ProducerId(7)
 UNFLUSHED = LogConfig(flush=FlushPolicy.NEVER)
 """No thread is at work when a test ends."""

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from raft_brokers import make_group
 
+from harness.virtual_loop import run_virtually
 from moldau.raft.progress import FOREVER
 from moldau.replica.group import Group
 from moldau.replica.timers import GroupTimers
@@ -43,7 +44,7 @@ def test_groups_come_due_in_order_and_only_once() -> None:
         assert watch.fire(320) == [three]
         watch.timers.stop()
 
-    asyncio.run(scenario())
+    run_virtually(scenario())
 
 
 def test_a_timer_that_was_set_earlier_since_fires_once_at_the_earlier_time() -> None:
@@ -56,7 +57,7 @@ def test_a_timer_that_was_set_earlier_since_fires_once_at_the_earlier_time() -> 
         assert watch.fire(320) == []
         watch.timers.stop()
 
-    asyncio.run(scenario())
+    run_virtually(scenario())
 
 
 def test_after_a_standstill_the_sockets_come_first_but_only_once() -> None:
@@ -69,7 +70,7 @@ def test_after_a_standstill_the_sockets_come_first_but_only_once() -> None:
         assert watch.fire(9000) == [group]
         watch.timers.stop()
 
-    asyncio.run(scenario())
+    run_virtually(scenario())
 
 
 def test_a_removed_group_does_not_come_due() -> None:
@@ -81,7 +82,7 @@ def test_a_removed_group_does_not_come_due() -> None:
         assert watch.fire(120) == []
         watch.timers.stop()
 
-    asyncio.run(scenario())
+    run_virtually(scenario())
 
 
 def test_a_defect_leaves_the_timers_of_the_others_running() -> None:
@@ -102,4 +103,4 @@ def test_a_defect_leaves_the_timers_of_the_others_running() -> None:
         assert watch.fire(130) == [two]
         watch.timers.stop()
 
-    asyncio.run(scenario())
+    run_virtually(scenario())

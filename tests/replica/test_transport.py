@@ -4,12 +4,15 @@ import asyncio
 import random
 from collections.abc import Callable
 
+import pytest
 from raft_brokers import RealClock, until
 
 from moldau.model.ids import BrokerId
 from moldau.net.peers.handshake import Hello
 from moldau.net.peers.link import LinkLimits
 from moldau.replica.transport import Transport
+
+pytestmark = pytest.mark.inprocess
 
 ONE, TWO = BrokerId(1), BrokerId(2)
 

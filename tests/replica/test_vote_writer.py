@@ -4,9 +4,13 @@ import asyncio
 import threading
 from collections.abc import Callable, Mapping
 
+import pytest
+
 from moldau.model.errors import DiskFullError, StorageError
 from moldau.model.ids import NO_EPOCH, BrokerId, Epoch
 from moldau.replica.vote_writer import Vote, VoteWriter
+
+pytestmark = pytest.mark.inprocess
 
 ONE, TWO = (Epoch(1), BrokerId(1)), (Epoch(2), BrokerId(1))
 

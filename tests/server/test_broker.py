@@ -25,6 +25,8 @@ from moldau.server.config.schema import (
 )
 from moldau.server.storage import Storage
 
+pytestmark = pytest.mark.inprocess
+
 LOOPBACK = "127.0.0.1"
 
 

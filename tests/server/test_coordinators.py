@@ -3,6 +3,7 @@
 import asyncio
 from pathlib import Path
 
+import pytest
 from ledger_world import QueueLeader
 
 from moldau.groups.queue.state import QueueId
@@ -19,6 +20,8 @@ from moldau.server.config.schema import (
     RaftConfig,
     ServerConfig,
 )
+
+pytestmark = pytest.mark.inprocess
 
 
 def fail(error: BaseException) -> None:

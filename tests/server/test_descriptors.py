@@ -8,6 +8,8 @@ import pytest
 from moldau.server.descriptors import connections_allowed
 from moldau.testing.broker import Broker
 
+pytestmark = pytest.mark.system
+
 
 def test_clients_get_at_most_half_of_the_descriptors(caplog: pytest.LogCaptureFixture) -> None:
     assert connections_allowed(4096, None) == 4096

@@ -19,6 +19,8 @@ from moldau.server.config.schema import Address, ServerConfig
 from moldau.server.entry import Endpoints, Entry, enter_cluster
 from moldau.server.storage import Storage
 
+pytestmark = pytest.mark.inprocess
+
 ENDPOINTS = Endpoints(
     kafka=Endpoint("127.0.0.1", 1), raft=Endpoint("127.0.0.1", 2), http=Endpoint("127.0.0.1", 3)
 )

@@ -12,6 +12,8 @@ from moldau.model.errors import ConfigError, ErrorCode, RefusedError
 from moldau.server.config.schema import Address
 from moldau.server.join import join_cluster
 
+pytestmark = pytest.mark.inprocess
+
 
 def join(port: int, *, seconds_max: float = 30):
     return asyncio.run(join_cluster(Address("127.0.0.1", port), JOIN, seconds_max=seconds_max))

@@ -9,6 +9,8 @@ from moldau.model.topology import Endpoint
 from moldau.server.config.schema import Address
 from moldau.server.ports import Port
 
+pytestmark = pytest.mark.inprocess
+
 LOOPBACK = "127.0.0.1"
 
 

@@ -21,6 +21,8 @@ from moldau.server.config.schema import Address, ServerConfig
 from moldau.server.entry import Endpoints, Entry
 from moldau.server.registration import Registration, SupersededError
 
+pytestmark = pytest.mark.inprocess
+
 ONE, TWO = BrokerId(1), BrokerId(2)
 ENTRY = Entry(
     broker_id=TWO,

@@ -32,6 +32,8 @@ from moldau.wire.messages.offset_commit import (
 )
 from moldau.wire.messages.produce import ProducePartition, ProduceRequest, ProduceTopic
 
+pytestmark = pytest.mark.system
+
 FAULTS = """
 import os
 from moldau.log.files import OsFile

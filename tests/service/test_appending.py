@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
+from harness.virtual_loop import run_virtually
 from moldau.metadata.leaders import NO_LEADER, Leader
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.service.appending import APPEND_METHOD, Appended, AppendService
@@ -56,7 +57,7 @@ class World:
         return await self.peer.service.answer(1, payload)
 
     def append(self, acks=ACKS_ALL, timeout_seconds=60.0):
-        return asyncio.run(
+        return run_virtually(
             self.service.append(TOPIC, 4, b"batch", acks=acks, timeout_seconds=timeout_seconds)
         )
 
@@ -144,7 +145,7 @@ def test_a_topic_of_the_same_name_that_is_another_is_not_written_to(leader):
 @pytest.mark.parametrize("payload", [b"", b"\xc1", msgspec.msgpack.encode(["t"])])
 def test_a_question_that_is_none_is_refused(leader, payload):
     with pytest.raises(RefusedError) as caught:
-        asyncio.run(leader.service.answer(1, payload))
+        run_virtually(leader.service.answer(1, payload))
     assert caught.value.code is ErrorCode.INVALID_REQUEST
 
 

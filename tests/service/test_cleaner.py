@@ -34,6 +34,8 @@ from moldau.service.partitions import Partitions
 from moldau.testing.logs import flush, headers_of
 from moldau.testing.replicas import SetClock
 
+pytestmark = pytest.mark.system
+
 CONFIG = LogConfig(segment_bytes_max=2000, compact=True, dirty_ratio_min=0.3)
 
 

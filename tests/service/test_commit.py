@@ -2,6 +2,7 @@
 
 import asyncio
 
+import pytest
 from replica_brokers import ReplicaCluster, make_batch, values, write
 
 from moldau.log.interface import LogConfig
@@ -11,6 +12,8 @@ from moldau.model.ids import Offset
 from moldau.replica.replica import Replica
 from moldau.service.commit import commit_batch, trim_replica
 from moldau.testing.replicas import lead_replica, make_driver, make_flusher
+
+pytestmark = pytest.mark.inprocess
 
 
 class World:

@@ -39,6 +39,8 @@ from moldau.wire.messages.offset_fetch import (
     OffsetFetchResponse,
 )
 
+pytestmark = pytest.mark.system
+
 
 def commit(connection: KafkaConnection, offset: int) -> int:
     partition = OffsetCommitRequestPartition(

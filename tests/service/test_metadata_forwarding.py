@@ -24,6 +24,8 @@ from moldau.service import metadata_store
 from moldau.service.metadata_store import Caller
 from moldau.testing.replicas import ME
 
+pytestmark = pytest.mark.inprocess
+
 
 async def start(cluster: MetadataCluster) -> MetadataBroker:
     cluster.add_group()

@@ -33,6 +33,8 @@ from moldau.service.produce import ACKS_ALL, ACKS_LEADER, ProduceService
 from moldau.testing.logs import append
 from moldau.testing.replicas import ME
 
+pytestmark = pytest.mark.inprocess
+
 
 async def test_a_topic_of_many_partitions_is_opened_and_dropped_in_turns_of_the_loop() -> None:
     world = World()

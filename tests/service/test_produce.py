@@ -11,6 +11,8 @@ from moldau.records.compression import Codec
 from moldau.records.record import Record, build_batch, read_records
 from moldau.testing.broker import Broker
 
+pytestmark = pytest.mark.inprocess
+
 
 def batch(size: int, codec: Codec) -> bytes:
     return build_batch([Record(Offset(0), TimestampMs(1_000), None, bytes(size), [])], codec=codec)

@@ -19,6 +19,8 @@ from moldau.service.partitions import Partitions
 from moldau.service.topics import HIGH_WATERMARK, TopicService
 from moldau.testing.replicas import lead_replica, make_driver, make_flusher
 
+pytestmark = pytest.mark.inprocess
+
 _numbers = count(1)
 
 

@@ -1,11 +1,11 @@
 """Questions that no broker can answer alone: who answers, who is silent, what is nonsense."""
 
-import asyncio
 from types import SimpleNamespace
 
 import msgspec
 import pytest
 
+from harness.virtual_loop import run_virtually
 from moldau.groups.results import ListedGroup
 from moldau.metadata.leaders import NO_LEADER, Leader
 from moldau.model.errors import ErrorCode, RefusedError
@@ -68,7 +68,7 @@ def test_leaders_are_asked_and_who_has_none_or_does_not_answer_is_missing():
     world = World()
     world.peers = {2: World(2)}
     wanted = [*places(0, 1, 2, 3, 4, -1), TopicPartition("gone", 0)]
-    assert asyncio.run(world.views.extents(wanted)) == {
+    assert run_virtually(world.views.extents(wanted)) == {
         ("t", 0): Extent(1, 10, 100),
         ("t", 1): Extent(2, 20, 100),
     }
@@ -79,7 +79,7 @@ def test_a_broker_that_cannot_know_tells_nothing(change):
     world = World()
     world.peers = {2: World(2)}
     vars(world.peers[2].replica).update(change)
-    assert asyncio.run(world.views.extents(places(0, 1))) == {("t", 0): Extent(1, 10, 100)}
+    assert run_virtually(world.views.extents(places(0, 1))) == {("t", 0): Extent(1, 10, 100)}
 
 
 def test_groups_of_all_are_in_order_and_the_silent_are_named():
@@ -87,7 +87,7 @@ def test_groups_of_all_are_in_order_and_the_silent_are_named():
     world.listed = ["b"]
     world.peers = {2: World(2)}
     world.peers[2].listed = ["c", "a"]
-    found, silent = asyncio.run(world.views.groups())
+    found, silent = run_virtually(world.views.groups())
     assert [(group.group_id, broker) for group, broker in found] == [("a", 2), ("b", 1), ("c", 2)]
     assert silent == [3]
 
@@ -98,20 +98,20 @@ def test_a_broker_that_still_loads_or_is_not_heard_of_is_silent():
     world.peers = {2: World(2), 3: World(3)}
     world.peers[2].error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     world.alive = frozenset({1, 2})
-    assert asyncio.run(world.views.groups()) == ([], [1, 2, 3])
+    assert run_virtually(world.views.groups()) == ([], [1, 2, 3])
 
 
 def test_more_groups_than_fit_into_an_answer_are_not_told_in_part(monkeypatch):
     monkeypatch.setattr(views, "GROUPS_PER_BROKER_MAX", 1)
     world = World()
     world.listed = ["a", "b"]
-    assert asyncio.run(world.views.groups())[1] == [1, 2, 3]
+    assert run_virtually(world.views.groups())[1] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("payload", [b"", b"\xc1", msgspec.msgpack.encode([("t", "x", ID)])])
 def test_a_question_that_is_none_is_refused(payload):
     with pytest.raises(RefusedError) as caught:
-        asyncio.run(World().views.answer_extents(2, payload))
+        run_virtually(World().views.answer_extents(2, payload))
     assert caught.value.code is ErrorCode.INVALID_REQUEST
 
 
@@ -124,5 +124,5 @@ def test_an_answer_that_is_none_counts_as_silence():
 
     world.peers[2].views.answer_groups = nonsense
     world.peers[3].views.answer_extents = nonsense
-    assert asyncio.run(world.views.groups())[1] == [2]
-    assert set(asyncio.run(world.views.extents(places(0, 1, 2)))) == {("t", 0), ("t", 1)}
+    assert run_virtually(world.views.groups())[1] == [2]
+    assert set(run_virtually(world.views.extents(places(0, 1, 2)))) == {("t", 0), ("t", 1)}

@@ -14,6 +14,8 @@ from moldau.spark import class_archive
 from moldau.spark.class_archive import SWITCH, ClassArchive, archive_for
 from moldau.spark.java import Java, JavaError, find_java
 
+pytestmark = pytest.mark.system
+
 
 @pytest.fixture
 def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClassArchive:

@@ -9,7 +9,7 @@ from moldau.client.kafka.client import KafkaClient
 from moldau.model.ids import Offset, TimestampMs
 from moldau.records.record import Record, build_batch
 
-pytestmark = pytest.mark.system
+pytestmark = pytest.mark.spark
 
 Fill = Callable[..., None]
 Table = Callable[..., Any]

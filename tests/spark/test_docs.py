@@ -14,7 +14,7 @@ from moldau.cli.main import cli
 from moldau.client.kafka.client import KafkaClient
 from moldau.testing.broker import Broker
 
-pytestmark = pytest.mark.system
+pytestmark = pytest.mark.spark
 
 ROOT = Path(__file__).parent.parent.parent
 

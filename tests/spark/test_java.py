@@ -9,6 +9,8 @@ import pytest
 from moldau.spark import java
 from moldau.spark.java import JavaError, cache_folder, find_java, major_of
 
+pytestmark = pytest.mark.system
+
 
 def install(home: Path, version: str, more: str = "") -> Path:
     """A Java that says its version, as the real ones do: on stderr."""

@@ -22,6 +22,8 @@ from moldau.spark.sessions import (
     java_options,
 )
 
+pytestmark = pytest.mark.spark
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 

@@ -25,7 +25,7 @@ from moldau.testing.broker import Broker
 from moldau.testing.ports import free_ports
 
 pytestmark = [
-    pytest.mark.system,
+    pytest.mark.spark,
     pytest.mark.skipif(
         os.environ.get("MOLDAU_TEST_STANDALONE") != "1",
         reason="starts a cluster of Spark: set MOLDAU_TEST_STANDALONE=1 to run it",

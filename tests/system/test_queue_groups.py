@@ -25,6 +25,8 @@ from moldau.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatResponse,
 )
 
+pytestmark = pytest.mark.system
+
 SETTINGS = {
     "GROUP__SESSION_TIMEOUT_MS_MIN": "500",
     "GROUP__CONSUMER_HEARTBEAT_INTERVAL_MS": "300",

@@ -13,6 +13,8 @@ from moldau.proto.v1 import queue_pb2 as pb
 from moldau.testing.broker import Broker
 from moldau.testing.cluster import Cluster
 
+pytestmark = pytest.mark.system
+
 SETTINGS = {
     "GROUP__SESSION_TIMEOUT_MS_MIN": "500",
     "GROUP__CONSUMER_HEARTBEAT_INTERVAL_MS": "300",

@@ -9,6 +9,8 @@ import pytest
 from moldau.testing import ports as ports_module
 from moldau.testing.ports import free_ports
 
+pytestmark = pytest.mark.system
+
 
 def test_no_port_is_handed_out_again_while_its_broker_may_be_down() -> None:
     ports = [port for _ in range(200) for port in free_ports(4)]

@@ -8,6 +8,8 @@ import pytest
 from moldau.wire.registry import APIS, REQUESTS, RESPONSES, ApiKey
 from moldau.wire.schema import Request, Response
 
+pytestmark = pytest.mark.system
+
 
 @pytest.mark.parametrize("key", list(APIS), ids=lambda key: APIS[key].name)
 def test_the_table_says_of_each_api_what_its_classes_say(key: int) -> None:

@@ -28,6 +28,8 @@ from moldau.wire.messages.produce import (
 )
 from moldau.wire.registry import ApiKey
 
+pytestmark = pytest.mark.inprocess
+
 TOPIC_ID = b"0123456789abcdef"
 
 

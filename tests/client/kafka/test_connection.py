@@ -17,6 +17,8 @@ from moldau.wire.messages.metadata import MetadataRequest, MetadataResponse
 from moldau.wire.messages.produce import ProducePartition, ProduceRequest, ProduceTopic
 from moldau.wire.registry import ApiKey
 
+pytestmark = pytest.mark.inprocess
+
 
 def connect(broker: Any, **options: Any) -> KafkaConnection:
     return KafkaConnection(broker.host, broker.port, **options)

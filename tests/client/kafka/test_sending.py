@@ -23,6 +23,8 @@ from moldau.wire.messages.produce import (
 )
 from moldau.wire.registry import ApiKey
 
+pytestmark = pytest.mark.inprocess
+
 HANG_UP = -1
 
 

@@ -21,6 +21,8 @@ from moldau.proto.v1 import queue_pb2 as pb
 from moldau.proto.v1 import queue_pb2_grpc
 from moldau.testing.ports import free_ports
 
+pytestmark = pytest.mark.inprocess
+
 Stub = Any
 
 

@@ -26,6 +26,8 @@ from moldau.client.queue.client import seeds_of
 from moldau.proto.v1 import queue_pb2 as pb
 from moldau.testing.ports import free_ports
 
+pytestmark = pytest.mark.system
+
 
 def run(work: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(work, 60))

@@ -7,6 +7,8 @@ from grpc import aio
 from moldau.client import errors
 from moldau.client.queue.failures import Failure, error_for, error_of, exhausted, failure_of
 
+pytestmark = pytest.mark.inprocess
+
 
 def failed(
     status: grpc.StatusCode, details: str = "", trailers: tuple[tuple[str, str], ...] = ()

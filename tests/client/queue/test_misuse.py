@@ -9,6 +9,8 @@ from queue_brokers import FakeCluster
 from moldau import ClientError, InvalidArgumentError, LeaseLostError, QueueClient, UnreachableError
 from moldau.testing.ports import free_ports
 
+pytestmark = pytest.mark.inprocess
+
 
 @pytest.mark.parametrize(
     "addresses", [5, [5], "https://localhost:8000", ["localhost:8000", "https://localhost:1"]]

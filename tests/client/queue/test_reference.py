@@ -12,10 +12,11 @@ import pytest
 from moldau import AsyncQueueClient, AsyncWorker, QueueClient, Worker
 from moldau.testing.broker import Broker
 
+pytestmark = pytest.mark.system
+
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "python-queues.md"
 
 
-@pytest.mark.system
 def test_the_blocks_run_one_after_the_other_as_pasted(moldau_session_broker: Broker) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), flags=re.M | re.S)
     said = []

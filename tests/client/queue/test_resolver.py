@@ -11,6 +11,8 @@ from moldau.client.errors import InvalidArgumentError, UnreachableError
 from moldau.client.queue.resolver import Resolver, grpc_seeds
 from moldau.proto.v1 import queue_pb2 as pb
 
+pytestmark = pytest.mark.inprocess
+
 
 class Told:
     """In place of channels: what each address answers; None is silence."""

@@ -9,6 +9,8 @@ from moldau import NotFoundError, Outgoing, QueueClient, SendFailedError, Unreac
 from moldau.proto.v1 import queue_pb2 as pb
 from moldau.records.murmur2 import partition_of
 
+pytestmark = pytest.mark.inprocess
+
 
 def test_a_message_goes_to_the_leader_of_its_partition(
     client: QueueClient, brokers: FakeCluster

@@ -18,6 +18,8 @@ from moldau import (
 )
 from moldau.proto.v1 import queue_pb2 as pb
 
+pytestmark = pytest.mark.inprocess
+
 
 def eventually(holds: Callable[[], bool], seconds: float = 10.0) -> None:
     deadline = time.monotonic() + seconds

@@ -15,6 +15,8 @@ from moldau.proto.v1.queue_pb2_grpc import QueueStub
 from moldau.service.queues.types import QueueRefusedError, Why
 from moldau.testing.broker import Broker
 
+pytestmark = pytest.mark.system
+
 SECONDS = 60
 _PATIENCE_SECONDS = 20
 TOPIC = "arbitrary"

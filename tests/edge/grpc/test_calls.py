@@ -20,6 +20,8 @@ from moldau.proto.v1 import queue_pb2 as pb
 from moldau.proto.v1.queue_pb2_grpc import QueueStub
 from moldau.service.queues.types import Polled, QueueRefusedError, Why
 
+pytestmark = pytest.mark.inprocess
+
 SECONDS = 60
 ACK = pb.AckRequest(group="g", consumer_id="c", tokens=[b"t"])
 POLL = pb.PollRequest(group="g", consumer_id="c", wait_ms=60_000)

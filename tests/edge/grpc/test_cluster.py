@@ -14,6 +14,8 @@ from moldau.proto.v1.queue_pb2_grpc import QueueStub
 from moldau.testing.broker import Broker
 from moldau.testing.cluster import Cluster
 
+pytestmark = pytest.mark.system
+
 SECONDS = 60
 JOIN: dict[str, Any] = {
     "incarnation": "directory",
@@ -164,7 +166,6 @@ def test_nothing_to_do_is_refused(door: Door) -> None:
     assert found == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_ARGUMENT")
 
 
-@pytest.mark.system
 def test_any_broker_takes_messages_and_the_leader_is_named_to_who_reads_elsewhere(
     moldau_cluster: Cluster,
 ) -> None:

@@ -33,6 +33,8 @@ from moldau.service.queues.types import (
     Why,
 )
 
+pytestmark = pytest.mark.inprocess
+
 SECONDS = 60
 SETTINGS = QueueSettings(dead_letter_topic="g.dead", visibility_ms=1_000)
 SHOWN = pb.QueueSettings(

@@ -13,6 +13,8 @@ from moldau.proto.v1 import queue_pb2 as pb
 from moldau.proto.v1.queue_pb2_grpc import QueueStub
 from moldau.testing.broker import Broker
 
+pytestmark = pytest.mark.system
+
 SECONDS = 60
 
 

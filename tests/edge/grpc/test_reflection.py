@@ -13,6 +13,8 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
 
 from moldau.testing.broker import Broker
 
+pytestmark = pytest.mark.inprocess
+
 SECONDS = 60
 QUEUE = "moldau.v1.Queue"
 

@@ -23,6 +23,8 @@ from moldau.records.murmur2 import partition_of
 from moldau.service.appending import Appended
 from moldau.testing.broker import Broker
 
+pytestmark = pytest.mark.inprocess
+
 SECONDS = 60
 PARTITIONS = 3
 

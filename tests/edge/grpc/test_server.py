@@ -21,6 +21,8 @@ from moldau.proto.v1.queue_pb2_grpc import QueueStub
 from moldau.service.queues.types import DONE
 from moldau.testing.broker import Broker
 
+pytestmark = pytest.mark.system
+
 SECONDS = 60
 ACK = pb.AckRequest(group="g", consumer_id="c", tokens=[b"t"])
 ALONE = [("grpc.use_local_subchannel_pool", 1)]

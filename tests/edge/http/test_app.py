@@ -18,6 +18,8 @@ from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.topology import Endpoint, JoinRequest
 from moldau.service import decisions
 
+pytestmark = pytest.mark.inprocess
+
 
 @pytest.fixture(scope="module")
 def listener() -> Iterator[Served]:

@@ -10,6 +10,8 @@ from moldau.edge.http.cors import Cors
 from moldau.edge.http.gate import Gate
 from moldau.testing.broker import Broker
 
+pytestmark = pytest.mark.system
+
 PIECE = 256 * 1024
 
 
@@ -218,7 +220,6 @@ def test_a_page_that_is_not_named_changes_nothing_whatever_its_name_points_to(me
     assert asked(gate_of(reader), b"{}", method=method).status == 200
 
 
-@pytest.mark.system
 def test_the_setting_of_a_broker_names_who_may():
     settings = {"HTTP__CORS_ORIGINS": "https://a.example, https://page.example"}
     with Broker(settings=settings) as broker:

@@ -15,6 +15,8 @@ from moldau.client.kafka.client import KafkaClient
 from moldau.edge.http.groups import read_assignment
 from moldau.edge.http.resources import TopicAssigned
 
+pytestmark = pytest.mark.system
+
 
 def send(bootstrap: str, topic: str, partition: int, count: int) -> None:
     producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap})
@@ -123,7 +125,6 @@ def test_nobody_has_a_group_where_no_offsets_were_ever_stored(moldau_broker):
     assert topics == []
 
 
-@pytest.mark.system
 def test_every_broker_of_a_cluster_tells_the_same(moldau_cluster):
     cluster = moldau_cluster
     bootstrap = cluster.bootstrap

@@ -17,6 +17,8 @@ from moldau.model.errors import ErrorCode
 from moldau.model.ids import TopicPartition
 from moldau.service.traffic import Traffic
 
+pytestmark = pytest.mark.inprocess
+
 
 class Scrape:
     """One answer of /metrics, by name and labels."""

@@ -11,6 +11,8 @@ from http_client import ask
 from moldau.edge.http import reference
 from moldau.edge.http.openapi import document
 
+pytestmark = pytest.mark.inprocess
+
 SPEC = msgspec.json.decode(msgspec.json.encode(document()))
 
 

@@ -1,8 +1,12 @@
 """Queue groups as a real broker shows them over HTTP."""
 
+import pytest
+
 from http_client import ask
 from moldau import QueueClient
 from moldau.testing.broker import Broker
+
+pytestmark = pytest.mark.system
 
 
 def test_queue_groups_come_in_pages_all_or_those_of_a_topic(moldau_broker: Broker) -> None:

@@ -16,6 +16,8 @@ from moldau.records.murmur2 import partition_of
 from moldau.records.record import Record
 from moldau.service.sending import build_batches
 
+pytestmark = pytest.mark.system
+
 
 @pytest.fixture
 def world(moldau_session_broker, moldau_topic):
@@ -414,7 +416,6 @@ def store_in_the_end(address, path, body):
     return reply
 
 
-@pytest.mark.system
 def test_any_broker_takes_records_for_all_partitions(moldau_cluster):
     addresses = [broker.http_address for broker in moldau_cluster.brokers]
     body = {"name": "wide", "partitions": 6, "replication_factor": 3}

@@ -24,6 +24,8 @@ from http_client import ask
 from moldau.edge.http.openapi import OPERATIONS, document
 from moldau.testing.broker import Broker
 
+pytestmark = pytest.mark.system
+
 EXAMPLES = int(os.environ.get("MOLDAU_HTTP_EXAMPLES", "25"))
 SECONDS_MAX = 30
 CHECKS = [
@@ -67,7 +69,6 @@ def aim(case, mode: GenerationMode) -> None:
         case.path_parameters["broker"] = 1
 
 
-@pytest.mark.system
 @pytest.mark.parametrize(("method", "path", "mode"), CASES)
 def test_no_answer_is_a_defect_or_another_than_is_promised(address, method, path, mode):
     operation = SCHEMA[path][method]
@@ -109,7 +110,6 @@ def test_every_operation_is_asked():
     assert known == set(OPERATIONS)
 
 
-@pytest.mark.system
 def test_the_broker_serves_as_before(address):
     assert ask(address, "GET", "/healthz").status == 200
     shown = ask(address, "GET", "/api/v1/topics/there/records?limit=3")

@@ -12,6 +12,8 @@ import pytest
 from http_cluster import FakeCluster, Served, served
 from moldau.edge.http.server import HttpLimits, HttpListener
 
+pytestmark = pytest.mark.system
+
 REQUEST = b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n"
 
 

@@ -18,6 +18,8 @@ from moldau.model.ids import Offset, TimestampMs
 from moldau.records.record import Record
 from moldau.service.reading import ReadPage
 
+pytestmark = pytest.mark.system
+
 
 class Stream:
     """An answer that goes on, event by event."""

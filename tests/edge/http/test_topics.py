@@ -6,6 +6,8 @@ import pytest
 from http_client import ask
 from moldau.client.kafka.client import KafkaClient
 
+pytestmark = pytest.mark.system
+
 
 def test_topics_come_in_pages_that_lead_to_each_other(moldau_session_broker):
     broker = moldau_session_broker

@@ -3,6 +3,7 @@
 import asyncio
 from typing import cast
 
+from harness.virtual_loop import run_virtually
 from moldau.edge.kafka.deadlines import TICK_MS, Deadlines
 from moldau.model.errors import ErrorCode
 from moldau.net.connection import Connection, Reply
@@ -27,7 +28,7 @@ def test_only_who_waits_too_long_is_told_and_only_once() -> None:
         deadlines.stop()
         return late, waiting, left
 
-    late, waiting, left = asyncio.run(run())
+    late, waiting, left = run_virtually(run())
     assert late == [ErrorCode.REQUEST_TIMED_OUT]
     assert waiting == []
     assert left == 1
@@ -44,7 +45,7 @@ def test_nobody_is_late_before_the_time_is_over() -> None:
         return loop.time() - before
 
     # A bound from below: a slow machine only makes it longer.
-    assert asyncio.run(run()) >= 0.25
+    assert run_virtually(run()) >= 0.25
 
 
 def test_who_was_answered_is_forgotten_and_the_timer_ends() -> None:
@@ -61,7 +62,7 @@ def test_who_was_answered_is_forgotten_and_the_timer_ends() -> None:
             await asyncio.sleep(TICK_MS / 2000)
         return len(told), deadlines.is_ticking
 
-    assert asyncio.run(run()) == (0, False)
+    assert run_virtually(run()) == (0, False)
 
 
 def test_one_that_answers_others_while_it_is_late_does_not_tell_them_twice() -> None:
@@ -84,4 +85,4 @@ def test_one_that_answers_others_while_it_is_late_does_not_tell_them_twice() -> 
                 break
         return told
 
-    assert asyncio.run(run()) == ["first"]
+    assert run_virtually(run()) == ["first"]

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from harness.virtual_loop import run_virtually
 from moldau.edge.kafka.outcomes import outcomes
 from moldau.model.errors import ErrorCode, RefusedError
 
@@ -16,14 +17,14 @@ async def refuse_odd(number: int) -> None:
 
 
 def test_outcomes_come_in_the_order_of_their_items() -> None:
-    found = asyncio.run(outcomes(refuse_odd, range(500), 60_000))
+    found = run_virtually(outcomes(refuse_odd, range(500), 60_000))
     assert [None if each is None else str(each) for each in found] == [
         f"{number} is odd" if number % 2 else None for number in range(500)
     ]
 
 
 def test_no_items_have_no_outcomes() -> None:
-    assert asyncio.run(outcomes(refuse_odd, [], 10_000)) == []
+    assert run_virtually(outcomes(refuse_odd, [], 10_000)) == []
 
 
 def test_what_is_not_done_in_time_is_said_to_be_late_and_goes_on() -> None:
@@ -44,7 +45,7 @@ def test_what_is_not_done_in_time_is_said_to_be_late_and_goes_on() -> None:
             await ended.wait()
         return found, was_ended
 
-    (done, late), was_ended = asyncio.run(run())
+    (done, late), was_ended = run_virtually(run())
     assert done is None
     assert late is not None
     assert late.code is ErrorCode.REQUEST_TIMED_OUT
@@ -57,7 +58,7 @@ async def hang(_: int) -> None:
 
 
 def test_a_timeout_below_zero_waits_for_nothing() -> None:
-    (late,) = asyncio.run(outcomes(hang, [1], -1))
+    (late,) = run_virtually(outcomes(hang, [1], -1))
     assert late is not None
     assert late.code is ErrorCode.REQUEST_TIMED_OUT
 
@@ -80,7 +81,7 @@ def test_only_so_many_works_run_at_once_and_none_begins_after_the_deadline() -> 
                 await asyncio.sleep(0.001)
         return found, by_then, started
 
-    found, by_then, started = asyncio.run(run())
+    found, by_then, started = run_virtually(run())
     assert 0 < by_then < 200
     assert started == by_then
     assert all(each is not None and each.code is ErrorCode.REQUEST_TIMED_OUT for each in found)
@@ -98,7 +99,7 @@ def test_a_long_list_of_refusals_lets_others_have_their_turn() -> None:
             await asyncio.sleep(0)
         return turns
 
-    assert asyncio.run(run()) > 100
+    assert run_virtually(run()) > 100
 
 
 def test_a_defect_is_not_taken_for_a_refusal() -> None:
@@ -106,7 +107,7 @@ def test_a_defect_is_not_taken_for_a_refusal() -> None:
         raise ValueError("a defect")
 
     with pytest.raises(ValueError, match="a defect"):
-        asyncio.run(outcomes(fail, [1], 10_000))
+        run_virtually(outcomes(fail, [1], 10_000))
 
 
 def test_works_end_with_the_broker() -> None:
@@ -117,4 +118,4 @@ def test_works_end_with_the_broker() -> None:
         await asyncio.gather(asking, return_exceptions=True)
         return len(asyncio.all_tasks())
 
-    assert asyncio.run(run()) == 1
+    assert run_virtually(run()) == 1

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from handler_calls import Asked, FakeCluster, ask, brokers, facade, image, service, topic
 
+from harness.virtual_loop import run_virtually
 from moldau.edge.kafka import describe_cluster, describe_topic_partitions, metadata
 from moldau.edge.kafka.placement import await_leaders, current_leader
 from moldau.model.errors import ErrorCode, RefusedError
@@ -170,7 +171,7 @@ def test_who_creates_a_topic_is_answered_when_it_can_be_written_to(cluster: Fake
             await waiting
         return True
 
-    assert asyncio.run(run())
+    assert run_virtually(run())
 
 
 def test_a_topic_that_nobody_comes_to_lead_holds_its_creator_up_for_a_moment_only(
@@ -180,4 +181,4 @@ def test_a_topic_that_nobody_comes_to_lead_holds_its_creator_up_for_a_moment_onl
         async with asyncio.timeout(60):
             await await_leaders(facade(cluster), ["t"])
 
-    asyncio.run(run())
+    run_virtually(run())

@@ -17,6 +17,7 @@ from handler_calls import (
     topic,
 )
 
+from harness.virtual_loop import run_virtually
 from moldau.edge.kafka import produce
 from moldau.edge.kafka.deadlines import TICK_MS
 from moldau.model.errors import ErrorCode, RefusedError
@@ -110,7 +111,7 @@ def test_some_partitions_are_refused_while_others_wait(version: int) -> None:
         asked.deadlines.stop()
         return asked.answer(ProduceResponse)
 
-    here, elsewhere, also_here = asyncio.run(run()).topics[0].partitions
+    here, elsewhere, also_here = run_virtually(run()).topics[0].partitions
     assert (here.error_code, here.base_offset) == (0, 7)
     assert (also_here.error_code, also_here.base_offset) == (0, 7)
     assert (elsewhere.error_code, elsewhere.base_offset) == (6, -1)
@@ -132,7 +133,7 @@ def test_a_leader_that_is_deposed_before_the_commit_says_so(
         asked.deadlines.stop()
         return asked.answer(ProduceResponse)
 
-    partition = asyncio.run(run()).topics[0].partitions[0]
+    partition = run_virtually(run()).topics[0].partitions[0]
     assert (partition.error_code, partition.base_offset) == (6, -1)
     assert leader_of(partition) == ((2, 9) if version >= 10 else None)
 
@@ -156,7 +157,7 @@ def test_what_is_not_committed_in_time_is_answered_all_the_same(
             callback(ErrorCode.NONE)
         return asked.answer(ProduceResponse)
 
-    first, *others = asyncio.run(run()).topics[0].partitions
+    first, *others = run_virtually(run()).topics[0].partitions
     assert (first.error_code, first.base_offset) == (ErrorCode.REQUEST_TIMED_OUT, -1)
     assert all((each.error_code, each.base_offset) == (0, 7) for each in others)
 

@@ -31,6 +31,8 @@ from moldau.net.peers.handshake import (
 from moldau.net.peers.link import LinkLimits, PeerLink
 from moldau.net.peers.listener import PeerListener
 
+pytestmark = pytest.mark.inprocess
+
 ONE, TWO = BrokerId(1), BrokerId(2)
 HELLO = Hello("c", ONE, "dir1", TWO)
 

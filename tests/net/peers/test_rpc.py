@@ -12,6 +12,8 @@ from moldau.model.ids import BrokerId
 from moldau.net.peers.frames import FrameKind
 from moldau.net.peers.rpc import NotSentError, PeerRpc
 
+pytestmark = pytest.mark.inprocess
+
 ONE, TWO = BrokerId(1), BrokerId(2)
 
 

@@ -18,6 +18,8 @@ from moldau.spark.decode.column_types import (
 )
 from moldau.spark.decode.ddl import from_spark_json, parse_ddl
 
+pytestmark = pytest.mark.spark
+
 NAMES = st.text(min_size=1, max_size=6).filter(lambda name: name.strip() == name)
 
 

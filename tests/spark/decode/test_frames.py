@@ -12,7 +12,7 @@ from moldau.client.kafka.client import KafkaClient
 from moldau.records.record import Record, build_batch
 from moldau.spark import decode
 
-pytestmark = pytest.mark.system
+pytestmark = pytest.mark.spark
 
 SCHEMA = "id bigint NOT NULL, at timestamp, tags array<string>"
 VALUES = [

@@ -12,7 +12,7 @@ from moldau.client.kafka.client import KafkaClient
 from moldau.records.record import Record, build_batch
 from moldau.testing.broker import Broker
 
-pytestmark = pytest.mark.system
+pytestmark = pytest.mark.spark
 
 ROOT = Path(__file__).parents[3]
 

@@ -9,6 +9,8 @@ pytest.importorskip("pyarrow", reason="the extra `spark` is not installed: no te
 
 from moldau.spark.lake.s3 import NAMES
 
+pytestmark = pytest.mark.inprocess
+
 ROOT = Path(__file__).parent.parent.parent.parent
 PAGE = ROOT / "docs" / "spark" / "lake.md"
 

@@ -18,6 +18,8 @@ from moldau.spark.lake.parquet import ParquetTable
 from moldau.spark.lake.parquet_log import STRIDE
 from moldau.spark.lake.storage import Disk, LocalStore
 
+pytestmark = pytest.mark.inprocess
+
 
 class Killed(BaseException):
     """No error: nothing that the code under test does may follow, not even its clean-up."""

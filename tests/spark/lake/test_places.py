@@ -2,6 +2,8 @@
 
 import pytest
 
+pytestmark = pytest.mark.inprocess
+
 pa = pytest.importorskip("pyarrow", reason="the extra moldau[spark] is not installed")
 pytest.importorskip("deltalake", reason="the extra moldau[spark] is not installed")
 pytest.importorskip("pyiceberg", reason="the extra moldau[spark] is not installed")

@@ -27,6 +27,8 @@ from moldau.spark.lake.s3 import S3Store, s3_filesystem
 from moldau.spark.lake.storage import Store, Stored
 from moldau.testing.ports import free_ports
 
+pytestmark = pytest.mark.system
+
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[dict[str, str]]:

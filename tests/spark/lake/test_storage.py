@@ -8,6 +8,8 @@ import pytest
 from moldau.client.errors import InvalidArgumentError
 from moldau.spark.lake.storage import LocalStore, normal_location, open_store
 
+pytestmark = pytest.mark.inprocess
+
 
 def test_of_many_that_create_a_file_one_succeeds_and_its_bytes_stay(tmp_path: Path) -> None:
     barrier = threading.Barrier(8)

@@ -24,6 +24,8 @@ from moldau.spark.lake import (
 )
 from moldau.spark.lake.files import write_files
 
+pytestmark = pytest.mark.spark
+
 FORMATS = [str(kind) for kind in TableFormat]
 
 

@@ -13,6 +13,8 @@ from moldau.spark.pipelines.home import BusyError, Home, homes
 from moldau.spark.pipelines.record import Record
 from moldau.spark.pipelines.spec import State
 
+pytestmark = pytest.mark.system
+
 
 @pytest.fixture
 def home(tmp_path):

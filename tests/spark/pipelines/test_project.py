@@ -16,6 +16,8 @@ from moldau.spark.pipelines import project, project_run
 from moldau.spark.pipelines.project_template import OWN_FOLDER
 from moldau.spark.sessions import ExtraMissingError
 
+pytestmark = pytest.mark.spark
+
 
 def spec(folder: Path) -> Any:
     return yaml.safe_load((folder / "spark-pipeline.yml").read_text())
@@ -163,7 +165,6 @@ def test_a_java_that_was_just_starting_is_ended_too() -> None:
     assert not Path(f"/proc/{java}").exists()
 
 
-@pytest.mark.system
 def test_two_runs_at_once_are_refused_with_a_word(tmp_path: Path) -> None:
     own = tmp_path / OWN_FOLDER
     own.mkdir()
@@ -175,7 +176,6 @@ def test_two_runs_at_once_are_refused_with_a_word(tmp_path: Path) -> None:
         pass
 
 
-@pytest.mark.system
 @pytest.mark.skipif(
     "MOLDAU_TEST_PROJECT" not in os.environ,
     reason="two runs of a project take a minute: MOLDAU_TEST_PROJECT=1 has them run",

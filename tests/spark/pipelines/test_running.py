@@ -18,7 +18,7 @@ from moldau.spark.pipelines.running import execute
 from moldau.spark.pipelines.spec import State
 from moldau.testing.broker import Broker
 
-pytestmark = pytest.mark.system
+pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(autouse=True)

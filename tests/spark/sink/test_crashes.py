@@ -13,7 +13,7 @@ import pytest
 from moldau.client.kafka.client import KafkaClient
 from moldau.testing.broker import Broker
 
-pytestmark = pytest.mark.system
+pytestmark = pytest.mark.spark
 
 SECONDS_MAX = 280
 STEPS = [

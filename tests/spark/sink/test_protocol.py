@@ -11,6 +11,8 @@ from moldau.spark.sink import protocol
 from moldau.spark.sink.decisions import Ledger, Transaction
 from moldau.spark.sink.protocol import Begin, LostTransactionError, SupersededError, Task, TaskDone
 
+pytestmark = pytest.mark.inprocess
+
 QUIET = Chances()
 WILD = Chances(die=0.03, speculate=0.1, outlive=0.3, compact=0.02)
 

@@ -16,7 +16,7 @@ from moldau.records.record import Record, build_batch
 from moldau.testing.broker import Broker
 from moldau.testing.ports import free_ports
 
-pytestmark = pytest.mark.system
+pytestmark = pytest.mark.spark
 
 Fill = Callable[..., None]
 Stream = Callable[..., Any]

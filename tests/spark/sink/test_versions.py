@@ -9,6 +9,8 @@ from moldau.client.errors import ClientError
 from moldau.spark.sink import protocol
 from moldau.spark.sink.protocol import NO_CLAIM, Begin, SupersededError, Task, TaskDone
 
+pytestmark = pytest.mark.inprocess
+
 QUIET = Chances()
 WILD = Chances(die=0.03, speculate=0.1, outlive=0.3, compact=0.02)
 

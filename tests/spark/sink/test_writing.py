@@ -13,6 +13,8 @@ from moldau.spark.sink.columns import Row
 from moldau.spark.sink.write_options import parse_write_options
 from moldau.spark.sink.writing import Producer, RowWriter
 
+pytestmark = pytest.mark.inprocess
+
 
 class Topics:
     """Keeps what is sent, round by round."""

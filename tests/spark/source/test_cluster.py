@@ -15,6 +15,8 @@ from moldau.spark.source.read_options import ReadOptions, parse_read_options
 from moldau.testing.broker import Broker
 from moldau.testing.ports import free_ports
 
+pytestmark = pytest.mark.inprocess
+
 FIRST = 1_700_000_000_000
 Fill = Callable[..., None]
 

@@ -16,6 +16,8 @@ from moldau.spark.source.positions import Positions
 from moldau.testing.broker import Broker
 from moldau.testing.ports import free_ports
 
+pytestmark = pytest.mark.inprocess
+
 NewName = Callable[[str], str]
 
 

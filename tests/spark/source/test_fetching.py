@@ -24,6 +24,8 @@ from moldau.wire.messages.delete_records import (
     DeleteRecordsTopic,
 )
 
+pytestmark = pytest.mark.system
+
 LIMITS = FetchLimits(
     bytes_max=1 << 20, timeout_seconds=20, read_committed=False, fail_on_data_loss=True
 )
@@ -174,7 +176,6 @@ def test_aborted_records_are_read_only_by_those_who_read_everything(
     assert read(client, the_range(topic, 0, 18), limits) == wanted
 
 
-@pytest.mark.system
 def test_a_leader_lost_half_way_costs_nothing(new_name: Callable[[str], str]) -> None:
     name = new_name("spark")
     with Cluster(brokers=3) as cluster, KafkaClient(cluster.bootstrap) as client:
@@ -190,7 +191,6 @@ def test_a_leader_lost_half_way_costs_nothing(new_name: Callable[[str], str]) ->
     assert found == list(range(400))
 
 
-@pytest.mark.system
 def test_a_leader_that_hangs_is_left_for_its_successor(new_name: Callable[[str], str]) -> None:
     """It still takes connections, and stands first in the list of brokers."""
     name = new_name("spark")

@@ -11,7 +11,7 @@ import pytest
 from moldau.cli.main import run
 from moldau.testing.broker import Broker
 
-pytestmark = pytest.mark.system
+pytestmark = pytest.mark.spark
 
 SECONDS_MAX = 280
 

@@ -17,7 +17,7 @@ from moldau.spark.pipelines import aggregate
 from moldau.spark.pipelines.aggregate.settings import AggregateSettings
 from moldau.testing.broker import Broker
 
-pytestmark = pytest.mark.system
+pytestmark = pytest.mark.spark
 
 SQL = "SELECT window(at, '10 seconds') AS w, count(*) AS n FROM events GROUP BY 1"
 SCHEMA = "id bigint NOT NULL, at timestamp"

@@ -19,7 +19,7 @@ from moldau.spark.pipelines import archive
 from moldau.spark.pipelines.archive.settings import ArchiveSettings
 from moldau.testing.broker import Broker
 
-pytestmark = pytest.mark.system
+pytestmark = pytest.mark.spark
 
 New = Callable[..., ArchiveSettings]
 

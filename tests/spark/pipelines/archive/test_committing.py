@@ -16,6 +16,8 @@ from moldau.spark.pipelines.archive.settings import ArchiveSettings
 from moldau.spark.pipelines.archive.source import FILE, file_rows, table_schema
 from moldau.spark.pipelines.failures import PipelineError
 
+pytestmark = pytest.mark.inprocess
+
 
 class Returned:
     """As much of a DataFrame as is asked for; counts how often its tasks ran."""

@@ -17,6 +17,8 @@ from moldau.spark.pipelines.archive.settings import ArchiveSettings
 from moldau.spark.pipelines.archive.starts import _widened
 from moldau.spark.source.cluster import TopicView
 
+pytestmark = pytest.mark.inprocess
+
 START = json.dumps({"orders": {"0": 7}})
 SCHEMA = pa.schema([("offset", pa.int64()), ("date", pa.string())])
 

@@ -24,6 +24,8 @@ from moldau.spark.pipelines.archive.source import (
 )
 from moldau.spark.schema import arrow_schema
 
+pytestmark = pytest.mark.inprocess
+
 DAY = 24 * 3600 * 1_000_000
 
 

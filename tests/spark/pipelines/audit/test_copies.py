@@ -14,7 +14,7 @@ from moldau.spark.pipelines.audit import SETTINGS, run
 from moldau.spark.pipelines.spec import Outcome, Progress
 from moldau.testing.broker import Broker
 
-pytestmark = pytest.mark.system
+pytestmark = pytest.mark.spark
 
 
 class Context:

@@ -29,7 +29,7 @@ from moldau.spark.source.planning import OffsetRange  # noqa: E402
 from moldau.spark.source.reading import read_ranges  # noqa: E402
 from moldau.testing.broker import Broker  # noqa: E402
 
-pytestmark = pytest.mark.system
+pytestmark = pytest.mark.spark
 
 COUNT = 60
 """Of each of two partitions."""

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.inprocess
+
 pa = pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 
 from moldau.client.errors import ClientError  # noqa: E402

@@ -17,7 +17,7 @@ from moldau.spark.pipelines.compact.settings import CompactSettings
 
 pytest.importorskip("pyarrow", reason="the extra `spark` is not installed: no tests of tables")
 
-pytestmark = pytest.mark.system
+pytestmark = pytest.mark.spark
 
 T0 = 1_700_000_000_000
 DAY_MS = 86_400_000

@@ -17,6 +17,8 @@ from moldau.spark.pipelines.replay.settings import ReplaySettings
 from moldau.spark.source.planning import OffsetRange
 from moldau.testing.broker import Broker
 
+pytestmark = pytest.mark.spark
+
 pytest.importorskip("pyarrow", reason="the extra `spark` is not installed: no tests of tables")
 
 T0 = 1_700_000_000_000
@@ -104,7 +106,6 @@ def test_tables_that_cannot_be_replayed_are_refused(new: New, tmp_path: Path) ->
         replay.plan(new())
 
 
-@pytest.mark.system
 def test_a_table_is_sent_to_a_topic_in_order_and_once(
     spark: Any,
     broker: Broker,

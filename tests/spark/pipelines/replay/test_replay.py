@@ -16,7 +16,7 @@ from moldau.spark.pipelines.replay import pinned as pinned_file
 from moldau.spark.pipelines.replay.settings import ReplaySettings
 from moldau.testing.broker import Broker
 
-pytestmark = pytest.mark.system
+pytestmark = pytest.mark.spark
 
 Table = Callable[..., Any]
 New = Callable[..., ReplaySettings]

@@ -1,0 +1,73 @@
+"""Waits for conditions in tests: one limit for all of them, which grows with the machine's load.
+
+wait_until(lambda: broker.is_running, "the broker runs")
+await until(lambda: link.is_up, "the link is up")
+
+A test says what it waits for, never for how long. Nobody waits longer than it takes.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+T = TypeVar("T")
+
+_SECONDS_IDLE: Final = 60.0
+_SLOWDOWN_MAX: Final = 4.0
+_POLL_SECONDS: Final = 0.01
+
+
+class NeverHappenedError(AssertionError):
+    """What a test waited for did not come in time."""
+
+
+def wait_seconds_max() -> float:
+    """The limit of a wait now: a minute, and up to four where processes queue for the cores."""
+    load_per_core = os.getloadavg()[0] / (os.cpu_count() or 1)
+    return _SECONDS_IDLE * min(max(load_per_core, 1.0), _SLOWDOWN_MAX)
+
+
+def wait_until(
+    holds: Callable[[], T],
+    what: str,
+    *,
+    describe: Callable[[], object] = str,
+    ignoring: type[BaseException] | tuple[type[BaseException], ...] = (),
+) -> T:
+    """Call `holds` until it returns something true, and return that.
+
+    An error of a type in `ignoring` counts as "not yet". `describe` adds the state of things to
+    the message of a wait that failed.
+    """
+    began = time.monotonic()
+    while True:
+        is_last = time.monotonic() - began > wait_seconds_max()
+        reason = ""
+        try:
+            if result := holds():
+                return result
+        except ignoring as error:
+            reason = f"last error: {error!r}"
+        if is_last:
+            raise NeverHappenedError(_failure(what, describe(), reason))
+        time.sleep(_POLL_SECONDS)
+
+
+async def until(holds: Callable[[], T], what: str, *, describe: Callable[[], object] = str) -> T:
+    """The same on an event loop, by the clock of that loop."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    while True:
+        is_last = loop.time() - began > wait_seconds_max()
+        if result := holds():
+            return result
+        if is_last:
+            raise NeverHappenedError(_failure(what, describe()))
+        await asyncio.sleep(_POLL_SECONDS / 10)
+
+
+def _failure(what: str, *details: object) -> str:
+    lines = [f"waited in vain until {what}", *(str(detail) for detail in details)]
+    return "\n".join(line for line in lines if line)

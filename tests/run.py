@@ -1,0 +1,168 @@
+"""Runs the tests, each kind in processes of its own, and says in the end how it went.
+
+A test of the kinds system and spark that failed is run once more, alone, after all others. If it
+passes then, the run is green, and names it as flaky. See tests/helpers/harness for the kinds, and
+for what is never repeated.
+
+    python tests/run.py                        everything
+    python tests/run.py --kind pure            one kind; several times for several
+    python tests/run.py --order-seed 7         everything, in a random order
+    python tests/run.py -- tests/log -x        a part, with options of pytest
+"""
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / ".test-results"
+FLAKY = RESULTS / "flaky.txt"
+
+LANES = (("pure",), ("inprocess", "system"), ("spark",))
+"""Pure tests are first, and alone: in seconds they say what most mistakes broke. Then the kinds of
+one lane run after each other, beside those of the other lane: both mostly wait."""
+PROCESSES = {"pure": 2, "inprocess": 2, "system": 2, "spark": 0}
+PROGRESS_SECONDS = 60
+NO_TESTS = 5
+"""pytest's exit code where nothing was to be run."""
+
+
+@dataclass
+class Outcome:
+    kind: str
+    code: int = 0
+    passed: int = 0
+    skipped: int = 0
+    failed: dict[str, bool] = field(default_factory=dict)
+    """By test, whether it may be repeated."""
+    seconds: float = 0.0
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether pytest itself gave up, so that its count means nothing."""
+        return self.code not in (0, 1, NO_TESTS) or (self.code == 1 and not self.failed)
+
+
+def main() -> int:
+    options = parse()
+    RESULTS.mkdir(exist_ok=True)
+    FLAKY.unlink(missing_ok=True)
+    extra = [*options.pytest, *order(options.order_seed)]
+    first, *side_by_side = (
+        [kind for kind in lane if not options.kind or kind in options.kind] for lane in LANES
+    )
+    outcomes = run_lane(first, extra)
+    if not any(outcome.is_broken for outcome in outcomes):
+        with ThreadPoolExecutor(len(side_by_side)) as pool:
+            for found in pool.map(lambda lane: run_lane(lane, extra), side_by_side):
+                outcomes += found
+    flaky = repeat(outcomes, options.pytest)
+    return conclude(outcomes, flaky)
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    kinds = [kind for lane in LANES for kind in lane]
+    parser.add_argument("--kind", action="append", choices=kinds, help="only tests of this kind")
+    parser.add_argument("--order-seed", type=int, help="run the tests in a random order")
+    parser.add_argument("pytest", nargs="*", help="paths and options for pytest, after --")
+    return parser.parse_args()
+
+
+def order(seed: int | None) -> list[str]:
+    """Chance belongs to such runs alone: those that decide what lands repeat the same examples."""
+    if seed is None:
+        return []
+    return [f"--order-seed={seed}", f"--hypothesis-seed={seed}"]
+
+
+def run_lane(kinds: list[str], extra: list[str]) -> list[Outcome]:
+    return [run_kind(kind, extra) for kind in kinds]
+
+
+def run_kind(kind: str, extra: list[str]) -> Outcome:
+    processes = PROCESSES[kind]
+    spread = ["-n", str(processes), "--dist", "loadfile"] if processes else []
+    return run_pytest(kind, ["--kind", kind, *spread, *extra])
+
+
+def run_pytest(name: str, arguments: list[str]) -> Outcome:
+    results, log = RESULTS / f"{name}.json", RESULTS / f"{name}.txt"
+    results.unlink(missing_ok=True)
+    say(f"{name}: running; its output goes to {log.relative_to(ROOT)}")
+    command = [sys.executable, "-m", "pytest", "--results", str(results), *arguments]
+    with log.open("w") as sink:
+        process = subprocess.Popen(command, cwd=ROOT, stdout=sink, stderr=subprocess.STDOUT)
+        code = wait(name, process, log)
+    outcome = Outcome(name, code)
+    if results.exists():
+        outcome = Outcome(name, code, **json.loads(results.read_text()))
+    text = log.read_text(errors="replace")
+    say(text if code not in (0, NO_TESTS) else text.strip().rpartition("\n")[2])
+    return outcome
+
+
+def wait(name: str, process: subprocess.Popen[bytes], log: Path) -> int:
+    while True:
+        try:
+            return process.wait(PROGRESS_SECONDS)
+        except subprocess.TimeoutExpired:
+            done = re.findall(r"\[ *(\d+%)\]", log.read_text(errors="replace"))
+            say(f"{name}: {done[-1] if done else '0%'} done")
+
+
+def repeat(outcomes: list[Outcome], extra: list[str]) -> list[str]:
+    """The failed tests that passed when they were run alone; what is left in `failed` did not."""
+    flaky = []
+    for outcome in outcomes:
+        for test in [test for test, may_repeat in outcome.failed.items() if may_repeat]:
+            say(f"\nrepeating {test}, alone")
+            again = run_pytest("repeated", ["--kind", outcome.kind, test])
+            if again.code == 0 and again.passed:
+                flaky.append(test)
+                del outcome.failed[test]
+                outcome.passed += 1
+    return flaky
+
+
+def conclude(outcomes: list[Outcome], flaky: list[str]) -> int:
+    say(f"\n{'kind':<10} {'passed':>7} {'failed':>7} {'skipped':>8} {'seconds':>8}")
+    for one in outcomes:
+        say(
+            f"{one.kind:<10} {one.passed:>7} {len(one.failed):>7} {one.skipped:>8}"
+            f" {one.seconds:>8.0f}"
+        )
+    for one in outcomes:
+        for test, may_repeat in one.failed.items():
+            say(f"failed: {test}" + ("" if may_repeat else " (never repeated)"))
+    if flaky:
+        FLAKY.write_text("".join(f"{test}\n" for test in flaky))
+        say(f"flaky: {', '.join(flaky)} (also in {FLAKY.relative_to(ROOT)})")
+    broken = [one.kind for one in outcomes if one.is_broken]
+    if broken:
+        say(f"error: pytest did not get to the end of: {', '.join(broken)}")
+    passed, failed = sum(one.passed for one in outcomes), sum(len(one.failed) for one in outcomes)
+    say(f"{passed} passed, {failed} failed, {sum(one.skipped for one in outcomes)} skipped")
+    if not passed and not failed and not broken:
+        say("error: no test was found")
+    return 0 if passed and not failed and not broken else 1
+
+
+_output = threading.Lock()
+
+
+def say(text: str) -> None:
+    with _output:
+        print(text, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
