@@ -111,6 +111,8 @@ class Churn:
 
     def close(self) -> None:
         self._consumer.close()
+        # It ends when nobody has it any more.
+        del self._admin
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 _T = TypeVar("_T")
 _CHUNK_BYTES_MAX = 64 * 1024
 _QUEUE_CHUNKS_MAX = 64
-_START_SECONDS_MAX = 10.0
+_START_SECONDS_MAX = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,25 +1,22 @@
-"""Loads the harness, runs `async def` tests, and gives tests on a shared broker names."""
+"""Loads the harness of all tests, and gives those on a shared broker names and connections."""
 
-import asyncio
-import inspect
 import itertools
 import signal
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-
-from harness.kinds import PURE, kind_of
-from harness.virtual_loop import run_virtually
 
 if TYPE_CHECKING:
     from moldau.testing.broker import Broker
     from raw_client import RawClient
 
 pytest_plugins = [
-    "harness.purity",
     "harness.kinds",
+    # Before anything of ours is imported.
+    "harness.purity",
     "harness.leaks",
+    "harness.coroutines",
     "harness.order",
     "harness.results",
 ]
@@ -30,19 +27,6 @@ _numbers = itertools.count(1)
 # start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """A coroutine runs on a fresh event loop: a pure one in virtual time."""
-    test = pyfuncitem.obj
-    if not inspect.iscoroutinefunction(test):
-        return None
-    names = pyfuncitem._fixtureinfo.argnames
-    arguments: dict[str, Any] = {name: pyfuncitem.funcargs[name] for name in names}
-    run = run_virtually if kind_of(pyfuncitem.path) == PURE else asyncio.run
-    run(test(**arguments))
-    return True
 
 
 @pytest.fixture

@@ -42,11 +42,11 @@ class Outcome:
     failed: dict[str, bool] = field(default_factory=dict)
     """By test, whether it may be repeated."""
     seconds: float = 0.0
+    is_broken: bool = field(init=False)
+    """Whether pytest itself gave up, so that its count means nothing."""
 
-    @property
-    def is_broken(self) -> bool:
-        """Whether pytest itself gave up, so that its count means nothing."""
-        return self.code not in (0, 1, NO_TESTS) or (self.code == 1 and not self.failed)
+    def __post_init__(self) -> None:
+        self.is_broken = self.code not in (0, 1, NO_TESTS) or (self.code == 1 and not self.failed)
 
 
 def main() -> int:
@@ -89,8 +89,10 @@ def run_lane(kinds: list[str], extra: list[str]) -> list[Outcome]:
 
 
 def run_kind(kind: str, extra: list[str]) -> Outcome:
+    # Files as a whole, since their tests share brokers; pure tests share nothing.
+    by = "worksteal" if kind == "pure" else "loadfile"
     processes = PROCESSES[kind]
-    spread = ["-n", str(processes), "--dist", "loadfile"] if processes else []
+    spread = ["-n", str(processes), "--dist", by] if processes else []
     return run_pytest(kind, ["--kind", kind, *spread, *extra])
 
 
@@ -102,12 +104,10 @@ def run_pytest(name: str, arguments: list[str]) -> Outcome:
     with log.open("w") as sink:
         process = subprocess.Popen(command, cwd=ROOT, stdout=sink, stderr=subprocess.STDOUT)
         code = wait(name, process, log)
-    outcome = Outcome(name, code)
-    if results.exists():
-        outcome = Outcome(name, code, **json.loads(results.read_text()))
+    found = json.loads(results.read_text()) if results.exists() else {}
     text = log.read_text(errors="replace")
     say(text if code not in (0, NO_TESTS) else text.strip().rpartition("\n")[2])
-    return outcome
+    return Outcome(name, code, **found)
 
 
 def wait(name: str, process: subprocess.Popen[bytes], log: Path) -> int:

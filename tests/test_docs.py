@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,11 +18,17 @@ import pytest
 from moldau.cli.main import cli
 from moldau.testing.broker import Broker
 from moldau.testing.ports import free_ports
+from moldau.testing.waiting import wait_seconds_max, wait_until
 
 pytestmark = pytest.mark.system
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.py") if path.name[:5] != "test_")
+
+
+def program_seconds_max() -> float:
+    """A whole program waits for several things, one after the other."""
+    return 2 * wait_seconds_max()
 
 
 def blocks(page: str, language: str, heading: str) -> list[str]:
@@ -42,7 +47,12 @@ def run(command: list[str], broker: Broker) -> subprocess.CompletedProcess[str]:
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
     }
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=120, env=environment, cwd=ROOT
+        command,
+        capture_output=True,
+        text=True,
+        timeout=program_seconds_max(),
+        env=environment,
+        cwd=ROOT,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done
@@ -122,7 +132,7 @@ def test_three_brokers_work_as_pasted(empty_directory: Path) -> None:
             ["bash", "-e", "-o", "pipefail", "-c", shell],
             stdout=sink,
             stderr=subprocess.STDOUT,
-            timeout=90,
+            timeout=program_seconds_max(),
             env=environment,
             cwd=empty_directory,
         )
@@ -132,10 +142,11 @@ def test_three_brokers_work_as_pasted(empty_directory: Path) -> None:
     assert "is back and in sync" in said
     assert "every message once, in order\n" in said
     # The supervisor has let go of the cluster, and ends.
-    deadline = time.monotonic() + 10
-    while processes_in(empty_directory) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert processes_in(empty_directory) == []
+    wait_until(
+        lambda: processes_in(empty_directory) == [],
+        "nothing runs",
+        describe=lambda: processes_in(empty_directory),
+    )
 
 
 def test_the_first_steps_work_as_pasted(moldau_broker: Broker) -> None:
@@ -145,7 +156,7 @@ def test_the_first_steps_work_as_pasted(moldau_broker: Broker) -> None:
     (lines,) = blocks(page, "", "Writing and reading on the command line")
     # tail and a group's consume follow the topic until they are stopped.
     ending = "\n".join(line for line in lines.splitlines() if "tail" not in line)
-    ending = ending.replace("--group billing", "--group billing -n 2 --timeout 20")
+    ending = ending.replace("--group billing", "--group billing -n 2 --timeout 120")
     assert "a\nb\n" in run(["bash", "-ec", ending], moldau_broker).stdout
     for code in blocks(page, "python", "Any Kafka client"):
         run([sys.executable, "-c", at(code, moldau_broker)], moldau_broker)
@@ -169,7 +180,7 @@ def test_the_example_test_passes() -> None:
         [*command, str(ROOT / "examples" / "test_with_a_broker.py")],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=program_seconds_max(),
         cwd=ROOT,
     )
     assert "1 passed" in done.stdout, done.stdout + done.stderr

@@ -15,7 +15,6 @@ from benchmarks.cluster import (
 )
 from benchmarks.failover import seconds_until_writable
 from benchmarks.harness import cpu_seconds, median
-from moldau.testing.cluster import wait_until
 
 STEPS = 3
 GROUPS_FEW, GROUPS_MANY = 10, 1_000
@@ -111,7 +110,7 @@ def _restart(bench: Bench, running: RunningCluster) -> None:
     """A clean stop and a kill, each followed by a start: ready, and in sync with all partitions."""
     bench.step(f"restart with {GROUPS_MANY:,} partitions")
     broker = running.cluster.brokers[BROKERS]
-    for turn in range(1 if bench.quick else bench.repetitions):
+    for _ in range(1 if bench.quick else bench.repetitions):
         for how in ("clean", "killed"):
             begun = time.perf_counter()
             if how == "clean":
@@ -122,6 +121,6 @@ def _restart(bench: Bench, running: RunningCluster) -> None:
             begun = time.perf_counter()
             broker.start()
             bench.record(f"cluster.restart.{how}.ready_s", time.perf_counter() - begun)
-            wait_until(running.cluster._is_whole, f"restart {turn} is not over")
+            running.cluster.wait_ready()
             bench.record(f"cluster.restart.{how}_s", time.perf_counter() - begun)
     bench.done()

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import pytest
 
 from moldau.cli.main import run
+from moldau.testing.waiting import wait_seconds_max
 
 
 class Outcome(NamedTuple):
@@ -66,7 +67,7 @@ def mock_brokers():
     from confluent_kafka.admin import AdminClient
 
     holder = AdminClient({"test.mock.num.brokers": 1, "log_level": 0})
-    node = next(iter(holder.list_topics(timeout=10).brokers.values()))
+    node = next(iter(holder.list_topics(timeout=wait_seconds_max()).brokers.values()))
     yield f"{node.host}:{node.port}"
     del holder
 

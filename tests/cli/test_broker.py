@@ -9,6 +9,7 @@ import pytest
 from moldau.cli.broker import _beside
 from moldau.cli.errors import ExitCode
 from moldau.testing.broker import Broker
+from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = pytest.mark.system
 
@@ -35,7 +36,7 @@ def test_dev_is_ready_says_what_to_type_and_stops_cleanly(cli, spawn, tmp_path, 
     outcome = cli("consume", "greetings", "--from-beginning", "-n", "1", "-b", address)
     assert outcome.out == "hello\n"
     process.send_signal(number)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=wait_seconds_max())
     assert process.returncode == 0, err
     assert "Traceback" not in err
 
@@ -70,7 +71,7 @@ def test_what_a_broker_was_sent_is_there_after_a_restart(cli, spawn, tmp_path):
         outcome = cli("consume", "kept", "--from-beginning", "-e", "-b", address)
         assert outcome.out.split() == expected
         process.terminate()
-        assert process.wait(30) == 0
+        assert process.wait(wait_seconds_max()) == 0
 
 
 def test_broker_start_takes_flags_over_the_file(spawn, tmp_path):
@@ -89,7 +90,7 @@ def test_a_port_that_is_taken_is_an_error_and_no_trace(spawn, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         process = spawn("dev", "--port", port, "--data-dir", tmp_path / "data")
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=wait_seconds_max())
     assert process.returncode == ExitCode.CONFIG
     assert out == ""
     assert "Traceback" not in err
@@ -103,7 +104,7 @@ def test_a_data_dir_in_use_is_an_error_and_the_first_broker_goes_on(cli, spawn, 
     first = spawn("dev", "--port", "0", "--data-dir", data)
     address = ready(first)[1]
     second = spawn("dev", "--port", "0", "--data-dir", data)
-    _, err = second.communicate(timeout=30)
+    _, err = second.communicate(timeout=wait_seconds_max())
     assert second.returncode in (ExitCode.CONFIG, ExitCode.STORAGE)
     assert "Traceback" not in err
     assert str(data) in err
@@ -127,7 +128,7 @@ def test_a_data_dir_that_is_a_file_is_an_error(spawn, tmp_path):
     path = tmp_path / "file"
     path.write_text("")
     process = spawn("dev", "--port", "0", "--data-dir", path)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=wait_seconds_max())
     assert process.returncode != 0
     assert "Traceback" not in err
     assert err.startswith("error: ")

@@ -13,6 +13,7 @@ from moldau.cli.errors import ExitCode
 from moldau.cli.supervise_state import ClusterState, Member, Ports, load_state, locked, save_state
 from moldau.client.processes import process_key
 from moldau.model.topology import Topology, TopologyPartition, TopologyTopic
+from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = pytest.mark.system
 
@@ -133,6 +134,7 @@ def test_a_cluster_is_started_as_it_is_or_not_at_all(cli, tmp_path):
     assert "keeps its kafka ports, from 1 on" in outcome.err
 
 
+@pytest.mark.safety
 def test_a_cluster_that_runs_is_not_started_twice(cli, tmp_path):
     write_state(tmp_path)
     with locked(tmp_path):
@@ -155,7 +157,7 @@ def test_brokers_without_a_supervisor_are_seen_and_stopped(cli, tmp_path, sleepe
         assert "moldau cluster stop" in outcome.err
     assert sleeper.poll() is None
     outcome = cli("cluster", "stop", "--data-dir", tmp_path)
-    assert (outcome.code, sleeper.wait(10)) == (0, -signal.SIGTERM)
+    assert (outcome.code, sleeper.wait(wait_seconds_max())) == (0, -signal.SIGTERM)
     assert "stopped 1 broker" in outcome.err
 
 
@@ -209,6 +211,7 @@ def test_restart_down_starts_what_does_not_run(cli, tmp_path, monkeypatch):
     assert asked == [("restart", {"id": 1})]
 
 
+@pytest.mark.safety
 @pytest.mark.parametrize("options", [[], ["1", "--leader-of", "orders"]])
 def test_kill_wants_to_know_whom_and_once(cli, tmp_path, monkeypatch, options):
     monkeypatch.setattr("moldau.cli.cluster.supervised_state", load_state)
@@ -246,6 +249,7 @@ class Asked:
         return topology_with(*(topic for topic in self.topics if topic.name in names))
 
 
+@pytest.mark.safety
 def test_kill_leader_of_kills_who_leads_the_first_partition(cli, tmp_path, monkeypatch):
     asked = []
 
@@ -263,6 +267,7 @@ def test_kill_leader_of_kills_who_leads_the_first_partition(cli, tmp_path, monke
     assert outcome.err.startswith("killed broker 1 ")
 
 
+@pytest.mark.safety
 @pytest.mark.parametrize(
     ("topics", "code", "text"),
     [
@@ -291,6 +296,6 @@ def test_numbers_of_brokers_are_completed(tmp_path):
         env={**os.environ, **line, "_MOLDAU_COMPLETE": "bash_complete"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=wait_seconds_max(),
     )
     assert done.stdout == "plain,1\n"

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from moldau.testing.waiting import wait_seconds_max
+
 pytestmark = pytest.mark.system
 
 
@@ -20,7 +22,7 @@ def complete(words, *, env=None):
         env={**clean, **(env or {}), **line, "_MOLDAU_COMPLETE": "bash_complete"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=wait_seconds_max(),
     )
     assert done.stderr == ""
     return [row.partition(",")[2] for row in done.stdout.splitlines() if row]
@@ -35,7 +37,11 @@ def test_each_shell_gets_its_script(cli, shell):
     if executable:
         options = ["-n"] if shell != "fish" else ["--no-execute"]
         checked = subprocess.run(
-            [executable, *options], input=outcome.out, text=True, capture_output=True, timeout=30
+            [executable, *options],
+            input=outcome.out,
+            text=True,
+            capture_output=True,
+            timeout=wait_seconds_max(),
         )
         assert checked.returncode == 0, checked.stderr
 

@@ -18,8 +18,20 @@ from moldau.cli.doctor import (
 )
 from moldau.model.layout import LOCK_FILE
 from moldau.server.config import Address, load_config
+from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = pytest.mark.inprocess
+
+
+@pytest.fixture
+def mock_brokers():
+    """One for a test alone: it keeps the connections that were closed without a word."""
+    from confluent_kafka.admin import AdminClient
+
+    holder = AdminClient({"test.mock.num.brokers": 1, "log_level": 0})
+    node = next(iter(holder.list_topics(timeout=wait_seconds_max()).brokers.values()))
+    yield f"{node.host}:{node.port}"
+    del holder
 
 
 def test_a_healthy_place_has_no_trouble(cli, tmp_path, nobody):

@@ -7,6 +7,7 @@ import signal
 import pytest
 
 from moldau.cli.errors import ExitCode
+from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = pytest.mark.system
 
@@ -32,10 +33,13 @@ def describe(cli, brokers, group):
     return json.loads(cli("group", "describe", group, "-o", "json", "-b", brokers).out)
 
 
+@pytest.mark.safety
 def test_a_group_goes_on_where_it_was_and_every_message_comes_once(cli, brokers, topic):
     seen = []
     for count in (3, 3, 4):
-        outcome = cli("consume", topic, "-g", topic, "-n", count, "--timeout", "20s", "-b", brokers)
+        outcome = cli(
+            "consume", topic, "-g", topic, "-n", count, "--timeout", "120s", "-b", brokers
+        )
         assert outcome.code == 0, outcome.err
         seen += outcome.out.split()
     assert sorted(seen) == sorted(f"{part}.{n}" for part in (0, 1) for n in range(5))
@@ -64,7 +68,7 @@ def test_a_member_is_shown_while_it_reads_and_an_interrupt_commits(cli, spawn, b
     assert {row["member"] for row in document["partitions"]} == {member["id"]}
     assert f"{topic}: stable, 1 member, " in cli("group", "describe", topic, "-b", brokers).out
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=wait_seconds_max())
     assert (process.returncode, err) == (0, "")
     after = describe(cli, brokers, topic)
     assert (after["state"], after["lag"]) == ("empty", 0)
@@ -72,7 +76,7 @@ def test_a_member_is_shown_while_it_reads_and_an_interrupt_commits(cli, spawn, b
 
 
 def test_groups_are_listed(cli, brokers, topic):
-    cli("consume", topic, "-g", topic, "-n", "1", "--timeout", "20s", "-b", brokers)
+    cli("consume", topic, "-g", topic, "-n", "1", "--timeout", "120s", "-b", brokers)
     assert topic in cli("group", "list", "-o", "name", "-b", brokers).out.splitlines()
     listed = json.loads(cli("group", "list", "-o", "json", "-b", brokers).out)
     assert {"name": topic, "state": "empty", "type": "classic"} in listed
@@ -98,6 +102,7 @@ def test_messages_are_found_by_time(cli, brokers, topic):
     assert (nothing.code, nothing.out) == (0, "")
 
 
+@pytest.mark.safety
 def test_a_consumer_says_once_that_the_broker_is_gone_and_goes_on_with_it(
     cli, spawn, moldau_broker
 ):
@@ -111,5 +116,5 @@ def test_a_consumer_says_once_that_the_broker_is_gone_and_goes_on_with_it(
     assert cli("produce", "t", "-m", "after", "-b", brokers).code == 0
     assert process.stdout.readline() == "after\n"
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=wait_seconds_max())
     assert (process.returncode, err) == (0, "")

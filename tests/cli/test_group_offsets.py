@@ -2,14 +2,14 @@
 
 import itertools
 import json
-import time
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from moldau.cli.errors import ExitCode
+from moldau.testing.waiting import wait_seconds_max, wait_until
 
-pytestmark = pytest.mark.inprocess
+pytestmark = pytest.mark.system
 
 _numbers = itertools.count()
 
@@ -43,7 +43,9 @@ def group(cli, brokers, topic):
 
 def committed(brokers, group):
     consumer = Consumer({"bootstrap.servers": brokers, "group.id": group, "log_level": 0})
-    found = consumer.committed([TopicPartition(group, 0), TopicPartition(group, 1)], timeout=30)
+    found = consumer.committed(
+        [TopicPartition(group, 0), TopicPartition(group, 1)], timeout=wait_seconds_max()
+    )
     consumer.close()
     return [part.offset for part in found]
 
@@ -53,9 +55,12 @@ def test_lag_is_what_a_client_computes(cli, brokers, group):
     consumer = Consumer({"bootstrap.servers": brokers, "group.id": group, "log_level": 0})
     for row in rows:
         part = TopicPartition(row["topic"], row["partition"])
-        (stored,) = consumer.committed([part], timeout=30)
+        (stored,) = consumer.committed([part], timeout=wait_seconds_max())
         assert row["committed"] == stored.offset
-        assert row["lag"] == consumer.get_watermark_offsets(part, timeout=30)[1] - stored.offset
+        assert (
+            row["lag"]
+            == consumer.get_watermark_offsets(part, timeout=wait_seconds_max())[1] - stored.offset
+        )
     consumer.close()
     assert [row["lag"] for row in rows] == [3, 0]
     assert f"{group}: lag 3" in cli("group", "lag", group, "-b", brokers).err
@@ -127,10 +132,12 @@ def test_a_group_with_members_is_described_and_neither_moved_nor_deleted(
         }
     )
     consumer.subscribe([group])
-    deadline = time.monotonic() + 30
-    while len(consumer.assignment()) < 2:
+
+    def has_both():
         consumer.poll(0.1)
-        assert time.monotonic() < deadline
+        return len(consumer.assignment()) == 2
+
+    wait_until(has_both, "the member has both partitions")
     document = json.loads(cli("group", "describe", group, "-o", "json", "-b", brokers).out)
     assert (document["state"], document["type"]) == ("stable", protocol)
     (member,) = document["members"]

@@ -13,6 +13,7 @@ import pytest
 import moldau
 from moldau.cli.errors import ExitCode
 from moldau.cli.main import cli as root
+from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = pytest.mark.system
 
@@ -53,7 +54,10 @@ def test_help_imports_nothing_heavy(arguments):
         f"print([name for name in {HEAVY!r} if name in sys.modules])"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=wait_seconds_max(),
     )
     assert done.stdout.splitlines()[-1] == "[]", done.stdout + done.stderr
 
@@ -142,7 +146,7 @@ def test_a_closed_standard_stream_is_the_null_device(moldau_session_broker, clos
             input="",
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=wait_seconds_max(),
             check=False,
         )
         assert done.returncode == 0
@@ -233,7 +237,7 @@ def test_output_is_coloured_on_a_terminal_only_and_not_with_no_color(spawn):
     def errors(**env):
         controller, terminal = pty.openpty()
         process = spawn("nonsense", stderr=terminal, env={"TERM": "xterm", **env})
-        process.communicate(timeout=30)
+        process.communicate(timeout=wait_seconds_max())
         import os
 
         os.close(terminal)
@@ -244,7 +248,7 @@ def test_output_is_coloured_on_a_terminal_only_and_not_with_no_color(spawn):
     assert "\033[" in errors()
     assert "\033[" not in errors(NO_COLOR="1")
     plain = spawn("nonsense")
-    assert "\033[" not in plain.communicate(timeout=30)[1]
+    assert "\033[" not in plain.communicate(timeout=wait_seconds_max())[1]
 
 
 def test_exit_codes_are_those_of_the_reference():

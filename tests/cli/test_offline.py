@@ -11,6 +11,7 @@ from moldau.cli.errors import ExitCode
 from moldau.cli.main import run
 from moldau.cli.output import NO_LEADER_HINT
 from moldau.testing.broker import Broker
+from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = pytest.mark.system
 
@@ -54,7 +55,7 @@ READERS = (
 
 @pytest.fixture(scope="module")
 def readers(damaged):
-    """All of them side by side: each waits some seconds for a leader."""
+    """What each of them says; side by side, since they wait some seconds for a leader."""
     clean = {key: value for key, value in os.environ.items() if not key.startswith("MOLDAU_")}
     started = {
         reader: subprocess.Popen(
@@ -66,18 +67,21 @@ def readers(damaged):
         )
         for reader in READERS
     }
-    yield started
-    for process in started.values():
-        if process.poll() is None:
+    try:
+        return {
+            reader: (*process.communicate(timeout=wait_seconds_max()), process.returncode)
+            for reader, process in started.items()
+        }
+    finally:
+        for process in started.values():
             process.kill()
-        process.communicate()
+            process.communicate()
 
 
 @pytest.mark.parametrize("reader", READERS)
 def test_what_is_online_is_read_and_the_rest_not_waited_for(readers, reader):
-    process = readers[reader]
-    out, err = process.communicate(timeout=60)
-    assert (process.returncode, out) == (0, "a-message\n")
+    out, err, code = readers[reader]
+    assert (code, out) == (0, "a-message\n")
     assert err == f"without a leader, left out: half-0 ({NO_LEADER_HINT})\n"
 
 

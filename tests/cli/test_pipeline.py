@@ -4,8 +4,8 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from moldau.spark.pipelines.home import Home
 from moldau.spark.pipelines.record import Record, now_ms
 from moldau.spark.pipelines.spec import State
 from moldau.spark.pipelines.state import TOPIC, Board
+from moldau.testing.waiting import wait_seconds_max, wait_until
 
 pytestmark = pytest.mark.system
 
@@ -61,18 +62,23 @@ def pipeline(cli, root, brokers, monkeypatch):
         if key := Home(path).process():
             os.kill(key.pid, signal.SIGKILL)
 
+    def are_reaped():
+        # What a command would have left to init, had it been a process of its own.
+        subprocess._cleanup()
+        return not subprocess._active
+
+    wait_until(are_reaped, "the pipelines are gone")
+
 
 def published(brokers, name):
     with Board(brokers) as board:
         return board.read().get(name)
 
 
-def until(condition, seconds_max=30.0):
-    deadline = time.monotonic() + seconds_max
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it never came to be"
-        time.sleep(0.02)
-    return found
+def turns(process):
+    """How often it has waited for something so far."""
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    return int(re.search(r"^voluntary_ctxt_switches:\s+(\d+)", status, re.MULTILINE)[1])
 
 
 # -- run
@@ -125,10 +131,12 @@ def test_ctrl_c_ends_a_run_in_order_and_a_script_can_tell(spawn, root, brokers, 
         *("pipeline", "run", "count", "clicks", "--rows", 100_000, "--name", name),
         *("--home", root, "-b", brokers),
     )
-    state = until(lambda: (r := Home(root / name).read_state()) and r.progress.rows and r)
+    state = wait_until(
+        lambda: (r := Home(root / name).read_state()) and r.progress.rows and r, "rows are counted"
+    )
     assert state.state is State.RUNNING
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=wait_seconds_max())
     assert process.returncode == ExitCode.INTERRUPTED
     assert out == "counted for a while\n"
     assert "goes on from there" in err
@@ -141,12 +149,16 @@ def test_a_second_ctrl_c_ends_it_at_once(spawn, root, brokers, new_name):
         *("pipeline", "run", "count", "clicks", "--fail", "deaf", "--name", name),
         *("--home", root, "-b", brokers),
     )
-    until(lambda: (r := Home(root / name).read_state()) and r.progress.rows)
+    wait_until(
+        lambda: (r := Home(root / name).read_state()) and r.progress.rows, "rows are counted"
+    )
     process.send_signal(signal.SIGINT)
-    time.sleep(0.3)
+    # Two signals that come before it looks would be one to it.
+    before = turns(process)
+    wait_until(lambda: turns(process) > before + 30, "it has heard of the first one")
     assert process.poll() is None, "the first one is an order, not the end"
     process.send_signal(signal.SIGINT)
-    err = process.communicate(timeout=60)[1]
+    err = process.communicate(timeout=wait_seconds_max())[1]
     assert process.returncode == ExitCode.INTERRUPTED
     assert "done again by the next run" in err
     assert published(brokers, name).state is State.STOPPED
@@ -172,7 +184,9 @@ def test_a_pipeline_starts_in_the_background_and_stops_in_order(pipeline, root, 
     assert outcome.out == f"{name} is running, as process {key.pid}\n"
     assert os.getsid(key.pid) == key.pid != os.getsid(0), "it must outlive the terminal"
 
-    until(lambda: (r := published(brokers, name)) and r.state is State.RUNNING)
+    wait_until(
+        lambda: (r := published(brokers, name)) and r.state is State.RUNNING, "it is known to run"
+    )
     document = json.loads(pipeline("status", name, "--json").out)
     assert document["state"] == "running"
     assert document["uptime_seconds"] >= 0
@@ -238,18 +252,20 @@ def test_a_name_that_runs_on_another_machine_needs_force(pipeline, brokers, new_
     assert pipeline("run", "count", "x", "--name", name, "--force").code == 0
 
 
+@pytest.mark.safety
 def test_one_that_was_killed_is_lost_and_can_be_started_again(pipeline, root, new_name):
     name = new_name("killed")
     assert pipeline("start", "count", "clicks", "--name", name).code == 0
     key = Home(root / name).process()
     os.kill(key.pid, signal.SIGKILL)
-    until(lambda: not is_running(key))
+    wait_until(lambda: not is_running(key), "the process is gone")
     shown = pipeline("status", name)
     assert shown.code == ExitCode.FAILED
     assert f"{name} (count): lost" in shown.out
     assert pipeline("run", "count", "clicks", "--name", name).code == 0
 
 
+@pytest.mark.safety
 def test_stop_can_kill(pipeline, root, brokers, new_name):
     name = new_name("stop-kill")
     assert pipeline("start", "count", "clicks", "--name", name).code == 0
@@ -265,10 +281,12 @@ def test_start_can_stay_in_the_foreground(spawn, root, brokers, new_name):
         *("pipeline", "start", "count", "clicks", "--foreground", "--name", name),
         *("--home", root, "-b", brokers),
     )
-    until(lambda: (r := Home(root / name).read_state()) and r.state is State.RUNNING)
+    wait_until(
+        lambda: (r := Home(root / name).read_state()) and r.state is State.RUNNING, "it runs"
+    )
     assert Home(root / name).process().pid == process.pid
     process.send_signal(signal.SIGTERM)
-    err = process.communicate(timeout=60)[1]
+    err = process.communicate(timeout=wait_seconds_max())[1]
     assert process.returncode == 0, err
     assert f"{name} running" in err
 
@@ -282,11 +300,11 @@ def test_a_watch_goes_on_until_ctrl_c_and_a_log_until_the_pipeline_ends(
     assert json.loads(watch.stdout.readline())["state"] == "running"
     assert json.loads(watch.stdout.readline())["state"] == "running"
     watch.send_signal(signal.SIGINT)
-    watch.communicate(timeout=60)
+    watch.communicate(timeout=wait_seconds_max())
     assert watch.returncode == 0
     follow = spawn("pipeline", "logs", name, "-f", "--home", root)
     assert pipeline("stop", name).code == 0
-    out = follow.communicate(timeout=60)[0]
+    out = follow.communicate(timeout=wait_seconds_max())[0]
     assert follow.returncode == 0
     assert "counted for a while" in out
 
@@ -559,8 +577,6 @@ def test_the_board_is_a_compacted_topic_that_lists_hide(pipeline, cli, brokers, 
 
 
 def test_names_are_completed(pipeline, root, brokers, nobody, new_name):
-    import subprocess
-
     name = new_name("tabbed")
     assert pipeline("run", "count", "clicks", "--name", name).code == 0
 
@@ -571,7 +587,7 @@ def test_names_are_completed(pipeline, root, brokers, nobody, new_name):
             env={**os.environ, **line, "_MOLDAU_COMPLETE": "bash_complete", **env},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=wait_seconds_max(),
         )
         assert done.stderr == ""
         return [row.partition(",")[2] for row in done.stdout.splitlines() if row]

@@ -7,7 +7,14 @@ import pytest
 from moldau.cli.errors import ExitCode
 from moldau.spark.pipelines.home import Home
 
-pytestmark = pytest.mark.inprocess
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def _spark_packages():
+    """Not in a test: the import of them makes loggers that stay."""
+    for module in ("pyspark", "pyarrow"):
+        pytest.importorskip(module, reason="the extra moldau[spark] is not installed")
 
 
 @pytest.fixture
@@ -32,11 +39,10 @@ def test_what_has_no_position_is_not_reset(moldau, root, new_name):
     assert home.read_start() is None
 
 
+@pytest.mark.usefixtures("_spark_packages")
 def test_a_plan_knows_of_a_reset_and_what_is_read_newly_begins_at_its_beginning(
     moldau, root, tmp_path, new_name
 ):
-    for module in ("pyspark", "pyarrow"):
-        pytest.importorskip(module, reason="the extra moldau[spark] is not installed")
     topic, other = new_name("begun"), new_name("other")
     for name in (topic, other):
         assert moldau("topic", "create", name, "-p", 1).code == 0

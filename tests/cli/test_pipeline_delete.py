@@ -8,7 +8,7 @@ from moldau.spark.pipelines.record import Record, now_ms
 from moldau.spark.pipelines.spec import State
 from moldau.spark.pipelines.state import Board
 
-pytestmark = pytest.mark.inprocess
+pytestmark = pytest.mark.system
 
 
 @pytest.fixture

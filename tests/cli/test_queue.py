@@ -5,17 +5,15 @@ import json
 import os
 import signal
 import subprocess
-import time
 
 import pytest
 
 from moldau.cli.errors import CommandError, ExitCode
 from moldau.cli.queue_send import BATCH_MESSAGES_MAX, Lines
 from moldau.cli.queue_work import own_environment
+from moldau.testing.waiting import wait_seconds_max, wait_until
 
 pytestmark = pytest.mark.system
-
-SECONDS_MAX = 60
 
 
 @pytest.fixture
@@ -80,7 +78,7 @@ def test_lines_of_stdin_are_sent_in_any_number(spawn, address, topic, messages):
         "queue", "send", topic, "-k", ":", "-q", "--grpc", address, stdin=subprocess.PIPE
     )
     text = "".join(f"key:{number}\n" for number in range(2500)) + "key:last"
-    assert process.communicate(text, timeout=SECONDS_MAX) == ("", "")
+    assert process.communicate(text, timeout=wait_seconds_max()) == ("", "")
     assert process.returncode == 0
     found = messages(topic)
     assert [each["value"] for each in found] == [*map(str, range(2500)), "last"]
@@ -90,12 +88,10 @@ def test_a_line_that_is_typed_is_sent_before_the_next_one_comes(spawn, address, 
     process = spawn("queue", "send", topic, "--grpc", address, stdin=subprocess.PIPE)
     process.stdin.write("first\n")
     process.stdin.flush()
-    deadline = time.monotonic() + SECONDS_MAX
-    while not (found := messages(topic)) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    found = wait_until(lambda: messages(topic), "the line is sent")
     assert [each["value"] for each in found] == ["first"]
     process.send_signal(signal.SIGINT)
-    assert process.wait(SECONDS_MAX) == ExitCode.INTERRUPTED, "and Ctrl-C ends the waiting"
+    assert process.wait(wait_seconds_max()) == ExitCode.INTERRUPTED, "and Ctrl-C ends the waiting"
     assert "Traceback" not in process.stderr.read()
 
 
@@ -164,6 +160,7 @@ def test_brokers_are_found_over_http_and_behind_one_that_is_down(
 # ---- work
 
 
+@pytest.mark.safety
 def test_a_command_does_each_message_once(queue, topic, group, tmp_path):
     queue("send", topic, *(f"m{number}" for number in range(7)))
     script = f"read value; echo $value $MOLDAU_ATTEMPT $MOLDAU_GROUP >> {tmp_path}/seen"
@@ -187,21 +184,14 @@ def test_what_fails_comes_again_and_becomes_a_dead_letter_with_its_reason(
     assert outcome.code == ExitCode.FAILED
     assert "attempt 1: attempt 1 went wrong" in outcome.err
     assert "0 messages done, 2 failed" in outcome.err
-    deadline = time.monotonic() + SECONDS_MAX
-    dead = f"{group}.dead"
-    while not (found := _messages_if_any(messages, dead)) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    # The topic is not there before its first message.
+    found = wait_until(
+        lambda: messages(f"{group}.dead"), "there is a dead letter", ignoring=AssertionError
+    )
     headers = dict(found[0]["headers"])
     assert found[0]["value"] == "poison"
     assert headers["moldau-dead-reason"] == "attempt 2 went wrong"
     assert headers["moldau-dead-topic"] == topic
-
-
-def _messages_if_any(messages, topic):
-    try:
-        return messages(topic)
-    except AssertionError:
-        return []
 
 
 def test_a_command_that_takes_too_long_fails(queue, topic, group):
@@ -214,9 +204,9 @@ def test_a_command_that_takes_too_long_fails(queue, topic, group):
 
 def test_a_lease_is_kept_while_the_command_runs(queue, topic, group, tmp_path):
     queue("send", topic, "slow")
-    script = f"echo $MOLDAU_ATTEMPT >> {tmp_path}/seen; sleep 4.5"
+    script = f"echo $MOLDAU_ATTEMPT >> {tmp_path}/seen; sleep 9.5"
     outcome = queue(
-        *("work", topic, "-g", group, "--visibility", "3s", "-c", "2", "--once"),
+        *("work", topic, "-g", group, "--visibility", "8s", "-c", "2", "--once"),
         *("--", "sh", "-c", script),
     )
     assert outcome.err == "1 message done, 0 failed\n"
@@ -235,7 +225,7 @@ def test_sigterm_lets_the_command_finish_and_leaves_the_rest(
     process.send_signal(signal.SIGTERM)
     assert process.stderr.readline() == "finishing 1 (again to end them)\n"
     (tmp_path / "go").touch()
-    _, err = process.communicate(timeout=SECONDS_MAX)
+    _, err = process.communicate(timeout=wait_seconds_max())
     assert process.returncode == 0, err
     assert "1 message done, 0 failed" in err
     assert queue("work", topic, "-g", group, "--once").out in ("one\n", "two\n")
@@ -253,18 +243,16 @@ def test_a_second_signal_ends_the_command_and_gives_its_message_back(
     process.send_signal(signal.SIGINT)
     assert process.stderr.readline().startswith("finishing 1")
     process.send_signal(signal.SIGINT)
-    assert process.wait(SECONDS_MAX) == ExitCode.INTERRUPTED
+    assert process.wait(wait_seconds_max()) == ExitCode.INTERRUPTED
     assert not os.path.exists(f"/proc/{(tmp_path / 'pid').read_text().strip()}")
     assert queue("work", topic, "-g", group, "-n", "1").out == "one\n"
 
 
 def _await_file(path) -> None:
-    deadline = time.monotonic() + SECONDS_MAX
-    while not (path.exists() and path.read_text().strip()):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until(lambda: path.exists() and path.read_text().strip(), f"{path.name} is written")
 
 
+@pytest.mark.safety
 def test_without_a_command_messages_are_printed_and_acked(queue, topic, group):
     queue("send", topic, "a", "b", "--key", "k")
     assert queue("work", topic, "-g", group, "-n", "1", "-f", "%k=%s;").out == "k=a;"
@@ -328,11 +316,9 @@ def test_stats_are_watched_until_they_are_not(spawn, queue, address, topic, grou
     process = spawn("queue", "stats", group, "--watch", "100ms", "-o", "json", "--grpc", address)
     assert json.loads(process.stdout.readline())["ready"] == 0
     queue("send", topic, "a")
-    deadline = time.monotonic() + SECONDS_MAX
-    while json.loads(process.stdout.readline())["ready"] != 1:
-        assert time.monotonic() < deadline
+    wait_until(lambda: json.loads(process.stdout.readline())["ready"] == 1, "one is ready")
     process.send_signal(signal.SIGINT)
-    assert process.wait(SECONDS_MAX) == 0
+    assert process.wait(wait_seconds_max()) == 0
     assert process.stderr.read() == ""
 
 
@@ -348,6 +334,7 @@ def test_peek_takes_nothing(queue, topic, group):
     assert line.endswith("a b"), "on one line"
 
 
+@pytest.mark.safety
 def test_dead_letters_are_shown_and_sent_back_once(queue, topic, group):
     assert queue("redrive", group, "-y").code == ExitCode.NOT_FOUND
     queue("send", topic, "poison", "venom")
@@ -370,10 +357,10 @@ def test_dead_letters_are_shown_and_sent_back_once(queue, topic, group):
 
 
 def _await_dead(queue, group, count: int) -> None:
-    deadline = time.monotonic() + SECONDS_MAX
-    while f"{count} message" not in queue("redrive", group, "--dry-run").err:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_until(
+        lambda: f"{count} message" in queue("redrive", group, "--dry-run").err,
+        f"dead letters are there: {count}",
+    )
 
 
 def test_dead_letters_can_be_sent_elsewhere(queue, topic, group, cli, moldau_session_broker):

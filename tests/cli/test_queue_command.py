@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import sys
-import time
 from dataclasses import dataclass, field
 
 import pytest
@@ -20,6 +19,7 @@ from moldau.cli.queue_command import (
     run_command,
     variables,
 )
+from moldau.testing.waiting import until
 
 pytestmark = pytest.mark.system
 
@@ -112,6 +112,7 @@ async def test_a_command_that_takes_too_long_is_ended_with_what_it_started(tmp_p
     await until_gone(int(pid.read_text()))
 
 
+@pytest.mark.safety
 async def test_a_command_that_does_not_listen_is_killed(monkeypatch):
     monkeypatch.setattr("moldau.cli.queue_command.TERMINATE_SECONDS", 0.2)
     ended = await shell("trap '' TERM; while true; do sleep 0.1; done", seconds_max=0.2)
@@ -120,25 +121,23 @@ async def test_a_command_that_does_not_listen_is_killed(monkeypatch):
 
 async def test_a_cancelled_run_ends_its_command(tmp_path):
     running = asyncio.ensure_future(shell(f"echo $$ > {tmp_path}/pid; exec sleep 600"))
-    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text().strip():
-        await asyncio.sleep(0.01)
+    pid = tmp_path / "pid"
+    await until(lambda: pid.exists() and pid.read_text().strip(), "the command runs")
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    await until_gone(int((tmp_path / "pid").read_text()))
+    await until_gone(int(pid.read_text()))
 
 
 async def until_gone(pid: int) -> None:
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
+    def is_gone() -> bool:
         try:
             with open(f"/proc/{pid}/stat") as stat:
-                if stat.read().rpartition(")")[2].split()[0] == "Z":
-                    return
-        except FileNotFoundError:
-            return
-        await asyncio.sleep(0.02)
-    pytest.fail(f"process {pid} still runs")
+                return stat.read().rpartition(")")[2].split()[0] == "Z"
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+
+    await until(is_gone, f"process {pid} is gone")
 
 
 async def test_what_a_command_leaves_running_in_the_background_is_not_waited_for(tmp_path):

@@ -4,9 +4,10 @@ import os
 import pty
 import select
 import subprocess
-import time
 
 import pytest
+
+from moldau.testing.waiting import wait_seconds_max, wait_until
 
 pytestmark = pytest.mark.system
 
@@ -22,36 +23,56 @@ class Terminal:
         os.close(end)
         self.seen = ""
 
-    def read_until(self, text, seconds_max=30.0):
-        deadline = time.monotonic() + seconds_max
-        while text not in self.seen and time.monotonic() < deadline:
-            if not select.select([self._controller], [], [], 0.2)[0]:
-                continue
+    def read(self):
+        """Take what is shown by now; False once the command is gone and all of it is taken."""
+        while select.select([self._controller], [], [], 0)[0]:
             try:
                 data = os.read(self._controller, 65536)
             except OSError:
-                break
+                return False
             self.seen += data.decode(errors="replace")
-        assert text in self.seen
+        return True
+
+    def read_until(self, text, *, meanwhile=lambda: None):
+        """Raises if it is not shown, also at the end of the command."""
+
+        def is_shown():
+            meanwhile()
+            is_open = self.read()
+            assert is_open or text in self.seen, self.seen
+            return text in self.seen
+
+        wait_until(is_shown, f"{text!r} is shown", describe=lambda: self.seen)
+
+    def send_line(self):
+        """Into the pipe that is its stdin."""
+        self.process.stdin.write("line\n")
+        self.process.stdin.flush()
 
     def type(self, text):
         os.write(self._controller, text.encode())
 
     def end(self):
         """The exit code and stdout; what else was shown is added to `seen`."""
-        out, _ = self.process.communicate(timeout=60)
-        while select.select([self._controller], [], [], 0.1)[0]:
-            try:
-                self.seen += os.read(self._controller, 65536).decode(errors="replace")
-            except OSError:
-                break
-        os.close(self._controller)
+        out, _ = self.process.communicate(timeout=wait_seconds_max())
+        wait_until(lambda: not self.read(), "the terminal is left")
         return self.process.returncode, out
+
+    def close(self):
+        os.close(self._controller)
 
 
 @pytest.fixture
 def terminal(spawn):
-    return lambda *arguments, **options: Terminal(spawn, *arguments, **options)
+    opened = []
+
+    def start(*arguments, **options):
+        opened.append(Terminal(spawn, *arguments, **options))
+        return opened[-1]
+
+    yield start
+    for each in opened:
+        each.close()
 
 
 def test_bench_shows_a_bar_that_is_gone_in_the_end(terminal, moldau_session_broker):
@@ -67,14 +88,7 @@ def test_bench_shows_a_bar_that_is_gone_in_the_end(terminal, moldau_session_brok
 def test_produce_shows_how_far_it_is(terminal, moldau_session_broker):
     brokers = moldau_session_broker.bootstrap
     shown = terminal("produce", "shown", "-b", brokers, stdin=subprocess.PIPE)
-    pipe = shown.process.stdin
-    deadline = time.monotonic() + 20
-    while "messages, " not in shown.seen and time.monotonic() < deadline:
-        pipe.write("line\n")
-        pipe.flush()
-        if select.select([shown._controller], [], [], 0.05)[0]:
-            shown.seen += os.read(shown._controller, 65536).decode(errors="replace")
-    assert "messages, " in shown.seen
+    shown.read_until("messages, ", meanwhile=shown.send_line)
     code, out = shown.end()
     assert (code, out) == (0, "")
     assert "to shown" in shown.seen
@@ -118,13 +132,7 @@ def test_queue_send_shows_how_far_it_is(terminal, cli, moldau_session_broker, ne
     cli("topic", "create", topic, "-b", broker.bootstrap)
     command = ("queue", "send", topic, "--grpc", broker.grpc_address)
     shown = terminal(*command, stdin=subprocess.PIPE)
-    deadline = time.monotonic() + 60
-    while "messages, " not in shown.seen and time.monotonic() < deadline:
-        shown.process.stdin.write("line\n")
-        shown.process.stdin.flush()
-        if select.select([shown._controller], [], [], 0.05)[0]:
-            shown.seen += os.read(shown._controller, 65536).decode(errors="replace")
-    assert "messages, " in shown.seen
+    shown.read_until("messages, ", meanwhile=shown.send_line)
     assert shown.end() == (0, "")
     assert f"to {topic}" in shown.seen
 
@@ -153,7 +161,7 @@ def test_tail_is_coloured_on_a_terminal(spawn, cli, moldau_session_broker, new_n
         controller, end = pty.openpty()
         command = ("tail", topic, "--no-follow", "--print-key", "--grep", "val", *brokers)
         process = spawn(*command, stdout=end, env={"TERM": "xterm", **env})
-        process.communicate(timeout=60)
+        process.communicate(timeout=wait_seconds_max())
         os.close(end)
         shown = os.read(controller, 4096).decode()
         os.close(controller)

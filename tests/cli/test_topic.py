@@ -8,7 +8,7 @@ import yaml
 
 from moldau.cli.errors import ExitCode
 
-pytestmark = pytest.mark.inprocess
+pytestmark = pytest.mark.system
 
 _numbers = itertools.count()
 
@@ -128,7 +128,7 @@ def test_delete_wants_a_yes_and_a_typo_deletes_nothing(call, name):
 def test_internal_topics_are_listed_on_request_only(call, cli, name, moldau_session_broker):
     brokers = moldau_session_broker.bootstrap
     cli("produce", name, "-m", "x", "-b", brokers)
-    cli("consume", name, "-g", name, "-n", "1", "--timeout", "20s", "-b", brokers)
+    cli("consume", name, "-g", name, "-n", "1", "--timeout", "120s", "-b", brokers)
     assert "__consumer_offsets" not in call("list").out
     assert "__consumer_offsets" in call("list", "--all").out
 

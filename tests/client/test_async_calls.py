@@ -6,10 +6,9 @@ import threading
 import pytest
 
 from moldau.client.async_calls import Worker, in_thread, to_its_end
+from moldau.testing.waiting import until, wait_seconds_max
 
 pytestmark = pytest.mark.inprocess
-
-SECONDS_MAX = 30
 
 
 def fail() -> None:
@@ -33,21 +32,18 @@ async def test_a_cancelled_caller_leaves_at_once_and_the_log_has_the_error(
 
     def work() -> None:
         begun.set()
-        over.wait(SECONDS_MAX)
+        over.wait(wait_seconds_max())
         logged.set()
         fail()
 
     task = asyncio.ensure_future(in_thread(work))
-    await asyncio.to_thread(begun.wait, SECONDS_MAX)
+    await asyncio.to_thread(begun.wait, wait_seconds_max())
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     assert not over.is_set()
     over.set()
-    for _ in range(1000):
-        if "mine" in caplog.text:
-            break
-        await asyncio.sleep(0.01)
+    await until(lambda: "mine" in caplog.text, "the error is logged")
     assert "the caller was cancelled before" in caplog.text
 
 
@@ -56,11 +52,11 @@ async def test_a_call_to_its_end_keeps_its_cancelled_caller_until_then() -> None
 
     def work() -> None:
         begun.set()
-        over.wait(SECONDS_MAX)
+        over.wait(wait_seconds_max())
         fail()
 
     task = asyncio.ensure_future(to_its_end(work))
-    await asyncio.to_thread(begun.wait, SECONDS_MAX)
+    await asyncio.to_thread(begun.wait, wait_seconds_max())
     for _ in range(2):
         task.cancel()
         await asyncio.sleep(0.02)
@@ -80,18 +76,18 @@ async def test_calls_of_a_worker_run_one_after_the_other_and_one_that_is_cancell
 
     def work(number: int) -> None:
         begun.set()
-        gate.wait(SECONDS_MAX)
+        gate.wait(wait_seconds_max())
         ran.append(number)
 
     tasks = [asyncio.ensure_future(worker.run(lambda n=n: work(n))) for n in range(4)]
-    await asyncio.to_thread(begun.wait, SECONDS_MAX)
+    await asyncio.to_thread(begun.wait, wait_seconds_max())
     # The first has begun and goes on; the third has not, and never will.
     tasks[0].cancel()
     tasks[2].cancel()
     await asyncio.sleep(0.02)
     assert ran == []
     gate.set()
-    await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), SECONDS_MAX)
+    await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), wait_seconds_max())
     assert ran == [0, 1, 3]
     worker.stop()
 
@@ -113,7 +109,7 @@ async def test_a_callback_may_call_again_while_all_others_wait() -> None:
         asyncio.ensure_future(worker.run(work)),
         asyncio.ensure_future(worker.run(lambda: order.append("other"))),
     )
-    await asyncio.wait_for(asyncio.gather(*others), SECONDS_MAX)
+    await asyncio.wait_for(asyncio.gather(*others), wait_seconds_max())
     assert order == ["inside", "call", "other"]
     assert not worker.is_called_back
     worker.stop()

@@ -17,6 +17,7 @@ from moldau import (
 )
 from moldau.testing.broker import Broker
 from moldau.testing.ports import free_ports
+from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = pytest.mark.system
 
@@ -54,7 +55,7 @@ async def texts(consumer: AsyncConsumer, count: int) -> list[str]:
     """Of the next messages, `count` at least."""
     found: list[str] = []
     while len(found) < count:
-        batch = await consumer.poll(20)
+        batch = await consumer.poll(wait_seconds_max())
         assert batch, f"{len(found)} of {count} messages arrived"
         found += [message.text for message in batch]
     return found
@@ -80,7 +81,7 @@ async def test_commits_seeks_pauses_and_lag_are_those_of_a_consumer(
     async with open_consumer(enable_auto_commit=False, max_poll_records=1) as consumer:
         await consumer.subscribe([topic])
         for _ in range(3):
-            (message,) = await consumer.poll(20)
+            (message,) = await consumer.poll(wait_seconds_max())
         await consumer.commit(message)
         assert await consumer.committed() == {(topic, 0): 2}
         assert await consumer.lag() == {(topic, 0): 7}
@@ -136,6 +137,7 @@ async def test_whoever_fails_gets_its_messages_again(
         assert (await texts(consumer, COUNT))[0] == "0"
 
 
+@pytest.mark.safety
 async def test_a_cancelled_poll_loses_no_message_and_commits_none(
     moldau_session_broker: Broker, open_consumer: OpenConsumer, topic: str
 ) -> None:
@@ -158,7 +160,7 @@ async def test_a_cancelled_poll_loses_no_message_and_commits_none(
             await consumer.subscribe(topic)
             # Cancelled at all times: before, in the middle of a fetch, and when it has messages.
             for _ in range(80):
-                polling = asyncio.ensure_future(consumer.poll(20))
+                polling = asyncio.ensure_future(consumer.poll(wait_seconds_max()))
                 await asyncio.sleep(rng.choice((0, 0, 0.001, rng.random() * 0.02)))
                 if polling.cancel():
                     cancelled += 1
@@ -173,6 +175,7 @@ async def test_a_cancelled_poll_loses_no_message_and_commits_none(
     assert cancelled > 20
 
 
+@pytest.mark.safety
 async def test_a_cancelled_iteration_loses_no_message(
     open_consumer: OpenConsumer, topic: str
 ) -> None:
@@ -197,7 +200,7 @@ async def test_other_tasks_get_their_turn_in_the_middle_of_a_long_poll(
     async with open_consumer(enable_auto_commit=False) as consumer:
         await consumer.subscribe(topic)
         await texts(consumer, COUNT)
-        polling = asyncio.ensure_future(consumer.poll(60))
+        polling = asyncio.ensure_future(consumer.poll(wait_seconds_max()))
         ticks = 0
         for _ in range(20):
             await asyncio.sleep(0.005)
@@ -238,12 +241,15 @@ async def test_callbacks_run_in_the_loop_and_may_use_the_consumer(
 
     await consumer.subscribe(topic, on_assign=came, on_revoke=leave)
     await texts(consumer, COUNT)
-    assert await asyncio.wait_for(left_behind[0], 30) == {}
+    assert await asyncio.wait_for(left_behind[0], wait_seconds_max()) == {}
     await consumer.close()
     assert told == [("came", [(topic, 0)]), ("left", [(topic, 0)], [(topic, 0)])]
     plain: list[object] = []
     async with open_consumer() as again:
         await again.subscribe(topic, on_assign=plain.append)
+        async with asyncio.timeout(wait_seconds_max()):
+            while not plain:
+                assert await again.poll(0.1) == []
         assert await again.poll(2) == []
     assert plain == [[(topic, 0)]]
 
@@ -257,9 +263,10 @@ async def test_an_error_in_a_callback_comes_out_of_the_poll(
     async with open_consumer() as consumer:
         await consumer.subscribe(topic, on_assign=fail)
         with pytest.raises(KeyError, match="mine"):
-            await consumer.poll(20)
+            await consumer.poll(wait_seconds_max())
 
 
+@pytest.mark.safety
 async def test_a_closed_consumer_refuses_ends_iterations_and_may_be_closed_twice(
     open_consumer: OpenConsumer, topic: str
 ) -> None:
@@ -276,7 +283,7 @@ async def test_a_closed_consumer_refuses_ends_iterations_and_may_be_closed_twice
     await asyncio.sleep(0.05)
     await asyncio.gather(consumer.close(), consumer.close())
     await consumer.close()
-    assert await asyncio.wait_for(iterating, 30) == "ended"
+    assert await asyncio.wait_for(iterating, wait_seconds_max()) == "ended"
     for call in (consumer.poll, consumer.commit, consumer.start):
         with pytest.raises(ClientError, match="the consumer is closed"):
             await call()

@@ -5,7 +5,7 @@ import pytest
 from moldau import Admin, AsyncAdmin, ConsumerConfig, InvalidArgumentError, ProducerConfig
 from moldau.testing.broker import Broker
 
-pytestmark = pytest.mark.inprocess
+pytestmark = pytest.mark.system
 
 configs = pytest.mark.parametrize("config", [ProducerConfig, ConsumerConfig])
 Config = type[ProducerConfig] | type[ConsumerConfig]

@@ -20,8 +20,13 @@ from moldau.client.errors import (
 )
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.topology import BrokerChanged, Readiness
+from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = pytest.mark.inprocess
+
+
+def client_of(addresses: list[str]) -> ClusterClient:
+    return ClusterClient(addresses, call_seconds_max=wait_seconds_max())
 
 
 @contextlib.contextmanager
@@ -51,12 +56,12 @@ def answering(reply: bytes) -> Iterator[str]:
         thread.start()
         yield f"127.0.0.1:{server.getsockname()[1]}"
         server.shutdown(socket.SHUT_RDWR)
-    thread.join(30)
+    thread.join(wait_seconds_max())
 
 
 def test_everything_is_asked_and_typed():
     with served() as world:
-        client = ClusterClient([world.address])
+        client = client_of([world.address])
         assert client.topology() == world.cluster.shown
         assert [topic.name for topic in client.topology(["b.c"]).topics] == ["b.c"]
         assert client.ready() == Readiness(ready=True)
@@ -70,19 +75,19 @@ def test_a_broker_that_is_not_ready_says_why():
     cluster = FakeCluster()
     cluster.reasons = ["catching up"]
     with served(cluster) as world:
-        found = ClusterClient([world.address]).ready()
+        found = client_of([world.address]).ready()
         assert found == Readiness(ready=False, reasons=("catching up",))
 
 
 def test_topics_are_named_as_they_are():
     with served() as world, pytest.raises(NotFoundError, match="'a&topic=b/ü'"):
-        ClusterClient([world.address]).topology(["a&topic=b/ü"])
+        client_of([world.address]).topology(["a&topic=b/ü"])
 
 
 @pytest.mark.parametrize("form", ["{}", "http://{}", "http://{}/"])
 def test_the_next_address_is_asked_when_one_does_not_answer(form):
     with closed_port() as dead, served() as world:
-        client = ClusterClient([dead, form.format(world.address)])
+        client = client_of([dead, form.format(world.address)])
         assert client.topology().cluster_id == "c"
 
 
@@ -90,10 +95,10 @@ def test_the_next_address_is_asked_when_one_cannot_just_now():
     busy = FakeCluster()
     busy.failure = RefusedError(ErrorCode.NOT_CONTROLLER, "no leader")
     with served(busy) as first, served() as second:
-        ClusterClient([first.address, second.address]).leave(2)
+        client_of([first.address, second.address]).leave(2)
         assert second.cluster.asked == [("drain", 2)]
         with closed_port() as dead, pytest.raises(UnavailableError, match="no leader") as caught:
-            ClusterClient([first.address, dead]).leave(2)
+            client_of([first.address, dead]).leave(2)
     assert caught.value.code == ErrorCode.NOT_CONTROLLER
     assert caught.value.hint
 
@@ -107,7 +112,7 @@ def test_a_refusal_is_final():
         served(other) as second,
         pytest.raises(RejectedError, match="the last active one") as caught,
     ):
-        ClusterClient([first.address, second.address]).leave(2)
+        client_of([first.address, second.address]).leave(2)
     assert (caught.value.name, caught.value.hint) == ("INVALID_REQUEST", "add one first")
     assert other.asked == []
 
@@ -116,7 +121,7 @@ def test_an_unknown_broker_is_not_found():
     cluster = FakeCluster()
     cluster.failure = RefusedError(ErrorCode.BROKER_ID_NOT_REGISTERED, "Broker 9 is unknown")
     with served(cluster) as world, pytest.raises(NotFoundError, match="Broker 9 is unknown"):
-        ClusterClient([world.address]).keep(9)
+        client_of([world.address]).keep(9)
 
 
 def test_when_nobody_answers_all_addresses_are_named():
@@ -125,7 +130,7 @@ def test_when_nobody_answers_all_addresses_are_named():
         closed_port() as two,
         pytest.raises(UnreachableError, match=f"{one}, {two} .connection refused.") as caught,
     ):
-        ClusterClient([one, two]).topology()
+        client_of([one, two]).topology()
     assert "http.addr" in caught.value.hint
 
 
@@ -153,7 +158,7 @@ def test_an_answer_that_trickles_ends_too():
         with pytest.raises(TimedOutError):
             ClusterClient([address], call_seconds_max=0.5).topology()
         stop.set()
-        thread.join(30)
+        thread.join(wait_seconds_max())
 
 
 @pytest.mark.parametrize(
@@ -178,7 +183,7 @@ def test_an_answer_that_trickles_ends_too():
 )
 def test_what_is_no_broker_is_told_as_such(reply, kind, words):
     with answering(reply) as address, pytest.raises(kind, match=words) as caught:
-        ClusterClient([address]).topology()
+        client_of([address]).topology()
     assert type(caught.value) is kind
     assert caught.value.hint
 
@@ -187,15 +192,15 @@ def test_an_answer_without_end_is_not_taken_into_memory(monkeypatch):
     monkeypatch.setattr(http, "REPLY_BYTES_MAX", 1000)
     reply = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n" + b" " * 2000
     with answering(reply) as address, pytest.raises(UnreachableError, match="more than 1000 bytes"):
-        ClusterClient([address]).topology()
+        client_of([address]).topology()
 
 
 def test_a_host_that_does_not_exist_is_said_so():
     with pytest.raises(UnreachableError, match="no such host"):
-        ClusterClient(["nowhere.invalid:1"]).topology()
+        client_of(["nowhere.invalid:1"]).topology()
 
 
 @pytest.mark.parametrize("addresses", [[], [""], ["a:b"], ["a:0"]])
 def test_what_is_no_address_is_refused(addresses):
     with pytest.raises(ClientError):
-        ClusterClient(addresses)
+        client_of(addresses)

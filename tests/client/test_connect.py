@@ -16,7 +16,7 @@ from moldau.client.errors import (
 )
 from moldau.client.settings import admin_settings, consumer_settings, producer_settings
 
-pytestmark = pytest.mark.inprocess
+pytestmark = pytest.mark.system
 
 
 def test_broker_lists_are_split():
@@ -89,10 +89,14 @@ def test_a_producer_has_asked_for_its_id_when_it_is_connected(moldau_session_bro
 
     logger = logging.getLogger("test-connect-producer")
     logger.setLevel(logging.DEBUG)
-    logger.addHandler(Lines())
+    handler = Lines()
+    logger.addHandler(handler)
     extra = {"debug": "eos", "log_level": "7"}
     settings = producer_settings(moldau_session_broker.bootstrap, extra=extra)
-    producer, topic = connect_producer({**settings, "logger": logger}, moldau_topic)
-    producer.poll(0.1)
+    try:
+        producer, topic = connect_producer({**settings, "logger": logger}, moldau_topic)
+        producer.poll(0.1)
+    finally:
+        logger.removeHandler(handler)
     assert any("Acquiring ProducerId" in line for line in lines), lines
     assert list(topic.partitions) == [0]

@@ -7,8 +7,9 @@ import pytest
 
 from moldau import Admin, ClientError, Consumer, InvalidArgumentError, NotFoundError, Producer
 from moldau.testing.broker import Broker
+from moldau.testing.waiting import wait_seconds_max, wait_until
 
-pytestmark = pytest.mark.inprocess
+pytestmark = pytest.mark.system
 
 NewName = Callable[[str], str]
 
@@ -40,7 +41,7 @@ def texts(consumer: Consumer, count: int) -> list[str]:
     """Of the next messages, `count` at least."""
     found: list[str] = []
     while len(found) < count:
-        batch = consumer.poll(20)
+        batch = consumer.poll(wait_seconds_max())
         assert batch, f"{len(found)} of {count} messages arrived"
         found += [message.text for message in batch]
     return found
@@ -70,7 +71,7 @@ def test_a_commit_of_a_message_means_done_through_here(
 ) -> None:
     with open_consumer(enable_auto_commit=False, max_poll_records=1) as consumer:
         for _ in range(3):
-            (message,) = consumer.poll(20)
+            (message,) = consumer.poll(wait_seconds_max())
         consumer.commit(message)
         assert consumer.committed() == {(topic, 0): 2}
         group = str(consumer.config.group_id)
@@ -171,7 +172,7 @@ def test_lag_counts_what_is_not_handed_out(
     open_consumer: OpenConsumer, topic: str, moldau_session_broker: Broker
 ) -> None:
     with open_consumer(max_poll_records=1) as consumer:
-        consumer.poll(20)
+        consumer.poll(wait_seconds_max())
         assert consumer.lag() == {(topic, 0): 9}
         texts(consumer, 9)
         assert consumer.lag() == {(topic, 0): 0}
@@ -201,6 +202,12 @@ def test_partitions_are_told_when_they_come_and_go(
     assert told == [("came", [(topic, 0)]), ("left", [(topic, 0)])]
     with Consumer(moldau_session_broker.bootstrap, group_id=consumer.config.group_id) as again:
         again.subscribe(topic)
+
+        def is_assigned() -> bool:
+            assert again.poll(0.1) == []
+            return bool(again.assignment())
+
+        wait_until(is_assigned, "the next member has its partition")
         assert again.poll(2) == []
 
 
@@ -232,8 +239,12 @@ def test_a_topic_that_is_not_there_is_said(
     # A member of a group may come before its topic: it is told once, and goes on.
     with Consumer(moldau_session_broker.bootstrap, group_id=new_name("g")) as member:
         member.subscribe(missing)
-        assert member.poll(3) == []
-        assert "still trying" in caplog.text
+
+        def is_told() -> bool:
+            assert member.poll(0.1) == []
+            return "still trying" in caplog.text
+
+        wait_until(is_told, "it is said that the topic is not there")
         with Producer(moldau_session_broker.bootstrap) as producer:
             producer.send(missing, "at last")
         assert texts(member, 1) == ["at last"]
@@ -242,7 +253,7 @@ def test_a_topic_that_is_not_there_is_said(
 def test_auto_offset_reset_none_raises_with_what_to_do(open_consumer: OpenConsumer) -> None:
     with open_consumer(auto_offset_reset="none") as consumer:
         with pytest.raises(ClientError) as caught:
-            consumer.poll(20)
+            consumer.poll(wait_seconds_max())
         assert "auto_offset_reset" in caught.value.hint
 
 
@@ -303,6 +314,7 @@ def test_a_repr_says_where_it_reads_and_for_whom(
     assert repr(consumer).endswith(", closed>")
 
 
+@pytest.mark.safety
 def test_a_closed_consumer_refuses_and_may_be_closed_twice(open_consumer: OpenConsumer) -> None:
     consumer = open_consumer()
     consumer.close()
@@ -319,7 +331,7 @@ def test_a_handler_of_a_signal_may_close_and_the_loop_ends(open_consumer: OpenCo
     def poll(consumer: Consumer) -> None:
         # It has no other way to say that there will be nothing any more.
         with pytest.raises(ClientError, match="the consumer is closed"):
-            consumer.poll(60)
+            consumer.poll(wait_seconds_max())
 
     for read in (iterate, poll):
         consumer = open_consumer(enable_auto_commit=False)

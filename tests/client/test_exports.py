@@ -6,6 +6,7 @@ import sys
 import pytest
 
 import moldau
+from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = pytest.mark.system
 
@@ -15,7 +16,9 @@ def test_importing_the_package_loads_no_client() -> None:
         "import sys, moldau; "
         "print([m for m in sys.modules if m.startswith(('moldau.', 'confluent_kafka'))])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=wait_seconds_max()
+    )
     assert done.stdout == "[]\n", done.stderr
 
 

@@ -6,19 +6,23 @@ import sys
 import pytest
 
 from moldau.testing.broker import Broker
+from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = pytest.mark.system
 
 FORKED = """
 import os, sys
 from moldau import ClientError, Consumer, Producer
+from moldau.testing.waiting import wait_seconds_max
 
-producer = Producer(sys.argv[1], linger_ms=1000)
-producer.send(sys.argv[2], "a").result(60)
+producer = Producer(sys.argv[1], linger_ms=60_000)
+first = producer.send(sys.argv[2], "a")
+producer.flush(wait_seconds_max())
+first.result()
 pending = producer.send(sys.argv[2], "b")
 consumer = Consumer(sys.argv[1], group_id=sys.argv[2])
 consumer.subscribe(sys.argv[2])
-consumer.poll(60)
+consumer.poll(wait_seconds_max())
 child = os.fork()
 if child == 0:
     for call in (
@@ -37,7 +41,8 @@ if child == 0:
         own.send(sys.argv[2], "child")
     sys.exit(0)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-print(pending.result(60).offset >= 1)
+producer.flush(wait_seconds_max())
+print(pending.result().offset >= 1)
 producer.close()
 consumer.close()
 """
@@ -53,7 +58,7 @@ def test_a_child_is_told_that_its_clients_are_its_parents_and_ends(
         ],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=wait_seconds_max(),
     )
     assert done.stderr == ""
     lines = done.stdout.splitlines()

@@ -22,6 +22,7 @@ from moldau import (
 from moldau.client.settings import producer_settings
 from moldau.records.murmur2 import partition_of
 from moldau.testing.broker import Broker
+from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = pytest.mark.system
 
@@ -46,7 +47,7 @@ def by_async_producer(broker: Broker, topic: str) -> None:
 def by_command(broker: Broker, topic: str) -> None:
     lines = "".join(f"{key}:v\n" for key in KEYS)
     command = [sys.executable, "-m", "moldau", "produce", topic, "-k", ":", "-b", broker.bootstrap]
-    subprocess.run(command, input=lines, text=True, check=True, timeout=60)
+    subprocess.run(command, input=lines, text=True, check=True, timeout=wait_seconds_max())
 
 
 def by_queue_client(broker: Broker, topic: str) -> None:
@@ -64,7 +65,7 @@ def by_http(broker: Broker, topic: str) -> None:
     body = json.dumps({"records": [{"key": key, "value": "v"} for key in KEYS]}).encode()
     url = f"http://{broker.http_address}/api/v1/topics/{topic}/records"
     request = urllib.request.Request(url, body, {"content-type": "application/json"})
-    with urllib.request.urlopen(request, timeout=30) as response:
+    with urllib.request.urlopen(request, timeout=wait_seconds_max()) as response:
         assert response.status == 200
 
 
@@ -99,7 +100,7 @@ def test_all_doors_put_a_key_into_the_same_partition(
     with Consumer(moldau_session_broker.bootstrap) as consumer:
         consumer.subscribe(topic)
         found: dict[bytes, int] = {}
-        while len(found) < len(KEYS) and (messages := consumer.poll(30)):
+        while len(found) < len(KEYS) and (messages := consumer.poll(wait_seconds_max())):
             found |= {message.key or b"": message.partition for message in messages}
     assert found == {key.encode(): partition_of(key.encode(), PARTITIONS) for key in KEYS}
 

@@ -21,6 +21,7 @@ from moldau import (
     ProducerConfig,
 )
 from moldau.testing.broker import Broker
+from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = pytest.mark.system
 
@@ -48,7 +49,7 @@ def run_code(code: str) -> str:
         [sys.executable, "-W", "error", "-c", code],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=wait_seconds_max(),
         env={key: os.environ[key] for key in os.environ if not key.startswith("MOLDAU_")},
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -102,7 +103,7 @@ def test_the_configurations_make_clients_that_work(
     assert (reading.group_id, reading.max_poll_records) == ("my-group", 500)
     with Consumer(reading) as consumer:
         consumer.subscribe([moldau_topic])
-        assert consumer.poll()[0].text == "0"
+        assert consumer.poll(wait_seconds_max())[0].text == "0"
 
 
 class ProcessingQueue(list[Message]):
@@ -130,6 +131,7 @@ class CountingConsumer(Consumer):
         self.paused = 0
 
 
+@pytest.mark.safety
 def test_backpressure_pauses_and_resumes_and_loses_nothing(moldau_broker: Broker) -> None:
     Admin(moldau_broker.bootstrap).create_topic("events", partitions=2)
     with Producer(moldau_broker.bootstrap) as producer:

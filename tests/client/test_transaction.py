@@ -6,8 +6,9 @@ import pytest
 
 from moldau import ClientError, Consumer, InvalidArgumentError, Producer
 from moldau.testing.broker import Broker
+from moldau.testing.waiting import wait_seconds_max
 
-pytestmark = pytest.mark.inprocess
+pytestmark = pytest.mark.system
 
 NewName = Callable[[str], str]
 
@@ -20,7 +21,7 @@ def committed_texts(broker: Broker, topic: str) -> list[str]:
     with Consumer(broker.bootstrap) as consumer:
         consumer.subscribe(topic)
         while "mark" not in texts:
-            batch = consumer.poll(20)
+            batch = consumer.poll(wait_seconds_max())
             assert batch, f"only {texts} arrived"
             texts += [message.text for message in batch]
     return texts[:-1]
@@ -61,12 +62,12 @@ def test_offsets_are_committed_with_the_messages_or_not_at_all(
         ) as consumer,
     ):
         consumer.subscribe(moldau_topic)
-        (first,) = consumer.poll(20)
+        (first,) = consumer.poll(wait_seconds_max())
         with producer.transaction() as transaction:
             producer.send(target, first.text * 2)
             transaction.commit_offsets(consumer)
         assert consumer.committed() == {(moldau_topic, 0): 0}
-        (second,) = consumer.poll(20)
+        (second,) = consumer.poll(wait_seconds_max())
 
         def fail() -> None:
             with producer.transaction() as transaction:

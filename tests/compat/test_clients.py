@@ -1,6 +1,5 @@
 """Unmodified clients produce, consume in groups, commit and go on, with every codec."""
 
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 
@@ -13,13 +12,13 @@ from compat_clients import (
     CLIENTS,
     CODECS,
     PARTITIONS,
-    SECONDS_MAX,
     Client,
     Message,
     Received,
     why_missing,
 )
 from moldau.testing.broker import Broker
+from moldau.testing.waiting import wait_seconds_max, wait_until
 
 pytestmark = [pytest.mark.compat, pytest.mark.system]
 
@@ -76,6 +75,7 @@ def check_complete(received: Iterable[Received], sent: list[Message]) -> None:
             assert item.message == wanted
 
 
+@pytest.mark.safety
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_client_writes_and_a_restarted_group_goes_on_where_it_committed(
     broker: Broker,
@@ -108,6 +108,7 @@ def test_a_client_reads_what_the_others_wrote(
         check_complete([item for item in received if item.topic == topic], messages)
 
 
+@pytest.mark.safety
 def test_a_group_goes_on_where_it_committed_after_the_broker_restarts(client: Client) -> None:
     with Broker(settings={"TOPIC__PARTITIONS": str(PARTITIONS)}) as own:
         sent = client.sample(900)
@@ -134,7 +135,7 @@ def test_a_first_produce_gets_offset_0_and_offsets_are_dense(
     for number in range(100):
         # One request each: what the broker adds of its own between requests would show.
         producer.produce(topic, b"x", partition=number % PARTITIONS, on_delivery=delivered)
-        assert producer.flush(SECONDS_MAX) == 0
+        assert producer.flush(wait_seconds_max()) == 0
     assert sorted(offsets) == list(range(PARTITIONS))
     for found in offsets.values():
         assert found == list(range(len(found)))
@@ -163,20 +164,21 @@ def test_members_of_different_clients_share_one_group(
         partition_assignment_strategy=[RangePartitionAssignor],
         heartbeat_interval_ms=500,
     )
+    owned: list[list[int]] = []
+
+    def is_shared() -> bool:
+        fast.poll(0.1)
+        slow.poll(timeout_ms=100)
+        owned[:] = [
+            sorted(part.partition for part in fast.assignment()),
+            sorted(part.partition for part in slow.assignment()),
+        ]
+        return sorted(map(len, owned)) == [1, 2] and sorted(owned[0] + owned[1]) == list(
+            range(PARTITIONS)
+        )
+
     try:
-        deadline = time.monotonic() + SECONDS_MAX
-        owned: list[list[int]] = []
-        while time.monotonic() < deadline:
-            fast.poll(0.1)
-            slow.poll(timeout_ms=100)
-            owned = [
-                sorted(part.partition for part in fast.assignment()),
-                sorted(part.partition for part in slow.assignment()),
-            ]
-            if all(owned):
-                break
-        assert sorted(map(len, owned)) == [1, 2]
-        assert sorted(owned[0] + owned[1]) == list(range(PARTITIONS))
+        wait_until(is_shared, "both have their share", describe=lambda: owned)
     finally:
         fast.close()
         slow.close()

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from moldau.testing.broker import Broker
+from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = [pytest.mark.compat, pytest.mark.system, pytest.mark.timeout(600)]
 
@@ -39,6 +40,11 @@ def test_a_client_of_another_language_writes_and_reads(
     shutil.copytree(PROGRAMS / language, place)
     for command in [*BUILDS[language], f"{RUNS[language]} {broker.bootstrap}"]:
         done = subprocess.run(
-            command.split(), cwd=place, capture_output=True, text=True, timeout=300, check=False
+            command.split(),
+            cwd=place,
+            capture_output=True,
+            text=True,
+            timeout=5 * wait_seconds_max(),
+            check=False,
         )
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"

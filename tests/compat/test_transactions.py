@@ -1,8 +1,6 @@
 """Transactions of unmodified clients: what they commit is read, what they abort is not."""
 
 import asyncio
-import contextlib
-import time
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -15,27 +13,27 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from moldau.testing.broker import Broker
+from moldau.testing.waiting import wait_seconds_max, wait_until
 
 pytestmark = [pytest.mark.compat, pytest.mark.system]
 
-SECONDS = 60.0
 TRANSACTIONS = [("one", True), ("two", False), ("three", True)]
 WANTED = [b"one-0", b"one-1", b"three-0", b"three-1"]
 
 
 def confluent_writes(address: str, topic: str) -> None:
     producer = Producer({"bootstrap.servers": address, "transactional.id": f"tx-{topic}"})
-    producer.init_transactions(SECONDS)
+    producer.init_transactions(wait_seconds_max())
     for name, is_commit in TRANSACTIONS:
         producer.begin_transaction()
         for number in range(2):
             producer.produce(topic, f"{name}-{number}", partition=0)
         # An abort would drop what was not sent yet.
-        assert producer.flush(SECONDS) == 0
+        assert producer.flush(wait_seconds_max()) == 0
         if is_commit:
-            producer.commit_transaction(SECONDS)
+            producer.commit_transaction(wait_seconds_max())
         else:
-            producer.abort_transaction(SECONDS)
+            producer.abort_transaction(wait_seconds_max())
 
 
 def kafka_python_writes(address: str, topic: str) -> None:
@@ -45,12 +43,12 @@ def kafka_python_writes(address: str, topic: str) -> None:
         producer.begin_transaction()
         for number in range(2):
             producer.send(topic, f"{name}-{number}".encode(), partition=0)
-        producer.flush(SECONDS)
+        producer.flush(wait_seconds_max())
         if is_commit:
             producer.commit_transaction()
         else:
             producer.abort_transaction()
-    producer.close(SECONDS)
+    producer.close(wait_seconds_max())
 
 
 def aiokafka_writes(address: str, topic: str) -> None:
@@ -83,7 +81,9 @@ def confluent_reads(address: str, topic: str) -> list[bytes]:
         }
     )
     consumer.assign([ConfluentPartition(topic, 0, 0)])
-    found = consumer.consume(len(WANTED), timeout=SECONDS) + consumer.consume(1, timeout=0.3)
+    found = consumer.consume(len(WANTED), timeout=wait_seconds_max()) + consumer.consume(
+        1, timeout=0.3
+    )
     consumer.close()
     return [message.value() or b"" for message in found]
 
@@ -96,9 +96,12 @@ def kafka_python_reads(address: str, topic: str) -> list[bytes]:
     )
     consumer.assign([TopicPartition(topic, 0)])
     found: list[bytes] = []
-    deadline = time.monotonic() + SECONDS
-    while len(found) < len(WANTED) and time.monotonic() < deadline:
-        found += values(consumer.poll(timeout_ms=500))
+
+    def has_all() -> bool:
+        found.extend(values(consumer.poll(timeout_ms=500)))
+        return len(found) >= len(WANTED)
+
+    wait_until(has_all, "kafka-python reads", describe=lambda: found)
     found += values(consumer.poll(timeout_ms=300))
     consumer.close()
     return found
@@ -118,10 +121,9 @@ def aiokafka_reads(address: str, topic: str) -> list[bytes]:
         await consumer.start()
         consumer.assign([AioPartition(topic, 0)])
         found: list[bytes] = []
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(SECONDS):
-                while len(found) < len(WANTED):
-                    found.append((await consumer.getone()).value)
+        async with asyncio.timeout(wait_seconds_max()):
+            while len(found) < len(WANTED):
+                found.append((await consumer.getone()).value)
         rest = await consumer.getmany(timeout_ms=300)
         await consumer.stop()
         return found + [message.value for some in rest.values() for message in some]
@@ -145,17 +147,17 @@ def test_a_second_producer_with_the_same_id_locks_the_first_out(
     address, topic = moldau_session_broker.bootstrap, f"tx-{uuid.uuid4()}"
     config = {"bootstrap.servers": address, "transactional.id": topic}
     first = Producer(config, logger=None)
-    first.init_transactions(SECONDS)
+    first.init_transactions(wait_seconds_max())
     first.begin_transaction()
     first.produce(topic, b"of the first", partition=0)
-    assert first.flush(SECONDS) == 0
+    assert first.flush(wait_seconds_max()) == 0
     second = Producer(config, logger=None)
-    second.init_transactions(SECONDS)
+    second.init_transactions(wait_seconds_max())
     with pytest.raises(KafkaException) as raised:
-        first.commit_transaction(SECONDS)
+        first.commit_transaction(wait_seconds_max())
     assert raised.value.args[0].fatal()
     second.begin_transaction()
     for value in WANTED:
         second.produce(topic, value, partition=0)
-    second.commit_transaction(SECONDS)
+    second.commit_transaction(wait_seconds_max())
     assert confluent_reads(address, topic) == WANTED

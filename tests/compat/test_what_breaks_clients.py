@@ -186,12 +186,10 @@ def test_10_a_fetch_without_data_waits_and_is_woken_by_data(
 
     thread = threading.Thread(target=produce_later)
     thread.start()
-    started = time.monotonic()
-    woken = raw.fetch(topic, 0, wait_ms=20_000)
-    waited = time.monotonic() - started
+    # Longer than the connection waits for an answer: if nobody wakes it, that fails.
+    woken = raw.fetch(topic, 0, wait_ms=int(raw.timeout_seconds * 2000))
     thread.join()
     assert [item.value for item in records(woken.records)] == [b"late"]
-    assert waited < 10
 
 
 # -- 11 to 15: ids, epochs and offsets
@@ -332,6 +330,7 @@ def test_16_a_repeated_batch_among_the_last_five_gets_its_first_offset(
     assert [item.offset for item in raw.read_all(topic)] == list(range(14))
 
 
+@pytest.mark.safety
 def test_16_the_window_survives_a_restart() -> None:
     with Broker() as own:
         with RawClient(own.host, own.port) as raw:

@@ -5,6 +5,7 @@ import contextlib
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -12,6 +13,7 @@ import pytest
 
 import demo.__main__ as main_module
 from demo.commands import FailedError, Moldau
+from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = pytest.mark.system
 
@@ -40,11 +42,28 @@ def test_a_missing_java_is_named(
     assert "JAVA_HOME" in capsys.readouterr().err
 
 
+@pytest.fixture
+def handlers() -> Iterator[dict[int, object]]:
+    """What the process does with the signals that end the demo, told apart from any other."""
+
+    def handle(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield dict.fromkeys(before, handle)
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 @pytest.mark.parametrize(
     ("error", "code"), [(KeyboardInterrupt(), 130), (FailedError("no", "why"), 1)]
 )
 def test_what_was_started_is_ended_whatever_happens(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: BaseException, code: int
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    handlers: dict[int, object],
+    error: BaseException,
+    code: int,
 ) -> None:
     ended: list[str] = []
 
@@ -60,7 +79,7 @@ def test_what_was_started_is_ended_whatever_happens(
     monkeypatch.setattr(main_module, "Demo", Broken)
     assert main_module.play(argparse.Namespace(), tmp_path) == code
     assert ended == ["pipeline", "cluster"]
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert {number: signal.getsignal(number) for number in handlers} == handlers
 
 
 def test_a_command_that_fails_says_what_it_printed() -> None:
@@ -73,7 +92,10 @@ def test_a_command_that_fails_says_what_it_printed() -> None:
 
 def test_the_help_says_how_long_it_takes() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "demo", "--help"], capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "demo", "--help"],
+        capture_output=True,
+        text=True,
+        timeout=wait_seconds_max(),
     )
     assert done.returncode == 0
     assert "--seconds" in done.stdout

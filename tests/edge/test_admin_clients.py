@@ -25,10 +25,10 @@ from kafka.admin import KafkaAdminClient
 from kafka.structs import OffsetAndMetadata
 
 from moldau.testing.broker import Broker
+from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = [pytest.mark.system, pytest.mark.compat]
 
-SECONDS = 60
 _numbers = itertools.count(1)
 
 
@@ -50,7 +50,7 @@ def kafka_python(moldau_session_broker: Broker):
 
 
 def done(futures):
-    return {key: future.result(SECONDS) for key, future in futures.items()}
+    return {key: future.result(wait_seconds_max()) for key, future in futures.items()}
 
 
 def refused_with(futures) -> str:
@@ -87,7 +87,9 @@ def test_librdkafka_changes_settings(librdkafka: AdminClient, name: str) -> None
 
 
 def test_librdkafka_describes_the_cluster(librdkafka: AdminClient) -> None:
-    cluster = librdkafka.describe_cluster(include_authorized_operations=True).result(SECONDS)
+    cluster = librdkafka.describe_cluster(include_authorized_operations=True).result(
+        wait_seconds_max()
+    )
     assert [node.id for node in cluster.nodes] == [1]
     assert cluster.controller.id == 1
     assert cluster.authorized_operations
@@ -100,7 +102,9 @@ def test_librdkafka_looks_after_groups(librdkafka: AdminClient, name: str) -> No
     asked = librdkafka.list_consumer_group_offsets([ConsumerGroupTopicPartitions(name)])
     (stored,) = done(asked)[name].topic_partitions
     assert (stored.topic, stored.offset) == (name, 7)
-    listed = librdkafka.list_consumer_groups(states={ConsumerGroupState.EMPTY}).result(SECONDS)
+    listed = librdkafka.list_consumer_groups(states={ConsumerGroupState.EMPTY}).result(
+        wait_seconds_max()
+    )
     assert name in [group.group_id for group in listed.valid]
     described = done(librdkafka.describe_consumer_groups([name]))[name]
     assert described.state is ConsumerGroupState.EMPTY

@@ -16,6 +16,7 @@ from moldau.model.errors import PeerProtocolError
 from moldau.model.ids import Offset, TimestampMs
 from moldau.records.record import Record, build_batch
 from moldau.testing.broker import Broker
+from moldau.testing.waiting import wait_seconds_max
 from moldau.wire.fields import Field
 from moldau.wire.framing import frame_request
 from moldau.wire.messages.describe_cluster import DescribeClusterRequest
@@ -39,7 +40,6 @@ NAMES = [
     "retention.ms",
 ]
 ROUNDS = 4
-WAIT_SECONDS = 60.0
 MAY_WAIT = {ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP}
 """Answered when other members do something, which nobody does here."""
 
@@ -114,7 +114,7 @@ def broker() -> Any:
 
 
 def exchange(broker: Broker, key: ApiKey, request: Request, version: int) -> None:
-    with KafkaConnection(broker.host, broker.port, timeout=WAIT_SECONDS) as connection:
+    with KafkaConnection(broker.host, broker.port, timeout=wait_seconds_max()) as connection:
         try:
             if key in MAY_WAIT or getattr(request, "acks", None) == 0:
                 connection.post(request, version, reply=False)
@@ -128,7 +128,7 @@ def exchange(broker: Broker, key: ApiKey, request: Request, version: int) -> Non
 
 
 def check_alive(broker: Broker, said_before: int) -> None:
-    with KafkaConnection(broker.host, broker.port, timeout=WAIT_SECONDS) as connection:
+    with KafkaConnection(broker.host, broker.port, timeout=wait_seconds_max()) as connection:
         connection.send(DescribeClusterRequest(include_cluster_authorized_operations=False))
     output = broker.output[said_before:]
     assert "internal error" not in output, output[-3000:]

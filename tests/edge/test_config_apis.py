@@ -230,6 +230,7 @@ def test_a_wrong_change_is_refused_as_a_whole(
     assert describe_one(connection, TOPIC, moldau_topic) == before
 
 
+@pytest.mark.safety
 def test_a_resource_named_twice_is_refused(connection: KafkaConnection, moldau_topic: str) -> None:
     config = IncrementalConfig(name="retention.ms", config_operation=SET, value="1")
     resource = IncrementalConfigsResource(

@@ -129,6 +129,7 @@ def test_counts_of_minus_one_are_the_defaults(connection: KafkaConnection) -> No
     assert result.num_partitions >= 1
 
 
+@pytest.mark.safety
 def test_a_name_given_twice_creates_nothing(connection: KafkaConnection) -> None:
     name, other = fresh_name(), fresh_name()
     results = create(connection, topic(name), topic(other), topic(name, partitions=2))

@@ -423,8 +423,11 @@ def test_the_time_grows_with_the_history_and_not_faster() -> None:
         assert check(world.events).clean
         return time.process_time() - started
 
-    seconds(1_000)
-    assert seconds(60_000) < 40 * seconds(6_000)
+    def least(sends: int) -> float:
+        """Of some: what else the machine does only adds to it."""
+        return min(seconds(sends) for _ in range(3))
+
+    assert least(60_000) < 40 * least(6_000)
 
 
 def test_the_program_judges_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from faults.churn import Churn
 from moldau.testing.broker import Broker
+from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = pytest.mark.system
 
@@ -23,10 +24,10 @@ class Setting:
             self.churn.turn(number)
 
     def create(self, topic: str) -> None:
-        self.admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
+        self.admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(wait_seconds_max())
 
     def delete(self, topic: str) -> None:
-        self.admin.delete_topics([topic])[topic].result(30)
+        self.admin.delete_topics([topic])[topic].result(wait_seconds_max())
 
     def commit(self, offset: int) -> None:
         self.consumer.commit(
@@ -35,11 +36,16 @@ class Setting:
 
 
 @pytest.fixture
-def setting(moldau_session_broker: Broker, new_name: Callable[[str], str]) -> Iterator[Setting]:
+def setting(
+    moldau_session_broker: Broker, new_name: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Setting]:
+    # No broker is taken away here: whatever is asked is answered.
+    monkeypatch.setattr("faults.churn._ANSWER_SECONDS_MAX", wait_seconds_max())
     made = Setting(moldau_session_broker.bootstrap, new_name("churn"))
     yield made
     made.churn.close()
     made.consumer.close()
+    del made.admin
 
 
 def test_a_broker_that_keeps_its_word_is_not_contradicted(setting: Setting) -> None:
@@ -61,6 +67,7 @@ def test_a_deleted_topic_that_is_back_is_found(setting: Setting) -> None:
     assert setting.churn.contradictions() == [f"the deleted topic {topic} is back"]
 
 
+@pytest.mark.safety
 @pytest.mark.parametrize("offset", [5, 7])
 def test_a_commit_that_went_back_or_that_nobody_asked_for_is_found(
     setting: Setting, offset: int

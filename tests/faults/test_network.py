@@ -77,8 +77,8 @@ def test_connections_of_the_harness_are_ordinary_ones_elsewhere() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:
-            with suppress(OSError):
-                listener.accept()[0].sendall(b"x")
+            with suppress(OSError), listener.accept()[0] as accepted:
+                accepted.sendall(b"x")
 
         threading.Thread(target=serve, daemon=True).start()
         with Network().connect(f"127.0.0.1:{listener.getsockname()[1]}") as connection:

@@ -12,6 +12,7 @@ from contextlib import suppress
 import pytest
 
 from faults.proxy import Link, Proxies, socket_owner
+from moldau.testing.waiting import wait_seconds_max, wait_until
 
 pytestmark = pytest.mark.system
 
@@ -46,7 +47,7 @@ def link(echo: tuple[str, int]) -> Iterator[Link]:
 
 
 def dial(link: Link) -> socket.socket:
-    return socket.create_connection((link.host, link.port), timeout=10)
+    return socket.create_connection((link.host, link.port), timeout=wait_seconds_max())
 
 
 def receive(connection: socket.socket, size: int) -> bytes:
@@ -63,7 +64,7 @@ def silent(connection: socket.socket, seconds: float = 0.3) -> bool:
     except TimeoutError:
         return True
     finally:
-        connection.settimeout(10)
+        connection.settimeout(wait_seconds_max())
 
 
 def test_bytes_pass_in_order_and_an_end_is_passed_on(link: Link) -> None:
@@ -75,6 +76,7 @@ def test_bytes_pass_in_order_and_an_end_is_passed_on(link: Link) -> None:
         assert connection.recv(1) == b""
 
 
+@pytest.mark.safety
 @pytest.mark.parametrize("way", ["forward", "back", "both"])
 def test_a_cut_holds_everything_and_loses_nothing(link: Link, way: str) -> None:
     with dial(link) as connection:
@@ -82,6 +84,7 @@ def test_a_cut_holds_everything_and_loses_nothing(link: Link, way: str) -> None:
         assert receive(connection, 1) == b"a"
         link.cut(forward=way != "back", back=way != "forward")
         connection.sendall(b"b")
+        wait_until(lambda: link.counters.chunks_held, "it is held")
         assert silent(connection)
         assert link.counters.chunks_held == 1
         # What was sent in between comes after it.
@@ -98,7 +101,7 @@ def test_a_cut_one_way_lets_the_other_way_pass() -> None:
         with dial(link) as near:
             far, _ = listener.accept()
             with far:
-                far.settimeout(10)
+                far.settimeout(wait_seconds_max())
                 link.cut(forward=True, back=False)
                 near.sendall(b"x")
                 far.sendall(b"y")
@@ -117,6 +120,7 @@ def test_a_connection_to_a_cut_link_is_served_once_it_heals(link: Link) -> None:
     link.cut()
     with dial(link) as connection:
         connection.sendall(b"late")
+        wait_until(lambda: link.counters.refused, "the link has seen it")
         assert silent(connection)
         link.heal()
         assert receive(connection, 4) == b"late"
@@ -157,6 +161,7 @@ def test_stalls_happen_as_often_as_they_are_asked_for(link: Link) -> None:
 
 CALLER = """
 import socket, sys
+sys.stdin.readline()
 connection = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
 connection.sendall(b"x")
 print(connection.recv(1), flush=True)
@@ -179,19 +184,21 @@ def test_a_gate_cuts_one_caller_and_not_another(echo: tuple[str, int]) -> None:
     gate = proxies.gate(echo, [1, 2], lambda: pids)
     command = [sys.executable, "-c", CALLER, str(gate.port)]
     # It has no link until its pid is known.
-    stranger = subprocess.run(command, capture_output=True, timeout=30)
+    stranger = subprocess.run(command, input=b"\n", capture_output=True, timeout=wait_seconds_max())
     assert stranger.returncode != 0
     assert gate.strangers == 1
     try:
         gate.links[2].cut()
-        with subprocess.Popen(command, stdout=subprocess.PIPE) as other:
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
             pids[2] = other.pid
-            with socket.create_connection((gate.host, gate.port), timeout=10) as mine:
+            assert other.stdin is not None
+            other.stdin.write(b"\n")
+            other.stdin.flush()
+            mine = socket.create_connection((gate.host, gate.port), timeout=wait_seconds_max())
+            with mine:
                 mine.sendall(b"m")
                 assert receive(mine, 1) == b"m"
-            deadline = time.monotonic() + 10
-            while gate.links[2].counters.refused == 0 and time.monotonic() < deadline:
-                time.sleep(0.01)
+            wait_until(lambda: gate.links[2].counters.refused, "the other one is held")
             assert gate.links[2].counters.refused == 1
             assert gate.links[1].counters.refused == 0
             gate.links[2].heal()

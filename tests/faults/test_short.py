@@ -14,11 +14,13 @@ ONE = {scenario.name: scenario for scenario in ONE_BROKER}
 THREE = {scenario.name: scenario for scenario in THREE_BROKERS}
 
 
+@pytest.mark.safety
 @pytest.mark.parametrize("name", ["3", "4", "15", "16", "control"])
 def test_a_scenario_passes(name: str, tmp_path: Path) -> None:
     check(ONE[name], tmp_path)
 
 
+@pytest.mark.safety
 def test_what_workers_of_a_queue_settle_stays_settled(tmp_path: Path) -> None:
     check(THREE["25"], tmp_path)
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from moldau.testing.waiting import wait_seconds_max
+
 pytestmark = pytest.mark.system
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,7 +44,7 @@ def cut(directory: Path, body: str, seed: int) -> dict[str, int]:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=wait_seconds_max(),
         check=True,
     )
     told: dict[str, int] = json.loads(done.stdout)

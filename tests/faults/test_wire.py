@@ -7,6 +7,7 @@ import pytest
 from faults.wire import Answer, GaveUpError, Wire
 from moldau.client.errors import RejectedError, UnreachableError
 from moldau.model.errors import ErrorCode
+from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = pytest.mark.inprocess
 
@@ -38,14 +39,14 @@ def test_passing_errors_and_lost_connections_are_tried_again(wire: Wire) -> None
         Answer(ErrorCode.CONCURRENT_TRANSACTIONS),
         Answer(0, 7),
     )
-    assert wire.persist(attempt, 10.0) == Answer(0, 7)
+    assert wire.persist(attempt, wait_seconds_max()) == Answer(0, 7)
     assert made == [5]
 
 
 @pytest.mark.parametrize("code", [ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH])
 def test_a_refusal_is_final(wire: Wire, code: ErrorCode) -> None:
     attempt, made = answers(Answer(code))
-    assert wire.persist(attempt, 10.0).code == code
+    assert wire.persist(attempt, wait_seconds_max()).code == code
     assert made == [1]
 
 

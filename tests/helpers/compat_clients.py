@@ -8,7 +8,6 @@ that its tests send.
 import asyncio
 import shutil
 import subprocess
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -20,9 +19,10 @@ import kafka.admin
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin import NewTopic as AioNewTopic
 
+from moldau.testing.waiting import wait_seconds_max, wait_until
+
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 PARTITIONS = 3
-SECONDS_MAX = 60
 TIMESTAMP_FIRST_MS = 1_700_000_000_000
 
 _END = b"|end|"
@@ -111,7 +111,7 @@ class Confluent:
         admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": bootstrap})
         asked = confluent_kafka.admin.NewTopic(topic, num_partitions=PARTITIONS)
         for future in admin.create_topics([asked]).values():
-            future.result(SECONDS_MAX)
+            future.result(wait_seconds_max())
 
     def produce(self, bootstrap: str, topic: str, messages: Sequence[Message], codec: str) -> None:
         failures: list[Any] = []
@@ -140,7 +140,7 @@ class Confluent:
                 on_delivery=delivered,
             )
             producer.poll(0)
-        left = producer.flush(SECONDS_MAX)
+        left = producer.flush(wait_seconds_max())
         assert (left, failures) == (0, [])
 
     def consume(
@@ -159,16 +159,19 @@ class Confluent:
         )
         consumer.subscribe(list(topics))
         received: list[Received] = []
-        deadline = time.monotonic() + SECONDS_MAX
+
+        def has_all() -> bool:
+            for got in consumer.consume(min(1000, count - len(received)), 0.5):
+                assert got.error() is None, got.error()
+                headers = tuple(got.headers() or ())
+                message = Message(
+                    got.partition(), got.timestamp()[1], got.key(), got.value(), headers
+                )
+                received.append(Received(got.topic(), got.offset(), message))
+            return len(received) >= count
+
         try:
-            while len(received) < count and time.monotonic() < deadline:
-                for got in consumer.consume(min(1000, count - len(received)), 0.5):
-                    assert got.error() is None, got.error()
-                    headers = tuple(got.headers() or ())
-                    message = Message(
-                        got.partition(), got.timestamp()[1], got.key(), got.value(), headers
-                    )
-                    received.append(Received(got.topic(), got.offset(), message))
+            wait_until(has_all, f"{count} messages are read", describe=lambda: len(received))
             positions = [
                 confluent_kafka.TopicPartition(topic, partition, offset)
                 for (topic, partition), offset in next_offsets(received).items()
@@ -215,11 +218,11 @@ class KafkaPython:
                 )
                 for message in messages
             ]
-            producer.flush(SECONDS_MAX)
+            producer.flush(wait_seconds_max())
             for future in sent:
                 assert future.succeeded(), future.exception
         finally:
-            producer.close(SECONDS_MAX)
+            producer.close(wait_seconds_max())
 
     def consume(
         self, bootstrap: str, topics: Sequence[str], group: str, count: int
@@ -233,12 +236,15 @@ class KafkaPython:
             check_crcs=True,
         )
         received: list[Received] = []
-        deadline = time.monotonic() + SECONDS_MAX
+
+        def has_all() -> bool:
+            polled = consumer.poll(timeout_ms=500, max_records=count - len(received))
+            for records in polled.values():
+                received.extend(map(_from_python, records))
+            return len(received) >= count
+
         try:
-            while len(received) < count and time.monotonic() < deadline:
-                polled = consumer.poll(timeout_ms=500, max_records=count - len(received))
-                for records in polled.values():
-                    received += map(_from_python, records)
+            wait_until(has_all, f"{count} messages are read", describe=lambda: len(received))
             consumer.commit(
                 {
                     kafka.TopicPartition(*place): kafka.OffsetAndMetadata(offset, "", -1)
@@ -266,7 +272,7 @@ class AioKafka:
             finally:
                 await admin.close()
 
-        asyncio.run(asyncio.wait_for(create(), SECONDS_MAX))
+        asyncio.run(asyncio.wait_for(create(), wait_seconds_max()))
 
     def produce(self, bootstrap: str, topic: str, messages: Sequence[Message], codec: str) -> None:
         async def send() -> None:
@@ -294,7 +300,7 @@ class AioKafka:
             finally:
                 await producer.stop()
 
-        asyncio.run(asyncio.wait_for(send(), SECONDS_MAX))
+        asyncio.run(asyncio.wait_for(send(), wait_seconds_max()))
 
     def consume(
         self, bootstrap: str, topics: Sequence[str], group: str, count: int
@@ -327,7 +333,7 @@ class AioKafka:
                 await consumer.stop()
             return received
 
-        return asyncio.run(asyncio.wait_for(read(), SECONDS_MAX))
+        return asyncio.run(asyncio.wait_for(read(), wait_seconds_max()))
 
 
 class Kcat:
@@ -401,7 +407,7 @@ class Kcat:
     def _run(self, bootstrap: str, *arguments: str, stdin: bytes = b"") -> bytes:
         command = ["kcat", "-b", bootstrap, *arguments]
         done = subprocess.run(
-            command, input=stdin, capture_output=True, timeout=SECONDS_MAX, check=False
+            command, input=stdin, capture_output=True, timeout=wait_seconds_max(), check=False
         )
         assert done.returncode == 0, done.stderr.decode(errors="replace")
         return done.stdout

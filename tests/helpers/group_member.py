@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
-SECONDS_MAX = 60.0
+from moldau.testing.waiting import wait_seconds_max
+
 CLIENTS: dict[str, dict[str, Any]] = {
     "confluent": {"group.protocol": "classic"},
     "confluent cooperative": {
@@ -96,7 +97,7 @@ class Member:
     def kill(self) -> None:
         """As a machine that loses power: nobody is told."""
         self._process.kill()
-        self._process.wait(SECONDS_MAX)
+        self._process.wait(wait_seconds_max())
 
     def leave(self) -> None:
         """As an application that ends."""
@@ -104,7 +105,7 @@ class Member:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
         try:
-            self._process.wait(SECONDS_MAX)
+            self._process.wait(wait_seconds_max())
         except subprocess.TimeoutExpired:
             self.kill()
 
@@ -119,7 +120,7 @@ class Member:
     ) -> None:
         if self._process.poll() is None:
             self.kill()
-        self._thread.join(SECONDS_MAX)
+        self._thread.join(wait_seconds_max())
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
                 with contextlib.suppress(OSError):

@@ -14,6 +14,7 @@ from moldau.edge.grpc.server import GrpcLimits, GrpcListener, listener_for
 from moldau.model.topology import JoinReply, JoinRequest
 from moldau.proto.v1 import queue_pb2_grpc
 from moldau.testing.ports import free_ports
+from moldau.testing.waiting import wait_seconds_max
 
 T = TypeVar("T")
 
@@ -79,7 +80,7 @@ class Door:
         async def wait() -> T:
             return await work
 
-        return asyncio.run_coroutine_threadsafe(wait(), self.loop).result(60)
+        return asyncio.run_coroutine_threadsafe(wait(), self.loop).result(wait_seconds_max())
 
 
 @contextmanager
@@ -102,7 +103,7 @@ def opened(
             door.listener.start()
             return door
 
-        door = asyncio.run_coroutine_threadsafe(make(), loop).result(60)
+        door = asyncio.run_coroutine_threadsafe(make(), loop).result(wait_seconds_max())
         try:
             yield door
         finally:
@@ -110,5 +111,5 @@ def opened(
             door.run(door.listener.stop(0))
     finally:
         loop.call_soon_threadsafe(loop.stop)
-        thread.join(30)
+        thread.join(wait_seconds_max())
         loop.close()

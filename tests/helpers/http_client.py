@@ -5,6 +5,8 @@ from http.client import HTTPConnection
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from moldau.testing.waiting import wait_seconds_max
+
 REDIRECTS_MAX = 5
 
 
@@ -25,7 +27,7 @@ def ask(
 ) -> Reply:
     """One request, with `body` as JSON or `raw` as it is; a redirection is followed."""
     for _ in range(REDIRECTS_MAX):
-        connection = HTTPConnection(address, timeout=60)
+        connection = HTTPConnection(address, timeout=wait_seconds_max())
         try:
             sent = raw if raw is not None or body is None else json.dumps(body).encode()
             headers = {} if sent is None else {"content-type": "application/json"}

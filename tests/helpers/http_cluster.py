@@ -22,6 +22,7 @@ from moldau.model.topology import (
     TopologyPartition,
     TopologyTopic,
 )
+from moldau.testing.waiting import wait_seconds_max
 
 T = TypeVar("T")
 
@@ -121,7 +122,7 @@ class Served:
         async def start() -> T:
             return await work()
 
-        return asyncio.run_coroutine_threadsafe(start(), self.loop).result(30)
+        return asyncio.run_coroutine_threadsafe(start(), self.loop).result(wait_seconds_max())
 
     def ask(
         self,
@@ -131,7 +132,7 @@ class Served:
         headers: dict[str, str] | None = None,
     ) -> tuple[int, dict[str, str], Any]:
         """Status, headers, and the JSON of the reply."""
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=wait_seconds_max())
         try:
             sent = {"content-type": "application/json"} if body is not None else {}
             connection.request(method, path, body=body, headers={**sent, **(headers or {})})
@@ -146,7 +147,7 @@ class Served:
             connection.close()
 
     def connect(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.port), timeout=30)
+        return socket.create_connection(("127.0.0.1", self.port), timeout=wait_seconds_max())
 
 
 @contextmanager
@@ -178,6 +179,6 @@ def served(
     finally:
         world.run(lambda: world.listener.stop(0.0))
         loop.call_soon_threadsafe(loop.stop)
-        thread.join(30)
+        thread.join(wait_seconds_max())
         loop.run_until_complete(loop.shutdown_default_executor())
         loop.close()

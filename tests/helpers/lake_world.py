@@ -1,6 +1,9 @@
 """Tables as archives write them, made without Spark: rows in small files, a commit each."""
 
-from collections.abc import Sequence
+import functools
+import importlib.util
+import tempfile
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -77,3 +80,22 @@ def rows_in(table: LakeTable) -> list[Row]:
                 )
             )
     return sorted(found, key=lambda row: (row.topic, row.partition, row.offset))
+
+
+def use_once(location: str, storage: Mapping[str, str] | None = None) -> None:
+    """The libraries start threads when they are first used, which stay, with the files they have
+    open, as long as the process: not what a test left behind."""
+    from moldau.spark.lake import open_table
+
+    kinds = ["parquet", "delta"] if importlib.util.find_spec("deltalake") else ["parquet"]
+    for kind in kinds:
+        table = open_table(f"{location}/{kind}", kind, storage=dict(storage or {}))
+        append(table, [Row("t", 0, 0, None, b"", 0)])
+        rows_in(table)
+        table.snapshot()
+
+
+@functools.cache
+def use_on_disk_once() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        use_once(folder)

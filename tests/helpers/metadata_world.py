@@ -7,7 +7,7 @@ from raft_brokers import RealClock
 from moldau.log.interface import LogConfig, PartitionLog
 from moldau.log.memory import MemoryLog
 from moldau.metadata.commands import CreateCluster, CreateTopic, RegisterBroker
-from moldau.metadata.image import Image
+from moldau.metadata.image import EMPTY_IMAGE, Image
 from moldau.model.ids import BrokerId, PartitionIndex, TopicId, TopicPartition
 from moldau.raft.membership import Members
 from moldau.service.metadata_store import Gone, MetadataReplica, MetadataStore
@@ -42,6 +42,8 @@ class World:
         self.driver = make_driver(self.flusher)
         self.listener = NotingListener()
         self.images: list[Image] = []
+        self.following: Image = EMPTY_IMAGE
+        """What the broker is made to be as, or was last."""
         self.gone: list[Gone] = []
         self.gate = asyncio.Event()
         """Cleared: whoever makes the broker as the image says comes to no end."""
@@ -74,6 +76,7 @@ class World:
         )
 
     async def _follow(self, image: Image, gone: list[Gone]) -> None:
+        self.following = image
         await self.gate.wait()
         if self.is_gate_for_one:
             self.gate.clear()

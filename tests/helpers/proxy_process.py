@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-START_SECONDS_MAX = 60.0
+from moldau.testing.waiting import wait_seconds_max
 
 
 class ProxyProcess:
@@ -26,7 +26,7 @@ class ProxyProcess:
         )
         stream = self.process.stdout
         assert stream is not None
-        ready, _, _ = select.select([stream], [], [], START_SECONDS_MAX)
+        ready, _, _ = select.select([stream], [], [], wait_seconds_max())
         self.said = stream.readline() if ready else ""
         found = re.search(r"ready at (127\.0\.0\.1:\d+)", self.said)
         if found is None:
@@ -38,7 +38,7 @@ class ProxyProcess:
         """SIGTERM; the exit code and what it wrote to standard error."""
         self.process.terminate()
         try:
-            _, errors = self.process.communicate(timeout=30)
+            _, errors = self.process.communicate(timeout=wait_seconds_max())
         except subprocess.TimeoutExpired:
             self.process.kill()
             raise

@@ -7,6 +7,8 @@ sessions. What brokers really do is tested with real ones; here it is what clien
 # ruff: noqa: N802
 
 import asyncio
+import contextlib
+import functools
 import itertools
 import threading
 import time
@@ -19,11 +21,14 @@ from typing import Any, TypeVar
 import grpc
 from grpc import aio
 
+from moldau.client.queue.loop_thread import shared_loop
 from moldau.model.tickets import Ticket, TicketKind, decode_ticket, encode_ticket
 from moldau.proto.trailers import HINT_TRAILER, REASON_TRAILER, UNCERTAIN_TRAILER
 from moldau.proto.v1 import queue_pb2 as pb
 from moldau.proto.v1 import queue_pb2_grpc
 from moldau.records.murmur2 import partition_of
+from moldau.testing.ports import free_ports
+from moldau.testing.waiting import wait_seconds_max
 
 T = TypeVar("T")
 STATUS = {
@@ -376,7 +381,7 @@ class FakeCluster:
         return [broker.address for broker in self.brokers.values()]
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(wait_seconds_max())
 
     def kill(self, number: int) -> None:
         self.run(self.brokers[number].stop())
@@ -390,6 +395,11 @@ class FakeCluster:
 
     def calls(self, name: str) -> dict[int, int]:
         return {number: broker.calls[name] for number, broker in self.brokers.items()}
+
+    @property
+    def has_waiting_polls(self) -> bool:
+        """Whether every broker was last asked to wait for messages."""
+        return all(broker.polls and broker.polls[-1].wait_ms for broker in self.brokers.values())
 
     # ---- state
 
@@ -525,7 +535,7 @@ class FakeCluster:
         for broker in self.brokers.values():
             self.run(broker.stop())
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(wait_seconds_max())
         self._loop.close()
 
 
@@ -537,3 +547,19 @@ def fake_cluster(count: int = 2) -> Iterator[FakeCluster]:
         yield cluster
     finally:
         cluster.close()
+
+
+@functools.cache
+def keep_what_a_process_shares() -> grpc.Channel:
+    """gRPC's own threads and files come with its first object and go with its last; the clients'
+    loop and the claims on ports stay. Held from now on, they are not left behind by any test."""
+    free_ports(1)
+    channel = grpc.insecure_channel("127.0.0.1:1")
+    with contextlib.suppress(grpc.RpcError):
+        channel.unary_unary("/nobody/there")(b"", timeout=wait_seconds_max())
+
+    async def hold() -> None:
+        aio.init_grpc_aio()
+
+    shared_loop().run(hold())
+    return channel

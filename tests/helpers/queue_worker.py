@@ -11,8 +11,9 @@ import grpc
 from moldau.proto.trailers import REASON_TRAILER
 from moldau.proto.v1 import queue_pb2 as pb
 from moldau.proto.v1.queue_pb2_grpc import QueueStub
+from moldau.testing.waiting import wait_seconds_max
 
-CALL_SECONDS = 60.0
+CALL_SECONDS = wait_seconds_max()
 
 
 def reason_of(error: grpc.RpcError) -> str:
@@ -51,6 +52,7 @@ class Worker:
         """Whether it gives up what is assigned to it no more."""
         self.lost: str | None = None
         """Why heartbeats are refused."""
+        self._elsewhere: dict[str, Elsewhere] = {}
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         if beats:
@@ -140,13 +142,15 @@ class Worker:
 
     def _ask(self, method: Any, request: Any) -> Any:
         try:
-            return method(request, timeout=CALL_SECONDS)
+            return method(request, timeout=wait_seconds_max())
         except grpc.RpcError as error:
             raise Refused(error) from None
 
     def at(self, address: str) -> "Elsewhere":
         """The same consumer, asking another broker."""
-        return Elsewhere(self, address)
+        if address not in self._elsewhere:
+            self._elsewhere[address] = Elsewhere(self, address)
+        return self._elsewhere[address]
 
     # ---- the end
 
@@ -154,7 +158,7 @@ class Worker:
         """It is not heard of any more."""
         self._stop.set()
         if self._thread is not None:
-            self._thread.join(CALL_SECONDS)
+            self._thread.join(wait_seconds_max())
             self._thread = None
 
     def disconnect(self) -> None:
@@ -166,6 +170,8 @@ class Worker:
 
     def close(self) -> None:
         self.vanish()
+        for elsewhere in self._elsewhere.values():
+            elsewhere.close()
         self._channel.close()
 
     def __enter__(self) -> Self:
@@ -180,14 +186,12 @@ class Worker:
         self.close()
 
 
-_doors: dict[str, Any] = {}
-
-
 class Elsewhere(Worker):
-    """A consumer that is connected, at another broker than the one it beats at."""
+    """A consumer that is connected, at another broker than the one it beats at, which owns it."""
 
     def __init__(self, worker: Worker, address: str) -> None:
         self.group, self.name, self.address = worker.group, worker.name, address
-        if address not in _doors:
-            _doors[address] = door(address)
-        self._channel, self._stub = _doors[address]
+        self._channel, self._stub = door(address)
+
+    def close(self) -> None:
+        self._channel.close()

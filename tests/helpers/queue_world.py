@@ -5,7 +5,7 @@ Time stands still until a test moves it.
 
 import asyncio
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any, cast
@@ -48,6 +48,7 @@ from moldau.service.queues.types import (
     Why,
 )
 from moldau.testing.replicas import SetClock, make_driver, make_flusher, open_replica, wait_ready
+from moldau.testing.waiting import until
 
 LIMITS = LeaseLimits(
     timer_seconds_max=0.005, pause_seconds_min=0.001, pause_seconds_max=0.01, sweep_seconds=0.01
@@ -301,7 +302,7 @@ class QueueWorld:
         header = read_header(data)
         guard = replica.guard_for(header) if header.is_transactional else None
         end = replica.propose(data, [header], guard=guard).end_offset
-        await eventually(lambda: replica.high_watermark >= end)
+        await until(lambda: replica.high_watermark >= end, "it is committed")
         return end
 
     async def send_in_transaction(self, *values: bytes, producer: int, sequence: int = 0) -> None:
@@ -361,12 +362,6 @@ class QueueWorld:
 
 def values_of(deliveries: Sequence[Delivery]) -> list[bytes]:
     return [delivery.record.value or b"" for delivery in deliveries]
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 # ---- what tests say

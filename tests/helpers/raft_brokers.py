@@ -3,8 +3,12 @@
 import asyncio
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import uvloop
 
 from moldau.log.disk import open_disk_log, read_slice
 from moldau.log.files import OsFiles
@@ -37,14 +41,30 @@ from moldau.replica.peer_codec import GroupKey
 from moldau.replica.transport import Transport
 from moldau.testing.logs import headers_of, make_batch
 from moldau.testing.replicas import MemoryVotes
+from moldau.testing.waiting import until, wait_seconds_max
 
 CLUSTER = "c1"
 CONFIG = RaftConfig(
     election_ms_min=400, election_ms_max=800, retry_ms=150, snapshot_retry_ms=500,
     transfer_ms_max=500,
 )  # fmt: skip
+PATIENT = replace(
+    CONFIG, election_ms_min=30_000, election_ms_max=60_000, snapshot_retry_ms=10_000,
+    transfer_ms_max=30_000,
+)  # fmt: skip
+"""Nobody falls because the machine stood still. First leaders stand without waiting for timers."""
 HEARTBEAT_MS = 60
-WAIT_SECONDS = 30.0
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    """On the event loop that brokers use."""
+
+    async def bounded() -> None:
+        async with asyncio.timeout(2 * wait_seconds_max()):
+            await test
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(bounded())
 
 
 class RealClock:
@@ -298,11 +318,12 @@ class Cluster:
             for _, group in held
         ):
             return True
+        ids = {broker.id for broker, _ in held}
+        for broker, _ in held:
+            links = broker.transport.links
+            if not all(peer in links and links[peer].is_connected for peer in ids - {broker.id}):
+                return False
         broker, group = random.choice(held)
-        links = broker.transport.links
-        others = [other.id for other, _ in held if other is not broker]
-        if not all(peer in links and links[peer].is_connected for peer in others):
-            return False
         if broker.id in group.core.members.voters:
             broker.driver.campaign(group)
         return True
@@ -310,15 +331,14 @@ class Cluster:
     async def wait_for_leader(self, number: int = 0, other_than: int = 0) -> Broker:
         has_stood = False
 
-        def found() -> bool:
+        def found() -> Broker | None:
             nonlocal has_stood
             leader = self.leader(number)
             if leader is None and not has_stood:
                 has_stood = self.stand_for_fresh(number)
-            return leader is not None and leader.id != other_than
+            return leader if leader is not None and leader.id != other_than else None
 
-        await until(found, "a leader")
-        leader = self.leader(number)
+        leader = await until(found, "there is a leader", describe=lambda: self.describe(number))
         assert leader is not None
         return leader
 
@@ -347,7 +367,8 @@ class Cluster:
                 lambda owner=owner, end=end, is_deposed=is_deposed: (
                     owner.commit >= end or is_deposed()
                 ),
-                lambda: self.describe(number),
+                "all of it is committed",
+                describe=lambda: self.describe(number),
             )
             if owner.commit >= end and not is_deposed():
                 return end
@@ -356,9 +377,9 @@ class Cluster:
         """Everything that a core knows, for a test that waits in vain."""
         lines = []
         for broker in self.brokers.values():
-            if not broker.is_running:
+            if not broker.is_running or (group := broker.driver.get(key(number))) is None:
                 continue
-            core = broker.group(number).core
+            core = group.core
             peers = broker.driver._peers.values()
             waiting = [(peer.id, list(peer.waiting.values())) for peer in peers]
             links = [(peer.id, peer.link.is_connected) for peer in peers]
@@ -382,7 +403,7 @@ class Cluster:
             marks = {broker.group(number).core.commit for broker in chosen}
             return len(ends) == 1 and ends == marks
 
-        await until(same, lambda: self.describe(number))
+        await until(same, "all logs are the same", describe=lambda: self.describe(number))
         contents = [content(broker.logs[number]) for broker in chosen]
         for other in contents[1:]:
             assert other == contents[0]
@@ -403,13 +424,3 @@ def content(log: PartitionLog, start: int | None = None) -> tuple[bytes, list[tu
         offset = read.next_offset
     controls = [(entry.epoch, entry.kind, entry.offset) for entry in log.controls()]
     return b"".join(pieces), controls
-
-
-async def until(
-    condition: Callable[[], bool], what: str | Callable[[], str], seconds: float = WAIT_SECONDS
-) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"waited in vain for {what if isinstance(what, str) else what()}")
-        await asyncio.sleep(0.005)

@@ -12,6 +12,7 @@ from moldau.model.ids import Offset, ProducerEpoch, ProducerId, TimestampMs
 from moldau.records.batch import read_header
 from moldau.records.compression import Codec
 from moldau.records.record import Headers, Record, build_batch, read_records
+from moldau.testing.waiting import wait_seconds_max
 from moldau.wire.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -108,7 +109,7 @@ def produce_request(
 ) -> ProduceRequest:
     return ProduceRequest(
         acks=acks,
-        timeout_ms=10_000,
+        timeout_ms=60_000,
         topics=[
             ProduceTopic(name=topic, partitions=[ProducePartition(index=partition, records=data)])
         ],
@@ -117,6 +118,16 @@ def produce_request(
 
 class RawClient(KafkaConnection):
     """A connection with a shorthand for each request that tests make often."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        client_id: str | None = "moldau",
+        timeout: float | None = None,
+    ) -> None:
+        super().__init__(host, port, client_id=client_id, timeout=timeout or wait_seconds_max())
 
     def produce(
         self,
@@ -233,7 +244,7 @@ class RawClient(KafkaConnection):
         request = DeleteTopicsRequest(
             topics=[DeleteTopicState(name=topic, topic_id=bytes(16))],
             topic_names=[topic],
-            timeout_ms=10_000,
+            timeout_ms=60_000,
         )
         return self.ask(request, DeleteTopicsResponse).responses[0].error_code
 

@@ -3,7 +3,7 @@
 import asyncio
 from typing import cast
 
-from raft_brokers import Broker, Cluster, RealClock, key, until
+from raft_brokers import Broker, Cluster, RealClock, key
 
 from moldau.metadata.image import Image
 from moldau.model.errors import ErrorCode, MoldauError
@@ -21,6 +21,7 @@ from moldau.service.metadata_store import (
     MetadataStore,
 )
 from moldau.testing.replicas import NotingListener
+from moldau.testing.waiting import until, wait_seconds_max
 
 
 class ReplicaBroker(Broker):
@@ -73,7 +74,7 @@ class ReplicaCluster(Cluster):
     async def ready(self, other_than: int = 0) -> ReplicaBroker:
         """The leader, once its replica says that it is ready."""
         leader = cast(ReplicaBroker, await self.wait_for_leader(other_than=other_than))
-        await until(lambda: leader.replica.is_ready, "a ready replica")
+        await until(lambda: leader.replica.is_ready, "the replica is ready")
         return leader
 
     def cut_off(self, broker: Broker) -> None:
@@ -90,7 +91,7 @@ class ReplicaCluster(Cluster):
             if leader is wanted:
                 return wanted
             if await leader.driver.transfer(leader.group(), wanted.id):
-                await until(lambda: wanted.replica.is_ready, "a ready replica")
+                await until(lambda: wanted.replica.is_ready, "the replica is ready")
             else:
                 await asyncio.sleep(0.02)
 
@@ -100,7 +101,7 @@ class ReplicaCluster(Cluster):
         end = self.running[0].replica.log.end_offset
         await until(
             lambda: all(broker.replica.high_watermark == end for broker in self.running),
-            "equal watermarks",
+            "watermarks are equal",
         )
 
 
@@ -168,7 +169,7 @@ class MetadataCluster(Cluster):
 
     async def ready(self, other_than: int = 0) -> MetadataBroker:
         leader = cast(MetadataBroker, await self.wait_for_leader(other_than=other_than))
-        await until(lambda: leader.store.is_leading, "a ready store")
+        await until(lambda: leader.store.is_leading, "the store is ready")
         return leader
 
     async def followers(self) -> list[MetadataBroker]:
@@ -176,7 +177,8 @@ class MetadataCluster(Cluster):
         leader = await self.ready()
         others = [broker for broker in self.running if broker is not leader]
         await until(
-            lambda: all(broker.store.leader == leader.id for broker in others), "a known leader"
+            lambda: all(broker.store.leader == leader.id for broker in others),
+            "the leader is known",
         )
         return others
 
@@ -214,7 +216,7 @@ async def write(replica: Replica, data: bytearray) -> tuple[Proposal, ErrorCode]
     proposal = propose(replica, data)
     done: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
     replica.when_committed(proposal.end_offset, done.set_result)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(wait_seconds_max()):
         return proposal, await done
 
 

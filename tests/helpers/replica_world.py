@@ -2,9 +2,6 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
-
-import pytest
 
 from moldau.log.interface import FlushTask, LogConfig
 from moldau.log.memory import MemoryLog
@@ -19,6 +16,7 @@ from moldau.testing.replicas import (
     make_driver,
     make_flusher,
 )
+from moldau.testing.waiting import wait_seconds_max
 
 
 class HeldLog(MemoryLog):
@@ -52,7 +50,7 @@ class HeldTask:
     def run(self) -> None:
         self.log.runs += 1
         if self.log.gate is not None:
-            assert self.log.gate.wait(10)
+            assert self.log.gate.wait(wait_seconds_max())
         if self.log.failure is not None:
             raise self.log.failure
         self.inner.run()
@@ -92,14 +90,6 @@ class World:
     def stop(self) -> None:
         self.driver.stop()
         self.flusher.stop()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    for _ in range(2000):
-        if condition():
-            return
-        await asyncio.sleep(0.002)
-    pytest.fail("the condition did not come true")
 
 
 async def turns(count: int = 20) -> None:

@@ -1,12 +1,13 @@
 """Owns a transactional producer on our own connections: any request, at any version."""
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from moldau.client.kafka.connection import KafkaConnection
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import Offset, ProducerEpoch, ProducerId, TimestampMs
 from moldau.records.batch import read_header
 from moldau.records.record import Record, build_batch, read_records
+from moldau.testing.waiting import wait_until
 from moldau.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
@@ -30,6 +31,8 @@ LOADING = (
 )
 RISING = 5
 
+Answer = TypeVar("Answer", InitProducerIdResponse, EndTxnResponse)
+
 
 class Producer(NamedTuple):
     name: str
@@ -47,10 +50,11 @@ class Client:
 
     def init(self, name: str, version: int = 5, timeout_ms: int = 60_000) -> Producer:
         request = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=timeout_ms)
-        while True:
-            found = self.connection.ask(request, InitProducerIdResponse, version)
-            if found.error_code != ErrorCode.CONCURRENT_TRANSACTIONS:
-                break
+        found = wait_until(
+            lambda: _decided(self.connection.ask(request, InitProducerIdResponse, version)),
+            "the transaction before is over",
+        )
+        assert found is not None
         assert found.error_code == 0
         return Producer(name, found.producer_id, found.producer_epoch)
 
@@ -78,7 +82,7 @@ class Client:
         request = ProduceRequest(
             transactional_id=producer.name,
             acks=-1,
-            timeout_ms=10_000,
+            timeout_ms=60_000,
             topics=[
                 ProduceTopic(
                     name=self.topic,
@@ -96,10 +100,12 @@ class Client:
             producer_epoch=producer.epoch,
             committed=commit,
         )
-        while True:
-            answer = self.connection.ask(request, EndTxnResponse, version)
-            if answer.error_code != ErrorCode.CONCURRENT_TRANSACTIONS:
-                return answer
+        answer = wait_until(
+            lambda: _decided(self.connection.ask(request, EndTxnResponse, version)),
+            "the transaction before is over",
+        )
+        assert answer is not None
+        return answer
 
     def committed(self) -> list[bytes]:
         """What one who reads committed sees: without the aborted, as clients do it."""
@@ -125,6 +131,10 @@ class Client:
             while position < len(answer.records):
                 header = read_header(answer.records, position)
                 offset, position = header.next_offset, position + header.size
+
+
+def _decided(answer: Answer) -> Answer | None:
+    return None if answer.error_code == ErrorCode.CONCURRENT_TRANSACTIONS else answer
 
 
 def _visible(data: bytes, aborted: list[tuple[int, int]]) -> list[bytes]:

@@ -1,6 +1,5 @@
 """Owns an application that consumes, transforms and produces, with librdkafka's transactions."""
 
-import time
 from collections import Counter
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -9,7 +8,8 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-SECONDS_MAX = 60.0
+from moldau.testing.waiting import wait_seconds_max, wait_until
+
 PER_TRANSACTION = 5
 PARTITIONS = 2
 NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})
@@ -20,11 +20,11 @@ def feed(bootstrap: str, name: str, *, inputs: int, replicas: int) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     topics = [NewTopic(f"{name}-{end}", PARTITIONS, replicas) for end in ("in", "out")]
     for made in admin.create_topics(topics).values():
-        made.result(SECONDS_MAX)
+        made.result(wait_seconds_max())
     feeder = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
     for number in range(inputs):
         feeder.produce(f"{name}-in", b"%d" % number, partition=number % PARTITIONS)
-    assert feeder.flush(SECONDS_MAX) == 0
+    assert feeder.flush(wait_seconds_max()) == 0
 
 
 class Transformer:
@@ -50,14 +50,12 @@ class Transformer:
         self.producer = self.born()
 
     def born(self) -> Producer:
-        deadline = time.monotonic() + SECONDS_MAX
-        while True:
-            producer = Producer({**self.common, "transactional.id": self.name, "linger.ms": 0})
-            try:
-                producer.init_transactions(SECONDS_MAX)
-                return producer
-            except KafkaException:
-                assert time.monotonic() < deadline
+        return wait_until(self._initialized, "the producer is born", ignoring=KafkaException)
+
+    def _initialized(self) -> Producer:
+        producer = Producer({**self.common, "transactional.id": self.name, "linger.ms": 0})
+        producer.init_transactions(wait_seconds_max())
+        return producer
 
     def round(self) -> bool:
         """One transaction; whether there was anything to do and it was committed."""
@@ -77,7 +75,7 @@ class Transformer:
             self.producer.send_offsets_to_transaction(
                 self.consumer.position(self.consumer.assignment()),
                 self.consumer.consumer_group_metadata(),
-                SECONDS_MAX,
+                wait_seconds_max(),
             )
             self.commit()
         except KafkaException as failed:
@@ -86,13 +84,16 @@ class Transformer:
         return True
 
     def commit(self) -> None:
-        while True:
+        def is_committed() -> bool:
             try:
-                self.producer.commit_transaction(SECONDS_MAX)
-                return
+                self.producer.commit_transaction(wait_seconds_max())
             except KafkaException as failed:
                 if not failed.args[0].retriable():
                     raise
+                return False
+            return True
+
+        wait_until(is_committed, "the transaction is committed")
 
     def go_back(self, error: KafkaError) -> None:
         """To what is committed: what was not is done again."""
@@ -100,14 +101,14 @@ class Transformer:
         is_over = error.fatal()
         if error.txn_requires_abort():
             try:
-                self.producer.abort_transaction(SECONDS_MAX)
+                self.producer.abort_transaction(wait_seconds_max())
             except KafkaException:
                 is_over = True
         if is_over or not error.txn_requires_abort():
             self.rebirths += 1
             self.producer = self.born()
         assigned = self.consumer.assignment()
-        stored = self.consumer.committed(assigned, SECONDS_MAX)
+        stored = self.consumer.committed(assigned, wait_seconds_max())
         for place in stored:
             offset = max(place.offset, 0)
             self.consumer.seek(TopicPartition(place.topic, place.partition, offset))
@@ -126,12 +127,9 @@ def committed_output(bootstrap: str, topic: str) -> Counter[bytes]:
     consumer.assign([TopicPartition(topic, index, 0) for index in range(PARTITIONS)])
     found: Counter[bytes] = Counter()
     ends = 0
-    deadline = time.monotonic() + SECONDS_MAX
     while ends < PARTITIONS:
-        assert time.monotonic() < deadline, "the last stable offset does not advance"
-        message = consumer.poll(5.0)
-        if message is None:
-            continue
+        message = consumer.poll(wait_seconds_max())
+        assert message is not None, "the last stable offset does not advance"
         if message.error() is not None:
             ends += message.error().code() == KafkaError._PARTITION_EOF
             continue

@@ -32,6 +32,7 @@ from moldau.model.ids import Epoch, Offset, TimestampMs
 from moldau.records.record import Record, build_batch, read_records
 from moldau.testing.logs import flush, headers_of
 from moldau.testing.simdisk import SimDisk
+from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = pytest.mark.system
 
@@ -102,7 +103,7 @@ def test_the_process_has_a_low_priority_and_ends_with_its_input(
     assert os.getpriority(os.PRIO_PROCESS, process.pid) > os.getpriority(os.PRIO_PROCESS, 0)
     assert process.stdin is not None
     process.stdin.close()
-    assert process.wait(timeout=30) == 0
+    assert process.wait(timeout=wait_seconds_max()) == 0
 
 
 def test_a_damaged_log_is_reported_and_left_as_it_is() -> None:

@@ -22,6 +22,7 @@ from moldau.log.datadir import (
 from moldau.log.files import OsFiles
 from moldau.model.errors import ConfigError, CorruptionError, StorageError
 from moldau.model.ids import BrokerId, PartitionIndex, TopicId
+from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = pytest.mark.system
 
@@ -38,11 +39,11 @@ def test_a_second_process_is_kept_out_and_told_who_holds_it(tmp_path: Path) -> N
         "DirectoryLock(Path(sys.argv[1])).acquire()"
     )
     command = [sys.executable, "-c", code, str(tmp_path)]
-    refused = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    refused = subprocess.run(command, capture_output=True, text=True, timeout=wait_seconds_max())
     assert refused.returncode != 0
     assert f"in use by another broker (pid {os.getpid()})" in refused.stderr
     lock.release()
-    assert subprocess.run(command, capture_output=True, timeout=60).returncode == 0
+    assert subprocess.run(command, capture_output=True, timeout=wait_seconds_max()).returncode == 0
 
 
 def test_a_directory_that_cannot_be_made_is_a_clear_error(tmp_path: Path) -> None:
@@ -163,6 +164,7 @@ def test_a_deletion_that_a_crash_interrupted_is_finished(tmp_path: Path) -> None
     assert files.listdir("deleted") == []
 
 
+@pytest.mark.safety
 def test_every_partition_with_a_folder_is_found_and_nothing_else(tmp_path: Path) -> None:
     files = OsFiles(tmp_path)
     with_logs = [("a", 0), ("a", 12), ("b", 3)]

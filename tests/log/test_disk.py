@@ -1,8 +1,6 @@
-"""The log on disk beside what every log promises: rolling, zeros ahead, threads, memory."""
+"""The log on disk beside what every log promises: rolling, zeros ahead, memory."""
 
 import errno
-import queue
-import threading
 from pathlib import Path
 
 import pytest
@@ -149,41 +147,6 @@ def test_an_append_into_the_area_being_filled_is_not_overwritten() -> None:
     log.end_flush(task)
     flush(log)
     assert list(log.batches(Offset(0))) == batches
-
-
-def test_flushes_in_another_thread_lose_nothing(tmp_path: Path) -> None:
-    log = open_disk_log(OsFiles(tmp_path), "log", LogConfig(segment_bytes_max=300_000))
-    tasks: queue.SimpleQueue[DiskFlush | None] = queue.SimpleQueue()
-    done: queue.SimpleQueue[DiskFlush] = queue.SimpleQueue()
-
-    def work() -> None:
-        while (task := tasks.get()) is not None:
-            task.run()
-            done.put(task)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    batches = []
-    running = False
-    for i in range(4000):
-        batches.append(append(log, value=b"%d" % i * 60))
-        if running and not done.empty():
-            log.end_flush(done.get())
-            running = False
-        if not running:
-            task = log.begin_flush()
-            if task is not None:
-                tasks.put(task)
-                running = True
-    tasks.put(None)
-    thread.join()
-    if running:
-        log.end_flush(done.get())
-    flush(log)
-    assert log.flushed_offset == 4000
-    # As a killed process leaves it.
-    again = open_disk_log(OsFiles(tmp_path), "log", LogConfig())
-    assert list(again.batches(Offset(0))) == batches
 
 
 def test_with_flush_never_only_closed_segments_are_flushed() -> None:

@@ -12,12 +12,15 @@ from pathlib import Path
 import pytest
 import uvloop
 
+from moldau.model.clock import Clock
 from moldau.model.errors import PeerProtocolError
 from moldau.model.ids import TimestampMs
 from moldau.model.slices import FileSlice
 from moldau.net.buffers import ByteBudget
 from moldau.net.connection import Connection, ConnectionLimits, Reply
 from moldau.net.listener import Listener, ListenerLimits
+from moldau.testing.replicas import SetClock
+from moldau.testing.waiting import until, wait_seconds_max
 
 pytestmark = pytest.mark.inprocess
 
@@ -64,8 +67,9 @@ async def listening(
     outgoing_bytes_max: int = 1 << 20,
     connections_max: int = 10,
     connections_per_address_max: int = 10,
-    idle_seconds_max: float = 60,
+    idle_seconds_max: float = 3600,
     budget: ByteBudget | None = None,
+    clock: Clock | None = None,
 ) -> AsyncIterator[tuple[Listener, int]]:
     listener = Listener(
         loop=asyncio.get_running_loop(),
@@ -82,7 +86,7 @@ async def listening(
             outgoing_bytes_max=outgoing_bytes_max,
         ),
         budget=budget or ByteBudget(1 << 24),
-        clock=RealClock(),
+        clock=clock or RealClock(),
     )
     _, port = listener.bind("127.0.0.1", 0)
     listener.start()
@@ -93,20 +97,12 @@ async def listening(
 
 
 async def read_frame(reader: asyncio.StreamReader) -> bytes:
-    (size,) = struct.unpack(">i", await asyncio.wait_for(reader.readexactly(4), 10))
-    return await asyncio.wait_for(reader.readexactly(size), 10)
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    for _ in range(2000):
-        if condition():
-            return
-        await asyncio.sleep(0.005)
-    pytest.fail("the condition did not come true")
+    (size,) = struct.unpack(">i", await asyncio.wait_for(reader.readexactly(4), wait_seconds_max()))
+    return await asyncio.wait_for(reader.readexactly(size), wait_seconds_max())
 
 
 async def settled() -> None:
-    """Long enough for everything that is going to happen on loopback to have happened."""
+    """Long enough, mostly, for what must not happen to have happened all the same."""
     await asyncio.sleep(0.1)
 
 
@@ -164,7 +160,7 @@ async def test_replies_leave_in_the_order_of_requests() -> None:
     async with listening(Recorder(answer)) as (_, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(framed(b"slow") + framed(b"quick") + framed(b"slow") + framed(b"last"))
-        await eventually(lambda: len(deferred) == 2)
+        await until(lambda: len(deferred) == 2, "both were asked")
         deferred[1].complete([framed(b"second")])
         await settled()
         deferred[0].complete([framed(b"first")])
@@ -182,7 +178,7 @@ async def test_an_impossible_length_closes_the_connection_before_anything_is_all
     async with listening(handler, request_bytes_max=2**20, budget=budget) as (listener, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(struct.pack(">i", size) + b"x" * 10)
-        assert await asyncio.wait_for(reader.read(), 10) == b""
+        assert await asyncio.wait_for(reader.read(), wait_seconds_max()) == b""
         assert handler.frames == []
         assert budget.used == 0
         assert listener.connection_count == 0
@@ -199,7 +195,7 @@ async def test_a_protocol_error_closes_only_that_connection() -> None:
         good_reader, good_writer = await asyncio.open_connection("127.0.0.1", port)
         bad_reader, bad_writer = await asyncio.open_connection("127.0.0.1", port)
         bad_writer.write(framed(b"bad"))
-        assert await asyncio.wait_for(bad_reader.read(), 10) == b""
+        assert await asyncio.wait_for(bad_reader.read(), wait_seconds_max()) == b""
         good_writer.write(framed(b"still here"))
         assert await read_frame(good_reader) == b"still here"
         good_writer.close()
@@ -215,7 +211,7 @@ async def test_what_was_asked_before_a_protocol_error_is_answered() -> None:
     async with listening(Recorder(answer)) as (_, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(framed(b"good") + framed(b"bad") + framed(b"never read"))
-        assert await asyncio.wait_for(reader.read(), 10) == framed(b"good")
+        assert await asyncio.wait_for(reader.read(), wait_seconds_max()) == framed(b"good")
         writer.close()
 
 
@@ -240,7 +236,7 @@ def test_a_connection_that_was_reset_is_closed_even_if_the_loop_does_not_tell(
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 sock.close()
                 await asyncio.sleep(0)
-            await eventually(lambda: handler.closed == 5)
+            await until(lambda: handler.closed == 5, "all are closed")
             assert len(abandoned) == len(handler.frames)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -257,11 +253,11 @@ async def test_reading_pauses_while_too_many_requests_are_unanswered() -> None:
     async with listening(handler, inflight_requests_max=4) as (_, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"".join(framed(b"%d" % i) for i in range(20)))
-        await eventually(lambda: len(handler.frames) == 4)
+        await until(lambda: len(handler.frames) == 4, "four were asked")
         await settled()
         assert len(handler.frames) == 4
         for done in range(20):
-            await eventually(lambda done=done: len(deferred) > done)
+            await until(lambda done=done: len(deferred) > done, "the next was asked")
             deferred[done].complete([framed(b"r%d" % done)])
             assert await read_frame(reader) == b"r%d" % done
             assert len(handler.frames) <= done + 5
@@ -291,7 +287,9 @@ async def test_a_client_that_does_not_read_stops_being_read() -> None:
         loop = asyncio.get_running_loop()
         received = 0
         while received < 2000 * 64 * 1024:
-            received += len(await asyncio.wait_for(loop.sock_recv(sock, 1 << 20), 10))
+            received += len(
+                await asyncio.wait_for(loop.sock_recv(sock, 1 << 20), wait_seconds_max())
+            )
         assert handled == 2000
         sock.close()
 
@@ -314,7 +312,7 @@ async def test_a_client_that_asks_without_end_leaves_turns_to_others() -> None:
             assert await read_frame(reader) == b"ok"
         assert order.count(b"ping") == 2
         assert order.count(b"many") < 400
-        await eventually(lambda: order.count(b"many") == 400)
+        await until(lambda: order.count(b"many") == 400, "all are handled")
         greedy.close()
         writer.close()
 
@@ -333,7 +331,7 @@ async def test_replies_that_wait_for_an_earlier_one_count_as_in_flight() -> None
     async with listening(handler, inflight_bytes_max=100_000, budget=budget) as (_, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(framed(b"later") + framed(b"now") * 50)
-        await eventually(lambda: len(handler.frames) > 5)
+        await until(lambda: budget.used >= 100_000, "the bound is reached")
         await settled()
         assert len(handler.frames) <= 11
         assert budget.used >= 100_000
@@ -341,7 +339,7 @@ async def test_replies_that_wait_for_an_earlier_one_count_as_in_flight() -> None
         assert await read_frame(reader) == b"done"
         for _ in range(50):
             assert await read_frame(reader) == bytes(10_000)
-        assert budget.used == 0
+        await until(lambda: budget.used == 0, "all is given back")
         writer.close()
 
 
@@ -383,7 +381,7 @@ async def test_a_client_that_neither_asks_nor_reads_is_closed_after_a_while(
     async with listening(handler, idle_seconds_max=0.3, budget=budget) as (_, port):
         sock = socket.create_connection(("127.0.0.1", port))
         sock.sendall(framed(b"give") * asks)
-        await eventually(lambda: handler.closed == 1)
+        await until(lambda: handler.closed == 1, "it is closed")
         assert budget.used == 0
         sock.close()
 
@@ -394,14 +392,17 @@ async def test_a_client_that_waits_for_its_reply_is_not_idle(
     monkeypatch.setattr("moldau.net.listener._REAP_SECONDS", 0.01)
     waiting: list[Reply] = []
     handler = Recorder(lambda connection, frame: waiting.append(connection.defer()))
-    async with listening(handler, idle_seconds_max=0.5) as (_, port):
+    clock = SetClock()
+    async with listening(handler, idle_seconds_max=10, clock=clock) as (_, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(framed(b"later"))
-        await eventually(lambda: len(waiting) == 1)
-        await asyncio.sleep(0.7)
+        await until(lambda: len(waiting) == 1, "it was asked")
+        clock.steady += 20
+        await settled()
         waiting[0].complete([framed(b"done")])
         assert await read_frame(reader) == b"done"
-        await eventually(lambda: handler.closed == 1)
+        clock.steady += 20
+        await until(lambda: handler.closed == 1, "it is closed")
         writer.close()
 
 
@@ -418,17 +419,17 @@ async def test_the_budget_of_all_connections_pauses_reading_and_resumes() -> Non
         for _, writer in pairs:
             for _ in range(5):
                 writer.write(framed(bytes(4000)))
-        await eventually(lambda: len(deferred) >= 3)
+        await until(lambda: len(deferred) >= 3, "three were asked")
         await settled()
         assert len(deferred) < 10
         for answered in range(20):
-            await eventually(lambda answered=answered: len(deferred) > answered)
+            await until(lambda answered=answered: len(deferred) > answered, "the next was asked")
             deferred[answered].complete([framed(b"ok")])
         for reader, writer in pairs:
             for _ in range(5):
                 assert await read_frame(reader) == b"ok"
             writer.close()
-        await eventually(lambda: handler.closed == 4)
+        await until(lambda: handler.closed == 4, "all are closed")
         assert budget.used == 0
 
 
@@ -458,7 +459,7 @@ async def test_large_frames_wait_for_room_in_the_budget_and_all_arrive() -> None
         for reader, writer in pairs:
             assert await read_frame(reader) == b"1500000"
             writer.close()
-        await eventually(lambda: handler.closed == 8)
+        await until(lambda: handler.closed == 8, "all are closed")
     # Two frames of 2 MiB each fill the budget; the others keep only what had arrived.
     assert peak < (3 << 20) + (2 << 20) + 8 * (512 << 10)
     assert budget.used == 0
@@ -503,7 +504,7 @@ async def test_a_file_that_is_shorter_than_its_slice_closes_the_connection(
         async with listening(Recorder(answer)) as (_, port):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(framed(b"a"))
-            assert len(await asyncio.wait_for(reader.read(), 10)) <= size // 2 + 4
+            assert len(await asyncio.wait_for(reader.read(), wait_seconds_max())) <= size // 2 + 4
             writer.close()
 
 
@@ -514,10 +515,10 @@ async def test_connections_beyond_the_caps_are_refused() -> None:
     ):
         kept = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        assert await asyncio.wait_for(reader.read(), 10) == b""
+        assert await asyncio.wait_for(reader.read(), wait_seconds_max()) == b""
         assert (listener.connection_count, listener.refused_total) == (2, 1)
         kept[0][1].close()
-        await eventually(lambda: listener.connection_count == 1)
+        await until(lambda: listener.connection_count == 1, "one is gone")
         again = await asyncio.open_connection("127.0.0.1", port)
         again[1].write(framed(b"welcome"))
         assert await read_frame(again[0]) == b"welcome"
@@ -531,12 +532,13 @@ async def test_a_closed_connection_tells_its_unanswered_requests() -> None:
     def answer(connection: Connection, frame: bytes) -> None:
         connection.defer().on_abandoned = lambda: abandoned.append(frame)
 
-    async with listening(Recorder(answer)) as (_, port):
+    handler = Recorder(answer)
+    async with listening(handler) as (_, port):
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(framed(b"one") + framed(b"two"))
-        await settled()
+        await until(lambda: len(handler.frames) == 2, "both were asked")
         writer.close()
-        await eventually(lambda: abandoned == [b"one", b"two"])
+        await until(lambda: abandoned == [b"one", b"two"], "both are told")
 
 
 async def test_draining_answers_what_is_in_flight_and_then_closes() -> None:
@@ -549,13 +551,13 @@ async def test_draining_answers_what_is_in_flight_and_then_closes() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         idle_reader, idle_writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(framed(b"work"))
-        await eventually(lambda: len(deferred) == 1)
+        await until(lambda: len(deferred) == 1, "it was asked")
         listener.drain()
-        assert await asyncio.wait_for(idle_reader.read(), 10) == b""
+        assert await asyncio.wait_for(idle_reader.read(), wait_seconds_max()) == b""
         assert listener.connection_count == 1
         deferred[0].complete([framed(b"done")])
         assert await read_frame(reader) == b"done"
-        assert await asyncio.wait_for(reader.read(), 10) == b""
+        assert await asyncio.wait_for(reader.read(), wait_seconds_max()) == b""
         assert listener.connection_count == 0
         writer.close()
         idle_writer.close()
@@ -573,7 +575,7 @@ async def test_a_defect_in_a_handler_closes_the_connection_and_not_the_listener(
     async with listening(Recorder(answer)) as (_, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(framed(b"boom"))
-        assert await asyncio.wait_for(reader.read(), 10) == b""
+        assert await asyncio.wait_for(reader.read(), wait_seconds_max()) == b""
         writer.close()
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(framed(b"fine"))

@@ -1,28 +1,17 @@
 """Entries of an owner that are no records: told on every member, once they count."""
 
 import asyncio
-from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any
 
 import pytest
-import uvloop
-from raft_brokers import Broker, Cluster, propose, until
+from raft_brokers import PATIENT, Broker, Cluster, propose, run
 
 from moldau.log.interface import ControlKind
 from moldau.model.errors import RefusedError
 from moldau.model.flush import FlushPolicy
+from moldau.testing.waiting import until
 
 pytestmark = pytest.mark.inprocess
-
-
-def run(test: Coroutine[Any, Any, None]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(120):
-            await test
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(bounded())
 
 
 @pytest.fixture(params=["memory", "disk"])
@@ -39,7 +28,7 @@ def test_every_member_hears_in_order_of_what_was_trimmed_and_again_after_a_resta
     place: Path | None, flush: FlushPolicy
 ) -> None:
     async def scenario() -> None:
-        async with Cluster(3, directory=place, flush=flush) as cluster:
+        async with Cluster(3, config=PATIENT, directory=place, flush=flush) as cluster:
             cluster.add_group()
             await cluster.produce(3)
             leader = await cluster.wait_for_leader()
@@ -52,14 +41,15 @@ def test_every_member_hears_in_order_of_what_was_trimmed_and_again_after_a_resta
             for broker in cluster.brokers.values():
                 await until(
                     lambda broker=broker: heard(broker) == [b"one", b"two"],
-                    lambda: cluster.describe(0),
+                    "it heard of both",
+                    describe=lambda: cluster.describe(0),
                 )
                 assert broker.owners[0].controls[1] == (ControlKind.TRIM, b"two", index)
             await cluster.agree()
             other = next(b for b in cluster.brokers.values() if b is not leader)
             other.stop()
             await cluster.restart(other.id)
-            await until(lambda: heard(other) == [b"one", b"two"], lambda: cluster.describe(0))
+            await until(lambda: heard(other) == [b"one", b"two"], "it heard again")
             assert heard(leader) == [b"one", b"two"]
 
     run(scenario())
@@ -71,7 +61,7 @@ def test_a_group_of_one_hears_of_its_own(place: Path | None) -> None:
             cluster.add_group()
             leader = await cluster.wait_for_leader()
             leader.driver.append_control(leader.group(), ControlKind.TRIM, b"x")
-            await until(lambda: heard(leader) == [b"x"], "the entry")
+            await until(lambda: heard(leader) == [b"x"], "it heard of the entry")
             await cluster.produce()
             assert heard(leader) == [b"x"]
             assert not leader.group().has_controls
@@ -105,7 +95,7 @@ def test_an_entry_that_no_majority_has_is_told_nobody_and_cut() -> None:
 
 def test_only_a_leader_may_and_the_consensus_own_entries_are_its_own() -> None:
     async def scenario() -> None:
-        async with Cluster(2) as cluster:
+        async with Cluster(2, config=PATIENT) as cluster:
             cluster.add_group()
             leader = await cluster.wait_for_leader()
             other = next(broker for broker in cluster.brokers.values() if broker is not leader)

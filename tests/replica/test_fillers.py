@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from raft_brokers import until
+from raft_brokers import PATIENT
 from replica_brokers import ReplicaBroker, ReplicaCluster
 
 from moldau.log.clean import CleanRequest
@@ -24,6 +24,7 @@ from moldau.replica.fillers import split_for
 from moldau.replica.log_view import GroupLog
 from moldau.replica.peer_codec import METADATA_GROUP, Parcel, decode_frame, encode_append
 from moldau.testing.logs import flush, headers_of
+from moldau.testing.waiting import until
 
 pytestmark = pytest.mark.inprocess
 
@@ -172,7 +173,7 @@ async def settle(cluster: ReplicaCluster) -> None:
         marks = {broker.group().core.commit for broker in cluster.running}
         return len(ends) == 1 and ends == marks
 
-    await until(is_settled, "equal ends")
+    await until(is_settled, "ends are equal")
 
 
 def put(broker: ReplicaBroker, key: bytes, value: bytes) -> None:
@@ -185,7 +186,9 @@ async def test_a_broker_that_was_away_catches_up_with_compacted_logs(
     kind: str, tmp_path: Path
 ) -> None:
     rng = random.Random(7)
-    async with ReplicaCluster(3, directory=tmp_path if kind == "disk" else None) as cluster:
+    async with ReplicaCluster(
+        3, config=PATIENT, directory=tmp_path if kind == "disk" else None
+    ) as cluster:
         cluster.add_group()
         for broker in cluster.all:
             broker.replica.log.reconfigure(CONFIG)
@@ -235,12 +238,12 @@ async def test_a_deposed_leader_gives_up_what_nobody_got_for_a_compacted_log() -
             cluster.cut_off(old)
             for number in range(rng.randint(1, 40)):
                 put(old, b"lost", b"%d" % number)
-            await until(partial(steps_down, old), "the old leader to step down")
+            await until(partial(steps_down, old), "the old leader steps down")
             new = await cluster.ready(other_than=int(old.id))
             for number in range(rng.randint(1, 60)):
                 put(new, b"%d" % rng.randrange(3), b"%d+%d" % (turn, number))
             others = [broker for broker in cluster.running if broker is not old]
-            await until(partial(all_committed, others), "the two to agree")
+            await until(partial(all_committed, others), "the two agree")
             for broker in others:
                 clean(broker.replica.log, now=1000 * (turn + 1))
             cluster.introduce()

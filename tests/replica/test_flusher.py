@@ -15,6 +15,7 @@ from moldau.model.errors import DiskFullError, StorageError
 from moldau.replica.flusher import Flusher, FlushHandle
 from moldau.testing.logs import append
 from moldau.testing.replicas import SetClock, lead_replica, make_driver
+from moldau.testing.waiting import until, wait_seconds_max
 
 pytestmark = pytest.mark.inprocess
 
@@ -73,20 +74,13 @@ class World:
     def handle(self, log: TroubledLog) -> FlushHandle:
         return FlushHandle(log, lambda: self.flushed.append(log))
 
-    async def until(self, condition: Callable[[], object]) -> None:
-        for _ in range(1000):
-            if condition():
-                return
-            await asyncio.sleep(0.005)
-        pytest.fail("the condition did not come true")
-
 
 async def test_a_flush_that_cannot_begin_fails_the_disk_and_commits_nothing() -> None:
     world, log = World(), TroubledLog()
     log.at_begin = [StorageError("the disk is gone")]
     append(log)
     world.flusher.request(world.handle(log), 1)
-    await world.until(lambda: world.failures)
+    await until(lambda: world.failures, "the disk fails")
     assert (world.flusher.failed, world.flushed, world.defects) == (True, [], [])
     world.flusher.stop()
 
@@ -99,7 +93,7 @@ async def test_a_flush_that_finds_no_room_is_tried_again(monkeypatch: pytest.Mon
     for each in (log, other):
         append(each)
         world.flusher.request(world.handle(each), 1)
-    await world.until(lambda: log in world.flushed and other in world.flushed)
+    await until(lambda: log in world.flushed and other in world.flushed, "both are flushed")
     assert (log.flushed_offset, world.failures, world.defects) == (1, [], [])
     world.flusher.stop()
 
@@ -109,7 +103,7 @@ async def test_a_failure_after_the_flush_ends_it_all() -> None:
     log.at_end = [StorageError("the disk is gone")]
     append(log)
     world.flusher.request(world.handle(log), 1)
-    await world.until(lambda: world.failures)
+    await until(lambda: world.failures, "the disk fails")
     assert world.flushed == []
     world.flusher.stop()
 
@@ -120,7 +114,7 @@ async def test_a_defect_in_the_thread_is_a_failure_and_not_silence() -> None:
     log.at_run = [MemoryError()]
     append(log)
     world.flusher.request(world.handle(log), 1)
-    await world.until(lambda: world.failures)
+    await until(lambda: world.failures, "the disk fails")
     assert world.flushed == []
     world.flusher.stop()
 
@@ -135,7 +129,7 @@ async def test_a_defect_of_who_is_told_costs_no_other_log_its_flush() -> None:
     world.flusher.request(FlushHandle(log, broken), 0)
     append(other)
     world.flusher.request(world.handle(other), 1)
-    await world.until(lambda: world.flushed)
+    await until(lambda: world.flushed, "the other is flushed")
     assert [type(error) for error in world.defects] == [ZeroDivisionError]
     world.flusher.stop()
 
@@ -150,7 +144,7 @@ async def test_a_flush_of_a_log_that_is_deleted_meanwhile_may_fail(tmp_path: Pat
     begin_flush, may_run, has_run = log.begin_flush, threading.Event(), threading.Event()
 
     def run() -> None:
-        may_run.wait(10)
+        may_run.wait(wait_seconds_max())
         has_run.set()
 
     has_begun = threading.Event()
@@ -163,15 +157,15 @@ async def test_a_flush_of_a_log_that_is_deleted_meanwhile_may_fail(tmp_path: Pat
 
     log.begin_flush = begin_late
     replica.flush_soon()
-    await world.until(has_begun.is_set)
+    await until(has_begun.is_set, "the flush begins")
     replica.drop()
     files.remove_tree("log")
     may_run.set()
-    await world.until(has_run.is_set)
+    await until(has_run.is_set, "the flush ran")
     other = TroubledLog()
     append(other)
     world.flusher.request(world.handle(other), 1)
-    await world.until(lambda: world.flushed)
+    await until(lambda: world.flushed, "the other is flushed")
     assert (world.failures, world.defects, world.flusher.failed) == ([], [], False)
     driver.stop()
     world.flusher.stop()
@@ -184,7 +178,7 @@ async def test_a_large_flush_never_runs_on_the_loop() -> None:
         append(log)
         before = len(world.flushed)
         world.flusher.request(handle, size)
-        await world.until(lambda before=before: len(world.flushed) > before)
+        await until(lambda before=before: len(world.flushed) > before, "it is flushed")
     main = threading.main_thread()
     # The first measures how long a small one takes: no time at all, by the clock of this test.
     assert [thread is main for thread in log.ran_in] == [False, True, False]

@@ -1,6 +1,7 @@
 """Entries leave one log and arrive in another as they were: batches, control entries, order."""
 
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,11 +24,15 @@ FIRST = RaftIndex(0)
 
 
 @pytest.fixture(params=["memory", "disk"])
-def log(request: pytest.FixtureRequest, tmp_path: Path) -> PartitionLog:
-    if request.param == "memory":
-        return MemoryLog()
+def log(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PartitionLog]:
     config = LogConfig(segment_bytes_max=16 * 1024, index_interval_bytes=256)
-    return open_disk_log(OsFiles(tmp_path), "log", config)
+    opened: PartitionLog = (
+        MemoryLog()
+        if request.param == "memory"
+        else open_disk_log(OsFiles(tmp_path), "log", config)
+    )
+    yield opened
+    opened.close()
 
 
 def fill(log: PartitionLog, seed: int) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 from replica_brokers import make_batch, propose, values
-from replica_world import World, turns, until
+from replica_world import World, turns
 
 from moldau.log.interface import LogConfig
 from moldau.log.memory import MemoryLog
@@ -33,6 +33,9 @@ from moldau.testing.replicas import (
     open_replica,
     wait_ready,
 )
+from moldau.testing.waiting import until, wait_seconds_max
+
+pytestmark = pytest.mark.inprocess
 
 
 async def test_the_first_record_of_a_new_partition_gets_offset_zero_in_epoch_zero() -> None:
@@ -50,7 +53,7 @@ async def test_offsets_are_dense_across_elections() -> None:
     again = await world.restart()
     assert again.epoch == 1
     assert propose(again, make_batch(b"b")).base_offset == 1
-    await until(lambda: again.high_watermark == 2)
+    await until(lambda: again.high_watermark == 2, "it is committed")
     world.stop()
 
 
@@ -60,7 +63,7 @@ async def test_nothing_is_committed_before_its_flush() -> None:
     proposal = propose(world.replica, make_batch(b"a"))
     world.replica.when_committed(proposal.end_offset, told.append)
     assert (world.replica.high_watermark, told, world.log.runs) == (0, [], 0)
-    await turns()
+    await until(lambda: bool(told), "it is committed")
     assert (world.replica.high_watermark, told) == (1, [ErrorCode.NONE])
     assert world.log.runs == 1
     world.stop()
@@ -72,7 +75,7 @@ async def test_what_is_appended_in_one_turn_shares_one_flush() -> None:
     for number in range(50):
         proposal = propose(world.replica, make_batch(b"%d" % number))
         world.replica.when_committed(proposal.end_offset, told.append)
-    await turns()
+    await until(lambda: len(told) == 50, "all are committed")
     assert len(told) == 50
     assert world.log.runs == 1
     world.stop()
@@ -84,15 +87,15 @@ async def test_what_is_appended_during_a_flush_is_committed_by_the_next_one() ->
     told: list[str] = []
     first = propose(world.replica, make_batch(b"a"))
     world.replica.when_committed(first.end_offset, lambda _: told.append("first"))
-    await until(lambda: world.log.runs == 1)
+    await until(lambda: world.log.runs == 1, "the flush runs")
     second = propose(world.replica, make_batch(b"b"))
     world.replica.when_committed(second.end_offset, lambda _: told.append("second"))
     later = world.log.gate = threading.Event()
     gate.set()
-    await until(lambda: world.log.runs == 2)
+    await until(lambda: world.log.runs == 2, "the flush runs")
     assert (told, world.replica.high_watermark) == (["first"], 1)
     later.set()
-    await turns()
+    await until(lambda: len(told) == 2, "both are committed")
     assert (told, world.replica.high_watermark) == (["first", "second"], 2)
     world.stop()
 
@@ -102,7 +105,7 @@ async def test_with_a_laxer_policy_appended_counts_as_committed(policy: FlushPol
     world = await World.make(policy)
     world.log.failure = OSError(5, "Input/output error")
     propose(world.replica, make_batch(b"a"))
-    await until(lambda: world.replica.high_watermark == 1)
+    await until(lambda: world.replica.high_watermark == 1, "it is committed")
     assert (world.log.runs, world.failures) == (0, [])
     world.stop()
 
@@ -114,7 +117,7 @@ async def test_waiters_are_called_in_the_order_of_offsets() -> None:
     second = propose(world.replica, make_batch(b"b"))
     world.replica.when_committed(second.end_offset, lambda _: called.append("second"))
     world.replica.when_committed(first.end_offset, lambda _: called.append("first"))
-    await turns()
+    await until(lambda: len(called) == 2, "both are called")
     assert called == ["first", "second"]
     world.stop()
 
@@ -125,7 +128,7 @@ async def test_a_failed_flush_commits_nothing_and_is_not_tried_again() -> None:
     told: list[ErrorCode] = []
     proposal = propose(world.replica, make_batch(b"a"))
     world.replica.when_committed(proposal.end_offset, told.append)
-    await turns()
+    await until(lambda: bool(world.failures), "the flush fails")
     assert [str(error) for error in world.failures] == [
         "flush failed: [Errno 5] Input/output error"
     ]
@@ -144,7 +147,7 @@ async def test_a_retry_is_answered_with_the_original_and_only_once_committed() -
     told: list[ErrorCode] = []
     world.replica.when_committed(again.end_offset, told.append)
     assert told == []
-    await turns()
+    await until(lambda: bool(told), "it is committed")
     assert told == [ErrorCode.NONE]
     assert values(world.replica) == [b"a"]
     world.stop()
@@ -210,12 +213,12 @@ async def test_a_laxer_policy_commits_at_once_what_waited_for_a_flush() -> None:
     told: list[ErrorCode] = []
     proposal = propose(world.replica, make_batch(b"a"))
     world.replica.when_committed(proposal.end_offset, told.append)
-    await until(lambda: world.log.runs == 1)
+    await until(lambda: world.log.runs == 1, "the flush runs")
     # It waits for no flush: neither for the one that hangs, nor for one that is asked for now.
     asked: list[FlushHandle] = []
     world.flusher.request = lambda handle, size: asked.append(handle)
     world.replica.reconfigure(LogConfig(flush=FlushPolicy.NEVER))
-    await until(lambda: told == [ErrorCode.NONE])
+    await until(lambda: told == [ErrorCode.NONE], "it is committed")
     assert asked == [world.replica.group.flush_handle]
     assert world.replica.high_watermark == 1
     gate.set()
@@ -225,14 +228,14 @@ async def test_a_laxer_policy_commits_at_once_what_waited_for_a_flush() -> None:
 async def test_a_stricter_policy_takes_nothing_back_and_waits_from_then_on() -> None:
     world = await World.make(FlushPolicy.NEVER)
     propose(world.replica, make_batch(b"a"))
-    await until(lambda: world.replica.high_watermark == 1)
+    await until(lambda: world.replica.high_watermark == 1, "it is committed")
     world.replica.reconfigure(LogConfig(flush=FlushPolicy.ALWAYS))
     assert world.replica.high_watermark == 1
     told: list[ErrorCode] = []
     proposal = propose(world.replica, make_batch(b"b"))
     world.replica.when_committed(proposal.end_offset, told.append)
     assert (world.replica.high_watermark, told) == (1, [])
-    await turns()
+    await until(lambda: bool(told), "it is committed")
     assert (world.replica.high_watermark, told) == (2, [ErrorCode.NONE])
     world.stop()
 
@@ -315,7 +318,7 @@ class SlowVotes(MemoryVotes):
         self.gate = threading.Event()
 
     def record(self, votes: Mapping[str, tuple[Epoch, BrokerId]]) -> None:
-        assert self.gate.wait(10)
+        assert self.gate.wait(wait_seconds_max())
         super().record(votes)
 
 
@@ -357,7 +360,7 @@ async def test_what_an_earlier_epoch_stored_is_committed_only_with_the_own_no_op
     gate = world.log.gate = threading.Event()
     append(world.log, epoch=0)
     replica = open_replica(world.log, world.flusher, world.driver, clock=world.clock)
-    await turns()
+    await until(lambda: replica.is_leader and world.log.runs, "its no-op is being flushed")
     assert (replica.is_leader, replica.is_ready, replica.high_watermark) == (True, False, 0)
     gate.set()
     await wait_ready(replica)
@@ -368,7 +371,7 @@ async def test_what_an_earlier_epoch_stored_is_committed_only_with_the_own_no_op
 async def test_the_high_watermark_never_goes_back() -> None:
     world = await World.make(FlushPolicy.NEVER)
     propose(world.replica, make_batch(b"a", b"b"))
-    await until(lambda: world.replica.high_watermark == 2)
+    await until(lambda: world.replica.high_watermark == 2, "it is committed")
     world.replica.on_commit(world.replica.group, Offset(1))
     assert world.replica.high_watermark == 2
     world.stop()
@@ -380,7 +383,7 @@ async def test_a_trim_that_is_committed_within_its_own_call_is_answered() -> Non
     # So many proposals in one turn of the loop end it early.
     for _ in range(20):
         world.replica.trim(Offset(0), told.append)
-    await until(lambda: len(told) == 20)
+    await until(lambda: len(told) == 20, "all are answered")
     assert set(told) == {ErrorCode.NONE}
     world.stop()
 
@@ -392,7 +395,7 @@ async def test_who_does_not_lead_any_more_promises_nothing_of_what_it_was_propos
     world.replica.when_committed(Offset(world.replica.high_watermark + 1), told.append)
     assert told == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
     with pytest.raises(RefusedError):
-        await asyncio.wait_for(world.replica.confirm_leading(), 5)
+        await asyncio.wait_for(world.replica.confirm_leading(), wait_seconds_max())
     world.stop()
 
 
@@ -406,7 +409,7 @@ async def test_a_trim_on_a_full_disk_waits_for_room_and_a_failed_disk_is_reporte
         lambda _, context: defects.append(context.get("exception"))
     )
     propose(world.replica, make_batch(b"a"))
-    await until(lambda: world.replica.high_watermark == 1)
+    await until(lambda: world.replica.high_watermark == 1, "it is committed")
     delete_before = world.log.delete_before
 
     def fail(offset: Offset) -> None:
@@ -416,7 +419,7 @@ async def test_a_trim_on_a_full_disk_waits_for_room_and_a_failed_disk_is_reporte
     told: list[ErrorCode] = []
     world.replica.trim(Offset(1), told.append)
     if isinstance(error, DiskFullError):
-        await turns()
+        await until(lambda: bool(told), "it is answered")
         assert (world.failures, told) == ([], [ErrorCode.KAFKA_STORAGE_ERROR])
         assert (defects, world.log.start_offset) == ([], 0)
         # It is agreed on, so it comes when there is room.
@@ -424,7 +427,7 @@ async def test_a_trim_on_a_full_disk_waits_for_room_and_a_failed_disk_is_reporte
         world.replica.retain(TimestampMs(0))
         assert (world.log.start_offset, len(told)) == (1, 1)
     else:
-        await until(lambda: bool(world.failures))
+        await until(lambda: bool(world.failures), "the disk fails")
         assert (world.failures, world.log.start_offset) == ([error], 0)
     world.stop()
 

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 from replica_brokers import make_batch
-from replica_world import HeldLog, turns, until
+from replica_world import HeldLog, turns
 
 from moldau.log.interface import ControlKind, LogConfig
 from moldau.model.errors import StorageError
@@ -20,6 +20,7 @@ from moldau.testing.replicas import (
     make_flusher,
     open_replica,
 )
+from moldau.testing.waiting import until
 
 pytestmark = pytest.mark.inprocess
 
@@ -103,6 +104,7 @@ async def test_nothing_is_read_beyond_what_is_committed() -> None:
 async def test_a_learner_has_no_vote_however_much_is_committed() -> None:
     follower = Follower(Members((OTHER,), (ME,)))
     follower.receive(control(ControlKind.NOOP), entries(0, b"a"), commit=2)
+    await until(lambda: follower.replica.high_watermark == 1, "it is committed")
     await turns()
     assert follower.replica.high_watermark == 1
     assert not follower.replica.group.core.may_vote
@@ -133,13 +135,14 @@ async def test_a_trim_is_done_when_it_is_committed_and_on_this_disk() -> None:
     trim = control(ControlKind.TRIM, (2).to_bytes(8, "big"))
     follower.receive(control(ControlKind.NOOP), *(entries(n, b"v") for n in range(3)), commit=4)
     follower.receive(trim, entries(3, b"v"), commit=5)
+    await until(lambda: follower.replica.high_watermark == 3, "it is committed")
     await turns()
     assert (follower.replica.high_watermark, follower.log.start_offset) == (3, 0)
     gate.set()
-    await until(lambda: follower.log.start_offset == 2)
+    await until(lambda: follower.log.start_offset == 2, "it is trimmed")
     # Not beyond what is committed here, whatever it says.
     follower.receive(control(ControlKind.TRIM, (99).to_bytes(8, "big")), commit=7)
-    await until(lambda: follower.log.start_offset == 4)
+    await until(lambda: follower.log.start_offset == 4, "it is trimmed")
     assert follower.listener.failures == []
     follower.stop()
 
@@ -150,11 +153,12 @@ async def test_retention_deletes_nothing_that_is_not_committed_and_on_this_disk(
     gate = follower.log.gate = threading.Event()
     later = TimestampMs(1 << 50)
     follower.receive(control(ControlKind.NOOP), *(entries(n, b"v") for n in range(3)), commit=3)
+    await until(lambda: follower.replica.high_watermark == 2, "it is committed")
     await turns()
     assert (follower.replica.high_watermark, follower.log.flushed_offset) == (2, 0)
     assert follower.replica.retain(later) is False
     gate.set()
-    await until(lambda: follower.log.flushed_offset == 3)
+    await until(lambda: follower.log.flushed_offset == 3, "it is flushed")
     assert follower.replica.retain(later) is True
     assert follower.log.start_offset == 2
     follower.stop()

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from raft_brokers import until
+from raft_brokers import PATIENT
 from replica_brokers import ReplicaCluster, make_batch, propose
 
 from moldau.log.interface import LogConfig
@@ -16,6 +16,7 @@ from moldau.records.control import EndMarker
 from moldau.records.record import Record, build_batch
 from moldau.replica.replica import Proposal, Replica
 from moldau.testing.replicas import SetClock, lead_replica, make_driver, make_flusher
+from moldau.testing.waiting import until, wait_seconds_max
 
 pytestmark = pytest.mark.inprocess
 
@@ -59,7 +60,7 @@ async def end(
         done.set_result,
         transaction_version=version,
     )
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(wait_seconds_max()):
         return await done
 
 
@@ -70,6 +71,10 @@ class Machine:
         self.clock = SetClock(wall_ms=10_000)
         self.flusher = make_flusher(self.clock)
         self.driver = make_driver(self.flusher, clock=self.clock)
+
+    def stop(self) -> None:
+        self.driver.stop()
+        self.flusher.stop()
 
     async def lead(self, log: MemoryLog | None = None) -> Replica:
         return await lead_replica(
@@ -86,8 +91,9 @@ async def test_a_marker_is_told_when_it_is_committed_and_moves_what_is_stable() 
     replica.write_marker(PRODUCER, FIRST, EndMarker(True, 1), told.append)
     # Nothing is flushed yet.
     assert (told, replica.log.end_offset, replica.last_stable_offset) == ([], 3, 0)
-    await until(lambda: bool(told), "the commit")
+    await until(lambda: bool(told), "it is committed")
     assert (told, replica.last_stable_offset) == ([ErrorCode.NONE], 3)
+    machine.stop()
 
 
 async def test_a_repeated_marker_is_answered_when_the_first_is_committed() -> None:
@@ -98,9 +104,10 @@ async def test_a_repeated_marker_is_answered_when_the_first_is_committed() -> No
     for _ in range(3):
         replica.write_marker(PRODUCER, FIRST, EndMarker(True, 1), told.append)
     assert (told, replica.log.end_offset) == ([], 2)
-    await until(lambda: len(told) == 3, "the commit")
+    await until(lambda: len(told) == 3, "it is committed")
     assert await end(replica) is ErrorCode.NONE
     assert replica.log.end_offset == 2
+    machine.stop()
 
 
 async def test_whoever_waits_for_a_marker_is_told_that_the_leader_fell() -> None:
@@ -111,7 +118,7 @@ async def test_whoever_waits_for_a_marker_is_told_that_the_leader_fell() -> None
     replica.write_marker(PRODUCER, FIRST, EndMarker(True, 1), told.append)
     replica.end(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     assert told == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
-    machine.flusher.stop()
+    machine.stop()
 
 
 async def test_a_refused_marker_leaves_the_log_as_it_is() -> None:
@@ -127,6 +134,7 @@ async def test_a_refused_marker_leaves_the_log_as_it_is() -> None:
         await end(replica, epoch=3, coordinator=4)
     assert caught.value.code is ErrorCode.TRANSACTION_COORDINATOR_FENCED
     assert replica.log.end_offset == 3
+    machine.stop()
 
 
 async def test_a_full_disk_refuses_a_marker_and_the_next_try_writes_it() -> None:
@@ -151,6 +159,7 @@ async def test_a_full_disk_refuses_a_marker_and_the_next_try_writes_it() -> None
     log.is_full = False
     assert await end(replica) is ErrorCode.NONE
     assert not replica.producers.is_open(PRODUCER, FIRST)
+    machine.stop()
 
 
 async def test_a_transactional_batch_needs_a_guard_and_its_own() -> None:
@@ -165,6 +174,7 @@ async def test_a_transactional_batch_needs_a_guard_and_its_own() -> None:
     with pytest.raises(RefusedError) as caught:
         replica.propose(data, [header], guard=other)
     assert caught.value.code is ErrorCode.INVALID_TXN_STATE
+    machine.stop()
 
 
 async def test_neither_a_guard_nor_an_open_transaction_of_another_epoch_is_enough() -> None:
@@ -181,6 +191,7 @@ async def test_neither_a_guard_nor_an_open_transaction_of_another_epoch_is_enoug
         replica._guards.check(newer._replace(producer_epoch=ProducerEpoch(2)), guard)
     assert caught.value.code is ErrorCode.INVALID_TXN_STATE
     assert replica.propose(data, [newer], guard=guard).base_offset == 1
+    machine.stop()
 
 
 async def test_a_batch_of_a_producer_beside_others_is_refused_wherever_it_stands() -> None:
@@ -192,6 +203,7 @@ async def test_a_batch_of_a_producer_beside_others_is_refused_wherever_it_stands
             propose(replica, data)
         assert caught.value.code is ErrorCode.INVALID_RECORD
     assert replica.log.end_offset == 0
+    machine.stop()
 
 
 async def test_a_guard_that_nobody_used_is_forgotten_with_its_producer() -> None:
@@ -204,6 +216,7 @@ async def test_a_guard_that_nobody_used_is_forgotten_with_its_producer() -> None
     assert len(replica._guards) == 1
     replica.expire_producers(TimestampMs(guard.made_at + 1))
     assert len(replica._guards) == 0
+    machine.stop()
 
 
 async def test_aborted_transactions_go_with_the_records_that_are_deleted() -> None:
@@ -217,6 +230,7 @@ async def test_aborted_transactions_go_with_the_records_that_are_deleted() -> No
     assert replica.retain(machine.clock.wall)
     assert (log.start_offset, len(replica.producers.aborted)) == (2, 0)
     assert replica.last_stable_offset == 2
+    machine.stop()
 
 
 async def test_an_open_transaction_holds_a_trimmed_log_at_its_start() -> None:
@@ -224,11 +238,12 @@ async def test_an_open_transaction_holds_a_trimmed_log_at_its_start() -> None:
     replica = await machine.lead()
     begin(replica, b"a", 0)
     propose(replica, make_batch(b"p"))
-    await until(lambda: replica.high_watermark == 2, "the commit")
+    await until(lambda: replica.high_watermark == 2, "it is committed")
     told: list[ErrorCode] = []
     replica.trim(Offset(1), told.append)
-    await until(lambda: bool(told), "the trim")
+    await until(lambda: bool(told), "it is trimmed")
     assert (replica.log.start_offset, replica.last_stable_offset) == (1, 1)
+    machine.stop()
 
 
 async def test_a_transaction_that_ended_in_a_part_that_is_gone_does_not_come_back() -> None:
@@ -240,15 +255,16 @@ async def test_a_transaction_that_ended_in_a_part_that_is_gone_does_not_come_bac
     assert await end(replica) is ErrorCode.NONE
     propose(replica, make_batch(b"p"))
     begin(replica, b"open", 0, producer=8)
-    await until(lambda: replica.high_watermark == 4, "the commit")
+    await until(lambda: replica.high_watermark == 4, "it is committed")
     replica.end(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     log.delete_before(Offset(2))
     # The snapshot knows of the beginning only, and the log of neither.
     again = await machine.lead(log)
-    await until(lambda: again.high_watermark == 4, "the commit")
+    await until(lambda: again.high_watermark == 4, "it is committed")
     assert (again.last_stable_offset, again.producers.open_first) == (3, 3)
     # Nor is it known which number it has reached: it may go on with any.
     assert again.producers.get(PRODUCER) is None
+    machine.stop()
 
 
 @pytest.mark.parametrize("is_trimmed", [False, True])
@@ -264,7 +280,7 @@ async def test_what_only_deleted_records_told_of_producers_is_known_after_a_rest
     if is_trimmed:
         told: list[ErrorCode] = []
         replica.trim(Offset(2), told.append)
-        await until(lambda: bool(told), "the trim")
+        await until(lambda: bool(told), "it is trimmed")
     else:
         assert replica.retain(machine.clock.wall)
     assert len(replica.producers.aborted) == 0
@@ -273,6 +289,7 @@ async def test_what_only_deleted_records_told_of_producers_is_known_after_a_rest
     state = again.producers.get(PRODUCER)
     assert state is not None
     assert (state.coordinator_epoch, state.batches[-1].last_sequence) == (4, 0)
+    machine.stop()
 
 
 async def test_a_restart_lists_nothing_that_was_aborted_below_the_start() -> None:
@@ -288,6 +305,7 @@ async def test_a_restart_lists_nothing_that_was_aborted_below_the_start() -> Non
     log.delete_before(Offset(2))
     again = await machine.lead(log)
     assert [span.first for span in again.producers.aborted.all()] == [2]
+    machine.stop()
 
 
 # ---- several brokers
@@ -306,7 +324,7 @@ def knowledge(replica: Replica) -> tuple[object, ...]:
 
 
 async def test_followers_know_what_their_leader_knows_and_lead_on_with_it() -> None:
-    async with ReplicaCluster(3) as cluster:
+    async with ReplicaCluster(3, config=PATIENT) as cluster:
         cluster.add_group()
         leader = await cluster.ready()
         begin(leader.replica, b"aborted", 0)
@@ -341,7 +359,7 @@ async def test_a_marker_that_was_not_committed_is_taken_back_with_what_it_ended(
         successor = await cluster.ready(other_than=int(leader.id))
         assert successor.replica.producers.is_open(PRODUCER, FIRST)
         assert await end(successor.replica, commits=False) is ErrorCode.NONE
-        await until(lambda: bool(told), "the answer")
+        await until(lambda: bool(told), "it is answered")
         assert told == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
         cluster.introduce()
         await cluster.alike()
@@ -351,7 +369,7 @@ async def test_a_marker_that_was_not_committed_is_taken_back_with_what_it_ended(
 
 
 async def test_a_guard_does_not_outlast_the_leader_that_gave_it() -> None:
-    async with ReplicaCluster(3) as cluster:
+    async with ReplicaCluster(3, config=PATIENT) as cluster:
         cluster.add_group()
         leader = await cluster.ready()
         data = make_batch(b"v", producer=7, sequence=0)

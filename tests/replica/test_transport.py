@@ -5,12 +5,13 @@ import random
 from collections.abc import Callable
 
 import pytest
-from raft_brokers import RealClock, until
+from raft_brokers import RealClock
 
 from moldau.model.ids import BrokerId
 from moldau.net.peers.handshake import Hello
 from moldau.net.peers.link import LinkLimits
 from moldau.replica.transport import Transport
+from moldau.testing.waiting import until
 
 pytestmark = pytest.mark.inprocess
 
@@ -49,16 +50,16 @@ def test_a_new_registration_is_told_at_once_to_peers_that_refused_the_old_one() 
         two.start()
         try:
             link = one.add_peer(TWO, address)
-            await until(lambda: link.refusal == "out of date", "the refusal")
+            await until(lambda: link.refusal == "out of date", "it is refused")
             one.set_epoch(2)
-            await until(lambda: link.is_connected, "the second attempt")
+            await until(lambda: link.is_connected, "the second attempt succeeds")
             assert (epochs, one.epoch) == ([1, 2], 2)
             two.recheck()
             await asyncio.sleep(0.02)
             assert link.is_connected
             known = 3
             two.recheck()
-            await until(lambda: link.refusal == "out of date", "the end of the old registration")
+            await until(lambda: link.refusal == "out of date", "the old registration ends")
             assert two.listener.peers == []
             assert not link.is_connected
         finally:
@@ -81,7 +82,7 @@ def test_a_peer_that_connects_is_dialled_without_waiting() -> None:
             await asyncio.sleep(0.05)
             two.start()
             back = two.add_peer(ONE, address)
-            await until(lambda: back.is_connected and link.is_connected, "both links")
+            await until(lambda: back.is_connected and link.is_connected, "both links are up")
         finally:
             one.close()
             two.close()

@@ -2,13 +2,14 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import pytest
 
 from moldau.model.errors import DiskFullError, StorageError
 from moldau.model.ids import NO_EPOCH, BrokerId, Epoch
 from moldau.replica.vote_writer import Vote, VoteWriter
+from moldau.testing.waiting import until, wait_seconds_max
 
 pytestmark = pytest.mark.inprocess
 
@@ -29,7 +30,7 @@ class SlowVotes:
         return NO_EPOCH, BrokerId(-1)
 
     def record(self, votes: Mapping[str, Vote]) -> None:
-        assert self.gate.wait(10)
+        assert self.gate.wait(wait_seconds_max())
         if self.failures:
             raise self.failures.pop(0)
         self.written.append(dict(votes))
@@ -51,12 +52,6 @@ class Desk:
         )
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.002)
-
-
 def test_votes_asked_during_a_write_share_the_next_one() -> None:
     async def scenario() -> None:
         desk = Desk()
@@ -68,7 +63,7 @@ def test_votes_asked_during_a_write_share_the_next_one() -> None:
             desk.writer.write()
         assert desk.persisted == []
         desk.votes.gate.set()
-        await until(lambda: len(desk.persisted) == 2)
+        await until(lambda: len(desk.persisted) == 2, "both are written")
         assert desk.votes.written == [{"a": ONE}, {"b": TWO, "c": TWO, "a": TWO}]
         assert desk.persisted == desk.votes.written
         desk.writer.stop()
@@ -76,17 +71,24 @@ def test_votes_asked_during_a_write_share_the_next_one() -> None:
     asyncio.run(scenario())
 
 
-def test_votes_that_found_no_room_are_written_again_unless_newer_ones_came() -> None:
+def test_votes_that_found_no_room_are_written_again_unless_newer_ones_came(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # When the test says so: newer ones must come before.
+    monkeypatch.setattr("moldau.replica.vote_writer._DISK_FULL_RETRY_SECONDS", 3600)
+
     async def scenario() -> None:
         desk = Desk()
         desk.votes.failures = [DiskFullError("no room")]
         desk.writer.ask("a", ONE)
         desk.writer.ask("b", ONE)
         desk.writer.write()
-        await until(lambda: not desk.votes.failures)
+        await until(lambda: desk.writer._is_waiting, "they found no room")
         desk.writer.ask("b", TWO)
         desk.writer.write()
-        await until(lambda: len(desk.persisted) == 1)
+        assert desk.votes.written == []
+        desk.writer._write_again()
+        await until(lambda: len(desk.persisted) == 1, "they are written")
         assert desk.persisted == [{"a": ONE, "b": TWO}]
         assert desk.failures == []
         desk.writer.stop()
@@ -101,7 +103,7 @@ def test_a_failed_disk_is_reported_and_no_vote_counts() -> None:
             desk.votes.failures = [error]
             desk.writer.ask("a", ONE)
             desk.writer.write()
-            await until(lambda count=count: len(desk.failures) == count)
+            await until(lambda count=count: len(desk.failures) == count, "it is reported")
         assert desk.persisted == []
         desk.writer.stop()
 
@@ -114,7 +116,7 @@ def test_a_deleted_group_is_forgotten_in_the_same_order() -> None:
         desk.writer.ask("a", ONE)
         desk.writer.ask("b", ONE)
         desk.writer.forget("a")
-        await until(lambda: desk.votes.written == [{"b": ONE}])
+        await until(lambda: desk.votes.written == [{"b": ONE}], "the other is written")
         assert desk.votes.forgotten == [frozenset({"a"})]
         desk.writer.stop()
 

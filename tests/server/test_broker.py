@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import select
 import socket
 import urllib.request
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from moldau.server.config.schema import (
     ServerConfig,
 )
 from moldau.server.storage import Storage
+from moldau.testing.waiting import until, wait_seconds_max
 
 pytestmark = pytest.mark.inprocess
 
@@ -57,7 +59,7 @@ async def start(config: ServerConfig) -> tuple[BrokerServer, BrokerInfo]:
         on_removed=lambda: fail(ConfigError("removed")),
     )
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(wait_seconds_max()):
             return server, await server.start()
     except BaseException:
         await server.abandon()
@@ -66,7 +68,8 @@ async def start(config: ServerConfig) -> tuple[BrokerServer, BrokerInfo]:
 
 async def ask(info: BrokerInfo, path: str) -> Any:
     def call() -> Any:
-        with urllib.request.urlopen(f"http://{info.http_addr}{path}", timeout=30) as answer:
+        url = f"http://{info.http_addr}{path}"
+        with urllib.request.urlopen(url, timeout=wait_seconds_max()) as answer:
             return json.load(answer)
 
     return await asyncio.to_thread(call)
@@ -74,7 +77,7 @@ async def ask(info: BrokerInfo, path: str) -> Any:
 
 def is_listening(address: Address) -> bool:
     try:
-        socket.create_connection((address.host, address.port), 30).close()
+        socket.create_connection((address.host, address.port), wait_seconds_max()).close()
     except ConnectionRefusedError:
         return False
     return True
@@ -148,14 +151,17 @@ async def test_one_port_cannot_be_two_listeners(tmp_path: Path) -> None:
 
 
 async def start_to_join(directory: Path) -> None:
-    """A join that nobody answers, given up at once."""
-    with socket.socket() as nobody:
-        nobody.bind((LOOPBACK, 0))
-        config = config_of(directory, join_addr=Address(LOOPBACK, nobody.getsockname()[1]))
+    """A join that nobody answers, given up when it has been asked for."""
+    with socket.create_server((LOOPBACK, 0)) as silent:
+        config = config_of(directory, join_addr=Address(LOOPBACK, silent.getsockname()[1]))
+        starting = asyncio.create_task(start(config))
+        await until(
+            lambda: starting.done() or select.select([silent], [], [], 0)[0], "it asks to join"
+        )
+        starting.cancel()
         try:
-            async with asyncio.timeout(1):
-                await start(config)
-        except TimeoutError:
+            await starting
+        except asyncio.CancelledError:
             raise ConfigError("it tries to join") from None
 
 

@@ -20,6 +20,7 @@ from moldau.server.config.schema import (
     RaftConfig,
     ServerConfig,
 )
+from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = pytest.mark.inprocess
 
@@ -46,7 +47,7 @@ async def start(directory: Path) -> BrokerServer:
         on_removed=lambda: fail(AssertionError("removed")),
     )
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(wait_seconds_max()):
             await server.start()
     except BaseException:
         await server.abandon()
@@ -74,7 +75,7 @@ async def test_queues_are_stored_across_a_restart_until_their_topic_is_deleted(
     ledgers = server._coordinators.ledgers
     assert [await ledgers.stored(queue) for queue in queues] == stored
     await server._broker.topics.delete(name="t")
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(wait_seconds_max()):
         while any([await ledgers.stored(queue) for queue in queues]):
             await asyncio.sleep(0.02)
     await server.stop()

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import select
 import socket
 import threading
 
@@ -11,12 +12,17 @@ from http_cluster import JOIN, FakeCluster, served
 from moldau.model.errors import ConfigError, ErrorCode, RefusedError
 from moldau.server.config.schema import Address
 from moldau.server.join import join_cluster
+from moldau.testing.waiting import until, wait_seconds_max
 
 pytestmark = pytest.mark.inprocess
 
 
-def join(port: int, *, seconds_max: float = 30):
-    return asyncio.run(join_cluster(Address("127.0.0.1", port), JOIN, seconds_max=seconds_max))
+def join(port: int, *, seconds_max: float | None = None):
+    return asyncio.run(joining_of(port, seconds_max or wait_seconds_max()))
+
+
+def joining_of(port: int, seconds_max: float):
+    return join_cluster(Address("127.0.0.1", port), JOIN, seconds_max=seconds_max)
 
 
 def test_a_broker_is_taken_in(caplog):
@@ -44,11 +50,9 @@ def test_it_waits_for_a_cluster_without_a_leader(caplog):
     with served(cluster) as world:
 
         async def scene() -> int:
-            address = Address("127.0.0.1", world.port)
-            joining = asyncio.create_task(join_cluster(address, JOIN, seconds_max=30))
-            while len(cluster.asked) < 3:
-                assert not joining.done()
-                await asyncio.sleep(0.01)
+            joining = asyncio.create_task(joining_of(world.port, wait_seconds_max()))
+            await until(lambda: len(cluster.asked) >= 3 or joining.done(), "it asked three times")
+            assert not joining.done()
             cluster.failure = None
             return (await joining).broker_id
 
@@ -57,17 +61,17 @@ def test_it_waits_for_a_cluster_without_a_leader(caplog):
     assert caplog.text.count("not joined yet: no leader of the metadata group") == 1
 
 
-def test_it_waits_for_a_member_that_is_still_starting():
+def test_it_waits_for_a_member_that_is_still_starting(caplog):
+    caplog.set_level(logging.INFO)
     with socket.socket() as later:
         later.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         later.bind(("127.0.0.1", 0))
+        later.settimeout(wait_seconds_max())
         port = later.getsockname()[1]
 
         async def scene() -> None:
-            joining = asyncio.create_task(
-                join_cluster(Address("127.0.0.1", port), JOIN, seconds_max=30)
-            )
-            await asyncio.sleep(0.3)
+            joining = asyncio.create_task(joining_of(port, wait_seconds_max()))
+            await until(lambda: "not joined yet" in caplog.text, "it was turned away")
             assert not joining.done()
             later.listen()
             joining_reached = asyncio.to_thread(later.accept)
@@ -75,6 +79,8 @@ def test_it_waits_for_a_member_that_is_still_starting():
             sock.close()
             joining.cancel()
             await asyncio.gather(joining, return_exceptions=True)
+            # It may ask once more already, in a thread that would wait for an answer.
+            later.close()
 
         asyncio.run(scene())
 
@@ -107,14 +113,14 @@ def test_what_is_no_broker_ends_it_at_once():
         thread.start()
         with pytest.raises(ConfigError, match="not what a Moldau broker does"):
             join(server.getsockname()[1])
-        thread.join(30)
+        thread.join(wait_seconds_max())
 
 
 def test_it_gives_up_when_nobody_comes():
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         with pytest.raises(ConfigError, match="connection refused") as caught:
-            join(bound.getsockname()[1], seconds_max=0.3)
+            join(bound.getsockname()[1], seconds_max=2)
     assert "join_addr" in str(caught.value)
     assert "http.addr" in caught.value.hint
 
@@ -123,12 +129,12 @@ def test_the_loop_goes_on_while_it_waits_and_it_can_be_cancelled():
     with socket.create_server(("127.0.0.1", 0)) as silent:
 
         async def scene() -> None:
-            address = Address("127.0.0.1", silent.getsockname()[1])
-            joining = asyncio.create_task(join_cluster(address, JOIN, seconds_max=1))
-            for _ in range(10):
-                await asyncio.sleep(0.01)
+            joining = asyncio.create_task(joining_of(silent.getsockname()[1], wait_seconds_max()))
+            await until(lambda: select.select([silent], [], [], 0)[0], "it asks")
             joining.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await joining
+            # Its thread would wait for an answer.
+            silent.close()
 
         asyncio.run(scene())

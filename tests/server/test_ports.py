@@ -8,6 +8,7 @@ from moldau.model.errors import ConfigError
 from moldau.model.topology import Endpoint
 from moldau.server.config.schema import Address
 from moldau.server.ports import Port
+from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = pytest.mark.inprocess
 
@@ -56,14 +57,14 @@ def test_nobody_can_connect_before_somebody_listens() -> None:
         Port("kafka.addr", Address(LOOPBACK, 0), None) as port,
         pytest.raises(ConnectionRefusedError),
     ):
-        socket.create_connection((LOOPBACK, port.port), 10)
+        socket.create_connection((LOOPBACK, port.port), wait_seconds_max())
 
 
 def test_the_listener_takes_the_place_of_whoever_held_it() -> None:
     port = Port("kafka.addr", Address(LOOPBACK, 0), None)
     with listen(LOOPBACK, port.port) as sock:
         port.release()
-        with socket.create_connection((LOOPBACK, port.port), 10):
+        with socket.create_connection((LOOPBACK, port.port), wait_seconds_max()):
             assert sock.accept()
 
 

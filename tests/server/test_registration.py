@@ -20,6 +20,7 @@ from moldau.server import registration
 from moldau.server.config.schema import Address, ServerConfig
 from moldau.server.entry import Endpoints, Entry
 from moldau.server.registration import Registration, SupersededError
+from moldau.testing.waiting import until, wait_seconds_max
 
 pytestmark = pytest.mark.inprocess
 
@@ -134,7 +135,7 @@ class World:
 
     def make(self) -> None:
         async def run() -> None:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(wait_seconds_max()):
                 await self.registration.make()
 
         asyncio.run(run())
@@ -144,9 +145,7 @@ class World:
 
         async def run() -> None:
             keeping = asyncio.create_task(self.registration.keep())
-            async with asyncio.timeout(30):
-                while not holds() and not keeping.done():
-                    await asyncio.sleep(0.01)
+            await until(lambda: holds() or keeping.done(), "it came to that")
             keeping.cancel()
             (result,) = await asyncio.gather(keeping, return_exceptions=True)
             if not isinstance(result, asyncio.CancelledError):

@@ -19,6 +19,7 @@ from moldau.model.ids import Offset, TimestampMs
 from moldau.records.record import Record, build_batch
 from moldau.server.run import EXIT_STORAGE
 from moldau.testing.broker import Broker
+from moldau.testing.waiting import wait_seconds_max, wait_until
 from moldau.wire.messages.join_group import (
     JoinGroupRequest,
     JoinGroupRequestProtocol,
@@ -90,18 +91,18 @@ def test_a_failed_disk_ends_the_process_with_its_own_exit_code(
     with Broker(data_dir=tmp_path / "data") as broker:
         process = broker._process
         assert process is not None
-        with KafkaClient(broker.bootstrap, timeout=20) as client:
+        with KafkaClient(broker.bootstrap, timeout=wait_seconds_max()) as client:
             client.create_topic("t")
             produce(client)
             commit_offset(client)
             trigger.touch()
             with contextlib.suppress(ClientError):
                 act(client)
-            assert process.wait(20) == EXIT_STORAGE, broker.output
+            assert process.wait(wait_seconds_max()) == EXIT_STORAGE, broker.output
         assert "its data directory is left as it is" in broker.output
         trigger.unlink()
         broker.restart()
-        with KafkaClient(broker.bootstrap, timeout=20) as client:
+        with KafkaClient(broker.bootstrap, timeout=wait_seconds_max()) as client:
             assert client.list_offset("t", 0) >= 1
         assert broker.stop() == 0
 
@@ -115,7 +116,7 @@ def test_a_stop_answers_a_join_that_waits_for_others(tmp_path: Path) -> None:
         connection.post(
             JoinGroupRequest(
                 group_id="g",
-                session_timeout_ms=10_000,
+                session_timeout_ms=60_000,
                 rebalance_timeout_ms=60_000,
                 member_id="",
                 protocol_type="consumer",
@@ -123,10 +124,12 @@ def test_a_stop_answers_a_join_that_waits_for_others(tmp_path: Path) -> None:
             ),
             3,
         )
-        with KafkaClient(broker.bootstrap, timeout=20) as client:
+        with KafkaClient(broker.bootstrap, timeout=wait_seconds_max()) as client:
             # The topic of the groups is made for the first of them: then the join is there.
-            while not any(topic.name == "__consumer_offsets" for topic in client.metadata().topics):
-                pass
+            wait_until(
+                lambda: "__consumer_offsets" in {topic.name for topic in client.metadata().topics},
+                "the group has a coordinator",
+            )
         assert broker.stop() == 0
         response = connection.receive()
         assert isinstance(response, JoinGroupResponse)
@@ -135,7 +138,7 @@ def test_a_stop_answers_a_join_that_waits_for_others(tmp_path: Path) -> None:
 
 def test_a_stop_answers_every_produce_that_is_in_flight(tmp_path: Path) -> None:
     with Broker(data_dir=tmp_path / "data") as broker:
-        with KafkaClient(broker.bootstrap, timeout=20) as client:
+        with KafkaClient(broker.bootstrap, timeout=wait_seconds_max()) as client:
             client.create_topic("t")
             connection = client._leader("t", 0)
             for _ in range(50):
@@ -143,7 +146,7 @@ def test_a_stop_answers_every_produce_that_is_in_flight(tmp_path: Path) -> None:
                 connection.post(
                     ProduceRequest(
                         acks=-1,
-                        timeout_ms=10_000,
+                        timeout_ms=60_000,
                         topics=[ProduceTopic(name="t", partitions=[partition])],
                     ),
                     9,
@@ -155,6 +158,6 @@ def test_a_stop_answers_every_produce_that_is_in_flight(tmp_path: Path) -> None:
                 while True:
                     answered.append(connection.receive())
         broker.start()
-        with KafkaClient(broker.bootstrap, timeout=20) as client:
+        with KafkaClient(broker.bootstrap, timeout=wait_seconds_max()) as client:
             # Whatever was appended was also answered.
             assert client.list_offset("t", 0) == len(answered)

@@ -1,7 +1,7 @@
 """Brokers tell each other what they lead: only news, and everything to who missed some of it."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import msgspec
 import pytest
@@ -12,6 +12,7 @@ from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId, Epoch, PartitionIndex, TopicId
 from moldau.service import announcements
 from moldau.service.announcements import ANNOUNCE_METHOD, Announcements
+from moldau.testing.waiting import until
 
 ONE, TWO, THREE = BrokerId(1), BrokerId(2), BrokerId(3)
 
@@ -77,12 +78,6 @@ class Net:
         return [other for other in self.brokers if other != broker]
 
 
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not holds():
-            await asyncio.sleep(0.001)
-
-
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(announcements, "_TELL_SECONDS", 0.02)
@@ -107,7 +102,7 @@ async def test_what_a_broker_leads_is_known_to_itself_at_once_and_to_others_soon
     leader = Leader(ONE, Epoch(5))
     assert one.leaders.of(*key(3)) == leader
     assert one.in_sync(key(3), leader) == (ONE, TWO)
-    await until(lambda: two.leaders.of(*key(3)) == leader)
+    await until(lambda: two.leaders.of(*key(3)) == leader, "the peer knows the leader")
     assert two.in_sync(key(3), leader) == (ONE, TWO)
     assert two.leaders.of(*key(2)) == NO_LEADER
     await stop(tasks)
@@ -127,9 +122,11 @@ async def test_the_later_epoch_wins_whoever_comes_last() -> None:
     two.lead(key(), Epoch(7), (TWO,))
     one.lead(key(), Epoch(5), (ONE,))
     tasks = await running(two)
-    await until(lambda: three.leaders.of(*key()) == Leader(TWO, Epoch(7)))
+    await until(
+        lambda: three.leaders.of(*key()) == Leader(TWO, Epoch(7)), "the peer knows the leader"
+    )
     tasks += await running(one)
-    await until(lambda: (ONE, THREE, 1) in net.sizes)
+    await until(lambda: (ONE, THREE, 1) in net.sizes, "the peers are told")
     assert three.leaders.of(*key()) == Leader(TWO, Epoch(7))
     assert three.in_sync(key(), Leader(TWO, Epoch(7))) == (TWO,)
     await stop(tasks)
@@ -141,13 +138,16 @@ async def test_only_news_travels() -> None:
     for partition in range(10):
         one.lead(key(partition), Epoch(0), (ONE,))
     tasks = await running(one)
-    await until(lambda: two.leaders.of(*key(9)) != NO_LEADER)
+    await until(lambda: two.leaders.of(*key(9)) != NO_LEADER, "the peer knows a leader")
     net.sizes.clear()
     # The same once more is none.
     one.lead(key(4), Epoch(0), (ONE,))
     one.lead(key(4), Epoch(0), (ONE, TWO))
-    await until(lambda: two.in_sync(key(4), Leader(ONE, Epoch(0))) == (ONE, TWO))
-    await until(lambda: len(net.sizes) > 5)
+    await until(
+        lambda: two.in_sync(key(4), Leader(ONE, Epoch(0))) == (ONE, TWO),
+        "the peer knows who is in sync",
+    )
+    await until(lambda: len(net.sizes) > 5, "the peers are told")
     assert sum(size for _, _, size in net.sizes) == 1
     await stop(tasks)
 
@@ -158,9 +158,11 @@ async def test_a_restarted_peer_is_told_everything() -> None:
     one.lead(key(0), Epoch(0), (ONE,))
     one.lead(key(1), Epoch(0), (ONE,))
     tasks = await running(one)
-    await until(lambda: net.brokers[TWO].leaders.of(*key(1)) != NO_LEADER)
+    await until(
+        lambda: net.brokers[TWO].leaders.of(*key(1)) != NO_LEADER, "the peer knows a leader"
+    )
     two = net.start(TWO)
-    await until(lambda: two.leaders.of(*key(1)) != NO_LEADER)
+    await until(lambda: two.leaders.of(*key(1)) != NO_LEADER, "the peer knows a leader")
     assert two.leaders.of(*key(0)) == Leader(ONE, Epoch(0))
     await stop(tasks)
 
@@ -171,14 +173,18 @@ async def test_a_restarted_broker_is_believed_though_it_counts_from_the_beginnin
     for partition in range(20):
         one.lead(key(partition), Epoch(0), (ONE,))
     tasks = await running(one)
-    await until(lambda: two.leaders.of(*key(19)) != NO_LEADER)
+    await until(lambda: two.leaders.of(*key(19)) != NO_LEADER, "the peer knows a leader")
     await stop(tasks)
     again = net.start(ONE)
     again.lead(key(0), Epoch(1), (ONE,))
     tasks = await running(again)
-    await until(lambda: two.leaders.of(*key(0)) == Leader(ONE, Epoch(1)))
+    await until(
+        lambda: two.leaders.of(*key(0)) == Leader(ONE, Epoch(1)), "the peer knows the leader"
+    )
     again.lead(key(1), Epoch(1), (ONE,))
-    await until(lambda: two.leaders.of(*key(1)) == Leader(ONE, Epoch(1)))
+    await until(
+        lambda: two.leaders.of(*key(1)) == Leader(ONE, Epoch(1)), "the peer knows the leader"
+    )
     await stop(tasks)
 
 
@@ -187,12 +193,12 @@ async def test_a_peer_that_was_away_hears_what_it_missed() -> None:
     one, two = net.start(ONE), net.start(TWO)
     tasks = await running(one)
     one.lead(key(0), Epoch(0), (ONE,))
-    await until(lambda: two.leaders.of(*key(0)) != NO_LEADER)
+    await until(lambda: two.leaders.of(*key(0)) != NO_LEADER, "the peer knows a leader")
     net.lost.add(TWO)
     one.lead(key(1), Epoch(0), (ONE,))
     await asyncio.sleep(0.05)
     net.lost.clear()
-    await until(lambda: two.leaders.of(*key(1)) != NO_LEADER)
+    await until(lambda: two.leaders.of(*key(1)) != NO_LEADER, "the peer knows a leader")
     await stop(tasks)
 
 
@@ -203,10 +209,13 @@ async def test_a_lost_answer_costs_a_repetition_and_nothing_else() -> None:
     tasks = await running(one)
     for partition in range(5):
         one.lead(key(partition), Epoch(0), (ONE,))
-        await until(lambda partition=partition: two.leaders.of(*key(partition)) != NO_LEADER)
-    await until(lambda: not net.late_answers)
+        await until(
+            lambda partition=partition: two.leaders.of(*key(partition)) != NO_LEADER,
+            "the peer knows a leader",
+        )
+    await until(lambda: not net.late_answers, "all answers came")
     one.lead(key(7), Epoch(0), (ONE,))
-    await until(lambda: two.leaders.of(*key(7)) != NO_LEADER)
+    await until(lambda: two.leaders.of(*key(7)) != NO_LEADER, "the peer knows a leader")
     await stop(tasks)
 
 
@@ -223,9 +232,12 @@ async def test_more_than_one_calls_worth_comes_in_several(
         one.lead(key(partition), Epoch(1), (ONE,))
     tasks = await running(one)
     await until(
-        lambda: all(two.leaders.of(*key(partition)) != NO_LEADER for partition in range(35))
+        lambda: all(two.leaders.of(*key(partition)) != NO_LEADER for partition in range(35)),
+        "the peer knows all leaders",
     )
-    await until(lambda: two.leaders.of(*key(2)) == Leader(ONE, Epoch(1)))
+    await until(
+        lambda: two.leaders.of(*key(2)) == Leader(ONE, Epoch(1)), "the peer knows the leader"
+    )
     assert max(size for _, _, size in net.sizes) == 10
     assert sum(size for _, _, size in net.sizes) == 35
     await stop(tasks)
@@ -240,10 +252,13 @@ async def test_what_changes_between_two_parts_is_not_forgotten(
     for partition in range(10):
         one.lead(key(partition), Epoch(0), (ONE,))
     tasks = await running(one)
-    await until(lambda: len(net.sizes) >= 2)
+    await until(lambda: len(net.sizes) >= 2, "the peers are told")
     for partition in range(10):
         one.lead(key(partition), Epoch(1), (ONE,))
-    await until(lambda: all(two.leaders.of(*key(p)) == Leader(ONE, Epoch(1)) for p in range(10)))
+    await until(
+        lambda: all(two.leaders.of(*key(p)) == Leader(ONE, Epoch(1)) for p in range(10)),
+        "the peer knows the leader",
+    )
     await stop(tasks)
 
 
@@ -255,7 +270,7 @@ async def test_what_is_led_no_more_is_not_told_to_who_comes_later() -> None:
     one.unlead(key(0))
     two = net.start(TWO)
     tasks = await running(one)
-    await until(lambda: two.leaders.of(*key(1)) != NO_LEADER)
+    await until(lambda: two.leaders.of(*key(1)) != NO_LEADER, "the peer knows a leader")
     assert two.leaders.of(*key(0)) == NO_LEADER
     await stop(tasks)
 
@@ -273,7 +288,10 @@ async def test_one_peer_that_does_not_answer_keeps_nobody_else_waiting() -> None
     tasks = await running(one)
     for partition in range(5):
         one.lead(key(partition), Epoch(0), (ONE,))
-        await until(lambda partition=partition: two.leaders.of(*key(partition)) != NO_LEADER)
+        await until(
+            lambda partition=partition: two.leaders.of(*key(partition)) != NO_LEADER,
+            "the peer knows a leader",
+        )
     # Nor is it asked again and again.
     assert sum(peer == THREE for _, peer, _ in net.sizes) == 1
     await stop(tasks)
@@ -287,14 +305,14 @@ async def test_deleted_topics_are_forgotten_everywhere() -> None:
         broker.only(image_of(1, 2))
     one.lead(key(0, topic=1), Epoch(0), (ONE,))
     one.lead(key(0, topic=2), Epoch(0), (ONE,))
-    await until(lambda: two.leaders.of(*key(0, topic=2)) != NO_LEADER)
+    await until(lambda: two.leaders.of(*key(0, topic=2)) != NO_LEADER, "the peer knows a leader")
     for broker in (one, two):
         broker.only(image_of(2))
         assert broker.leaders.of(*key(0, topic=1)) == NO_LEADER
         assert broker.in_sync(key(0, topic=1), Leader(ONE, Epoch(0))) == ()
         assert broker.leaders.of(*key(0, topic=2)) != NO_LEADER
     later = net.start(THREE)
-    await until(lambda: later.leaders.of(*key(0, topic=2)) != NO_LEADER)
+    await until(lambda: later.leaders.of(*key(0, topic=2)) != NO_LEADER, "the peer knows a leader")
     assert later.leaders.of(*key(0, topic=1)) == NO_LEADER
     await stop(tasks)
 
@@ -307,7 +325,10 @@ async def test_topics_that_come_and_go_leave_nothing_behind() -> None:
         for broker in (one, two):
             broker.only(image_of(number))
         one.lead(key(0, topic=number), Epoch(0), (ONE,))
-        await until(lambda number=number: two.leaders.of(*key(0, topic=number)) != NO_LEADER)
+        await until(
+            lambda number=number: two.leaders.of(*key(0, topic=number)) != NO_LEADER,
+            "the peer knows a leader",
+        )
     for broker in (one, two):
         assert len(list(broker.leaders)) <= 2
         assert len(broker._in_sync) <= 2
@@ -322,11 +343,14 @@ async def test_a_topic_that_is_announced_before_it_is_known_is_not_lost_with_del
     two.only(image_of(1))
     one.lead(key(0, topic=1), Epoch(0), (ONE,))
     one.lead(key(0, topic=2), Epoch(0), (ONE,))
-    await until(lambda: two.leaders.of(*key(0, topic=2)) != NO_LEADER)
+    await until(lambda: two.leaders.of(*key(0, topic=2)) != NO_LEADER, "the peer knows a leader")
     # It hears of the deletion of the one before it hears of the other at all.
     two.only(image_of())
     two.only(image_of(2))
-    await until(lambda: two.leaders.of(*key(0, topic=2)) == Leader(ONE, Epoch(0)))
+    await until(
+        lambda: two.leaders.of(*key(0, topic=2)) == Leader(ONE, Epoch(0)),
+        "the peer knows the leader",
+    )
     await stop(tasks)
 
 

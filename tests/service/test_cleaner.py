@@ -33,6 +33,7 @@ from moldau.service.cleaner_process import CleanerProcess, WorkerLostError
 from moldau.service.partitions import Partitions
 from moldau.testing.logs import flush, headers_of
 from moldau.testing.replicas import SetClock
+from moldau.testing.waiting import until, wait_seconds_max
 
 pytestmark = pytest.mark.system
 
@@ -115,16 +116,19 @@ async def test_the_dirtiest_log_is_cleaned_first_and_each_once(tmp_path: Path) -
     first, second = world.add(batches=40), world.add(batches=40)
     world.add(batches=40, compact=False)
     world.add(batches=2)
+    metrics = world.cleaner.metrics
+    assert metrics.due() == 2
     assert await world.cleaner.clean_next()
+    assert metrics.due() == 1
     before = count(first.replica.log)
     fill(first.replica.log, 20)
     first.replica.high_watermark = first.replica.log.end_offset
     while await world.cleaner.clean_next():
         pass
+    assert metrics.due() == 0
     assert world.cleaned == ["log0", "log1", "log0"]
     assert before < 12
     assert count(second.replica.log) < 12
-    metrics = world.cleaner.metrics
     assert (metrics.cleanings, metrics.failures, metrics.last_error) == (3, 0, "")
     assert metrics.records_dropped > 70
     assert metrics.bytes_read > metrics.bytes_written > 0
@@ -238,9 +242,7 @@ async def test_the_process_starts_on_demand_and_ends_when_idle(tmp_path: Path) -
     assert process.pid is None
     assert await world.cleaner.clean_next()
     assert count(hosted.replica.log) < 12
-    async with asyncio.timeout(30):
-        while process.pid is not None:
-            await asyncio.sleep(0.01)
+    await until(lambda: process.pid is None, "the process has ended")
     fill(hosted.replica.log, 40)
     hosted.replica.high_watermark = hosted.replica.log.end_offset
     assert await world.cleaner.clean_next()
@@ -256,11 +258,8 @@ async def test_a_process_that_dies_at_work_costs_one_try(tmp_path: Path) -> None
     world.cleaner._ask = process.ask
     hosted = world.add(batches=400)
     cleaning = asyncio.create_task(world.cleaner.clean_next())
-    async with asyncio.timeout(30):
-        while process.pid is None:
-            await asyncio.sleep(0)
-        os.kill(process.pid, signal.SIGKILL)
-        assert await cleaning
+    os.kill(await until(lambda: process.pid, "the process runs"), signal.SIGKILL)
+    assert await asyncio.wait_for(cleaning, wait_seconds_max())
     assert world.cleaner.metrics.failures == 1
     assert count(hosted.replica.log) == 400
     world.clock.steady += 10
@@ -276,9 +275,7 @@ async def test_a_cancelled_request_ends_the_process(tmp_path: Path) -> None:
     world.cleaner._ask = process.ask
     world.add(batches=40)
     running = asyncio.create_task(world.cleaner.run())
-    async with asyncio.timeout(30):
-        while process.pid is None:
-            await asyncio.sleep(0)
+    await until(lambda: process.pid, "the process runs")
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running

@@ -28,7 +28,6 @@ from moldau.model.ids import BrokerId, Epoch, PartitionIndex, TopicId
 from moldau.model.topology import Endpoint, JoinRequest
 from moldau.raft.errors import RaftRefusal
 from moldau.raft.membership import Members
-from moldau.service import cluster as cluster_module
 from moldau.service.announcements import Announcements, Led
 from moldau.service.cluster import ALIVE_MS, TRANSFER_METHOD, ClusterService
 from moldau.testing.replicas import SetClock
@@ -391,10 +390,7 @@ async def test_a_leader_elsewhere_is_asked_to_hand_over() -> None:
     assert other.transfers == [(replica.group, TWO)]
 
 
-async def test_a_preferred_leader_that_does_not_come_is_a_refusal(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(cluster_module, "_LOOK_SECONDS", 0.0)
+async def test_a_preferred_leader_that_does_not_come_is_a_refusal() -> None:
     world = World()
     world.announce(THREE, 4, THREE)
     electing = asyncio.create_task(world.service.elect("t", 0, ElectionType.PREFERRED))

@@ -1,7 +1,6 @@
 """Fetches: what they get at once, when they are parked, what wakes them."""
 
 import asyncio
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import cast
 
@@ -20,6 +19,7 @@ from moldau.service.fetch import FetchRequest, FetchResult, FetchService, Parked
 from moldau.service.partitions import Partitions
 from moldau.service.traffic import Traffic
 from moldau.testing.replicas import lead_replica, make_driver, make_flusher
+from moldau.testing.waiting import until
 
 
 class World:
@@ -64,7 +64,7 @@ class World:
     async def append(self, partition: int, size: int = 100) -> int:
         """Returns its size once it is committed."""
         stored, end = self.propose(partition, size)
-        await eventually(lambda: self.replicas["t", partition].high_watermark >= end)
+        await until(lambda: self.replicas["t", partition].high_watermark >= end, "it is committed")
         return stored
 
     def fetch(
@@ -94,14 +94,6 @@ class World:
     @property
     def watchers(self) -> int:
         return sum(len(replica.watchers) for replica in self.replicas.values())
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    for _ in range(500):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    pytest.fail("the condition did not come true")
 
 
 async def test_data_that_is_there_is_sent_at_once() -> None:
@@ -161,7 +153,7 @@ async def test_time_answers_it_with_what_there_is() -> None:
     size = await world.append(0)
     world.fetch((0, 0), bytes_min=100_000, wait_ms_max=20)
     assert world.answers == []
-    await eventually(lambda: bool(world.answers))
+    await until(lambda: world.answers, "the fetch is answered")
     assert world.sizes == [[size]]
     assert (world.watchers, world.service.parked_count) == (0, 0)
 
@@ -197,13 +189,15 @@ async def test_one_that_may_be_deposed_does_not_say_that_an_offset_is_out_of_ran
 
 async def test_an_offset_that_is_appended_and_not_committed_is_waited_for() -> None:
     world = await World.make(FlushPolicy.ALWAYS)
+    # Of a disk so quick that no thread is needed.
+    world.flusher._small_flush_seconds = 0.0
     world.propose(0)
     size, _ = world.propose(0)
     replica = world.replicas["t", 0]
     assert replica.high_watermark == 0
     assert world.fetch((0, 1)) is not None
     assert world.fetch((0, 2)) is not None
-    await eventually(lambda: len(world.answers) == 1)
+    await until(lambda: len(world.answers) == 1, "the fetch is answered")
     assert [(result.error, result.size) for result in world.answers[0]] == [(ErrorCode.NONE, size)]
     world.fetch((0, 3))
     assert world.answers[1][0].error is ErrorCode.OFFSET_OUT_OF_RANGE
@@ -347,7 +341,7 @@ async def test_what_was_aborted_is_listed_with_what_is_sent_of_it() -> None:
     begin(world, 1)
     end(world, commits=False)
     await world.append(0)
-    await eventually(lambda: world.replicas["t", 0].last_stable_offset == 5)
+    await until(lambda: world.replicas["t", 0].last_stable_offset == 5, "all is stable")
     for offset, listed in ((0, 1), (1, 1), (2, 1), (3, 1), (4, 0), (5, 0)):
         assert len(committed(world, offset).aborted or ()) == listed
     # Only the first batch is sent, and nothing of it was aborted.
@@ -359,7 +353,7 @@ async def test_what_was_aborted_is_listed_with_what_is_sent_of_it() -> None:
 async def test_a_parked_reader_of_committed_records_sleeps_until_a_transaction_ends() -> None:
     world = await World.make()
     begin(world, 0)
-    await eventually(lambda: world.replicas["t", 0].high_watermark == 1)
+    await until(lambda: world.replicas["t", 0].high_watermark == 1, "it is committed")
     world.service.fetch(
         [FetchRequest("t", 0, Offset(0), 1 << 20, -1, True)],
         bytes_min=1,
@@ -370,7 +364,7 @@ async def test_a_parked_reader_of_committed_records_sleeps_until_a_transaction_e
     await world.append(0)
     assert world.answers == []
     end(world, commits=True)
-    await eventually(lambda: bool(world.answers))
+    await until(lambda: world.answers, "the fetch is answered")
     ((result,),) = world.answers
     assert (result.last_stable_offset, result.high_watermark) == (3, 3)
     assert result.size > 0

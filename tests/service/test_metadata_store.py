@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 from metadata_world import World, registration, set_up, topic
-from raft_brokers import until
 from replica_brokers import members
 
 from moldau.log.disk import open_disk_log
@@ -20,6 +19,9 @@ from moldau.replica.replica import Replica
 from moldau.service import metadata_store
 from moldau.service.metadata_store import MetadataStore
 from moldau.testing.replicas import ME
+from moldau.testing.waiting import until
+
+pytestmark = pytest.mark.inprocess
 
 OTHER = BrokerId(2)
 
@@ -78,7 +80,7 @@ async def test_a_command_is_answered_when_the_broker_is_as_it_says() -> None:
     world = await set_up()
     world.gate.clear()
     submitting = asyncio.create_task(world.store.submit(topic("t", 1)))
-    await until(lambda: world.store.image.topic("t") is not None, "the image")
+    await until(lambda: world.store.image.topic("t") is not None, "the image has it")
     await asyncio.sleep(0.02)
     assert not submitting.done()
     world.gate.set()
@@ -93,10 +95,9 @@ async def test_a_command_waits_for_its_own_image_and_not_for_the_one_before() ->
     world.gate.clear()
     world.is_gate_for_one = True
     first = asyncio.create_task(world.store.submit(topic("t", 1)))
-    await until(lambda: world.store.image.topic("t") is not None, "the image")
-    await asyncio.sleep(0.02)
+    await until(lambda: world.following.topic("t") is not None, "the broker follows the image")
     second = asyncio.create_task(world.store.submit(topic("u", 2)))
-    await until(lambda: world.store.image.topic("u") is not None, "the image")
+    await until(lambda: world.store.image.topic("u") is not None, "the image has it")
     world.gate.set()
     await first
     await asyncio.sleep(0.02)
@@ -141,7 +142,7 @@ async def test_a_fresh_image_is_one_that_the_broker_has_followed() -> None:
     world = await set_up()
     world.gate.clear()
     submitting = asyncio.create_task(world.store.submit(topic("t", 1)))
-    await until(lambda: world.store.image.topic("t") is not None, "the image")
+    await until(lambda: world.store.image.topic("t") is not None, "the image has it")
     asking = asyncio.create_task(world.store.fresh())
     await asyncio.sleep(0.02)
     assert not asking.done()
@@ -231,7 +232,9 @@ async def test_a_follower_applies_what_is_committed_and_not_what_comes_after_it(
     assert (again.store.image.cluster_id, len(again.store.image.brokers)) == ("c", 0)
     again.replica.on_commit(again.replica.group, Offset(2))
     assert len(again.store.image.brokers) == 1
-    await until(lambda: len(again.images) > 0 and len(again.images[-1].brokers) == 1, "the image")
+    await until(
+        lambda: len(again.images) > 0 and len(again.images[-1].brokers) == 1, "the image has it"
+    )
     # Only a leader has somebody to tell.
     assert again.on_committed == 0
     again.crash()
@@ -323,7 +326,7 @@ async def test_what_was_gone_before_a_crash_is_told_again_until_the_broker_has_f
     await world.store.submit(topic("t", 1))
     world.gate.clear()
     deleting = asyncio.create_task(world.store.submit(DeleteTopic(name="t")))
-    await until(lambda: world.store.image.topic("t") is None, "the image")
+    await until(lambda: world.store.image.topic("t") is None, "the image has it")
     # Not even a clean stop may forget it.
     await world.store.stop()
     deleting.cancel()

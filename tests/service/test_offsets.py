@@ -1,6 +1,5 @@
 """Questions about offsets and epochs, answered from replicas on in-memory logs."""
 
-import asyncio
 from types import SimpleNamespace
 from typing import cast
 
@@ -13,6 +12,7 @@ from moldau.records.record import Record, build_batch
 from moldau.service.offsets import EARLIEST, LATEST, MAX_TIMESTAMP, OffsetService
 from moldau.service.partitions import Partitions
 from moldau.testing.replicas import lead_replica, make_flusher
+from moldau.testing.waiting import until
 
 
 async def test_the_current_epoch_ends_where_the_log_does_and_the_latest_offset_is_committed() -> (
@@ -49,8 +49,7 @@ async def test_one_who_reads_committed_finds_nothing_that_is_not_stable() -> Non
         header = read_header(data)
         guard = replica.guard_for(header) if time else None
         replica.propose(data, [header], guard=guard)
-    while replica.high_watermark < 3:
-        await asyncio.sleep(0.01)
+    await until(lambda: replica.high_watermark >= 3, "all is committed")
 
     def offset(time: int, *, reads_committed: bool) -> int:
         return service.list_offset("t", 0, time, reads_committed=reads_committed).offset

@@ -5,7 +5,7 @@ import asyncio
 import msgspec
 import pytest
 from partitions_world import OTHER, THIRD, TOPIC_ID, World, changed, creation, moved, reported
-from raft_brokers import Broker, Cluster, RealClock, until
+from raft_brokers import Broker, Cluster, RealClock
 from replica_brokers import make_batch, members
 
 from moldau.log.interface import LogConfig, PartitionLog
@@ -32,6 +32,7 @@ from moldau.service.partitions import Partitions, first_members
 from moldau.service.produce import ACKS_ALL, ACKS_LEADER, ProduceService
 from moldau.testing.logs import append
 from moldau.testing.replicas import ME
+from moldau.testing.waiting import until
 
 pytestmark = pytest.mark.inprocess
 
@@ -338,8 +339,8 @@ async def test_only_the_first_replica_of_a_fresh_group_that_nobody_leads_stands_
     empty = encode_append(group.wire, Epoch(3), RaftIndex(0), Epoch(-1), RaftIndex(0), 0)
     world.driver.on_raft(OTHER, memoryview(empty))
     assert world.replica(2).leader == OTHER
-    await asyncio.sleep(0.6)
     # The others may hear of the group a moment later, so it asks a few times.
+    await until(lambda: len(asked) >= 4, "all tries are made")
     assert asked == [0, 0, 0, 0]
     # One that is not fresh leaves it to the timers.
     asked.clear()

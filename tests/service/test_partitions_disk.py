@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from partitions_world import OTHER, World, creation, moved, reported
-from raft_brokers import RealClock, until
+from raft_brokers import RealClock
 
 from moldau.log.datadir import delete_partition, partition_path
 from moldau.log.disk import open_disk_log
@@ -26,6 +26,9 @@ from moldau.service.metadata_store import Gone, MetadataReplica, MetadataStore
 from moldau.service.partitions import Partitions
 from moldau.testing.logs import append
 from moldau.testing.replicas import ME, NotingListener, make_driver, make_flusher
+from moldau.testing.waiting import until
+
+pytestmark = pytest.mark.inprocess
 
 
 async def test_a_partition_without_room_for_its_no_op_leads_when_there_is_room() -> None:

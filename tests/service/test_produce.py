@@ -10,8 +10,9 @@ from moldau.records.batch import read_header
 from moldau.records.compression import Codec
 from moldau.records.record import Record, build_batch, read_records
 from moldau.testing.broker import Broker
+from moldau.testing.waiting import wait_seconds_max
 
-pytestmark = pytest.mark.inprocess
+pytestmark = pytest.mark.system
 
 
 def batch(size: int, codec: Codec) -> bytes:
@@ -21,7 +22,7 @@ def batch(size: int, codec: Codec) -> bytes:
 def test_a_batch_that_grows_beyond_the_limit_in_the_topics_own_compression_is_refused(
     moldau_session_broker: Broker,
 ) -> None:
-    with KafkaClient(moldau_session_broker.bootstrap, timeout=20) as client:
+    with KafkaClient(moldau_session_broker.bootstrap, timeout=wait_seconds_max()) as client:
         configs = {"compression.type": "uncompressed", "max.message.bytes": "10000"}
         client.create_topic("grows", configs=configs)
         assert client.produce("grows", 0, batch(9_000, Codec.ZSTD)) == 0

@@ -27,6 +27,7 @@ from moldau.raft.errors import RaftRefusal
 from moldau.raft.membership import Members, check_change
 from moldau.service import steward as steward_module
 from moldau.service.steward import Steward
+from moldau.testing.waiting import until
 
 ME = BrokerId(1)
 NOW = 1_000_000
@@ -394,9 +395,7 @@ async def test_what_cannot_be_submitted_is_tried_again(monkeypatch: pytest.Monke
     await asyncio.sleep(0.05)
     assert not running.done()
     world.failure = None
-    async with asyncio.timeout(30):
-        while not world.submitted:
-            await asyncio.sleep(0.001)
+    await until(lambda: world.submitted, "it is submitted")
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
 

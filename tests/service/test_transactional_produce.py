@@ -35,6 +35,7 @@ from moldau.service.transactional_produce import (
     error_for,
 )
 from moldau.testing.replicas import SetClock, lead_replica, make_driver, make_flusher
+from moldau.testing.waiting import until
 
 PARTITION = TopicPartition("t", PartitionIndex(0))
 OLD, NEW = 11, 12
@@ -327,8 +328,7 @@ async def test_a_coordinator_that_never_answers_is_given_up(
     monkeypatch.setattr(transactional_produce, "_VERIFY_SECONDS_MAX", 0.01)
     async with opened() as world:
         world.write(0)
-        while not world.outcomes:
-            await asyncio.sleep(0.01)
+        await until(lambda: world.outcomes, "the write is answered")
         assert world.outcomes == [ErrorCode.NOT_ENOUGH_REPLICAS]
         assert world.service.waiting_count == 0
 
@@ -347,8 +347,7 @@ async def test_a_write_that_comes_while_another_is_given_up_is_asked_about_anew(
 
         world.heard = write_again  # type: ignore[method-assign]
         world.write(0)
-        while len(world.outcomes) < 2:
-            await asyncio.sleep(0.01)
+        await until(lambda: len(world.outcomes) >= 2, "both writes are answered")
         assert len(world.gate.asked) == 2
         assert world.service.waiting_count == 0
 

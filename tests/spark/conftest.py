@@ -1,6 +1,8 @@
 """One Spark session for all tests of a process: starting one takes longer than most tests."""
 
+import importlib.util
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,11 +17,24 @@ from moldau.testing.broker import Broker
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+_MISSING = [name for name in ("pyspark", "pyarrow") if importlib.util.find_spec(name) is None]
+
+
+class _Skipped(pytest.Module):
+    def collect(self) -> list[pytest.Item | pytest.Collector]:
+        pytest.skip(f"the extra `spark` is not installed: there is no {' and no '.join(_MISSING)}")
+
+
+def pytest_pycollect_makemodule(
+    module_path: Path, parent: pytest.Collector
+) -> pytest.Module | None:
+    """Without the extra, no file of this folder is even imported."""
+    return _Skipped.from_parent(parent, path=module_path) if _MISSING else None
+
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator["SparkSession"]:
     """local[2], two shuffle partitions, no web interface; ended with the test session."""
-    pytest.importorskip("pyspark", reason="the extra `spark` is not installed: no tests of Spark")
     config = {
         "spark.driver.memory": "1g",
         # It lives for minutes: to compile it well takes longer than it saves.

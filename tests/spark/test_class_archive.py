@@ -13,6 +13,7 @@ import pytest
 from moldau.spark import class_archive
 from moldau.spark.class_archive import SWITCH, ClassArchive, archive_for
 from moldau.spark.java import Java, JavaError, find_java
+from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = pytest.mark.system
 
@@ -194,7 +195,11 @@ def test_what_is_no_archive_stops_no_java_and_makes_no_noise(
     told = shlex.split(archive.options())
     assert len(told) > 1
     done = subprocess.run(
-        [java.program, *told, "-version"], capture_output=True, text=True, timeout=60, cwd=tmp_path
+        [java.program, *told, "-version"],
+        capture_output=True,
+        text=True,
+        timeout=wait_seconds_max(),
+        cwd=tmp_path,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr.splitlines()[0] == java.build.splitlines()[0]

@@ -21,6 +21,7 @@ from moldau.spark.sessions import (
     is_this_machine,
     java_options,
 )
+from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = pytest.mark.spark
 
@@ -96,7 +97,11 @@ def test_importing_the_package_imports_no_spark() -> None:
         "print([name for name in ('pyspark', 'pyarrow', 'pandas') if name in sys.modules])"
     )
     said = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=wait_seconds_max(),
     )
     assert said.stdout.strip() == "[]"
 

@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from moldau.records.record import Record, build_batch
 from moldau.spark.lake import open_table
 from moldau.testing.broker import Broker
 from moldau.testing.ports import free_ports
+from moldau.testing.waiting import wait_seconds_max, wait_until
 
 pytestmark = [
     pytest.mark.spark,
@@ -33,8 +33,6 @@ pytestmark = [
 ]
 
 CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
-START_SECONDS_MAX = 120
-JOB_SECONDS_MAX = 250
 
 
 class Daemons:
@@ -64,29 +62,37 @@ class Daemons:
                 cwd=self._folder,
             )
         self._processes.append(process)
-        deadline = time.monotonic() + START_SECONDS_MAX
-        while not re.search(wanted, path.read_text(errors="replace")):
-            if process.poll() is not None or time.monotonic() > deadline:
-                pytest.fail(f"{name} of Spark did not start:\n{path.read_text()[-3000:]}")
-            time.sleep(0.1)
+
+        def has_started() -> bool:
+            said = path.read_text(errors="replace")
+            if process.poll() is not None:
+                pytest.fail(f"{name} of Spark did not start:\n{said[-3000:]}")
+            return re.search(wanted, said) is not None
+
+        wait_until(
+            has_started,
+            f"{name} of Spark has started",
+            describe=lambda: path.read_text(errors="replace")[-3000:],
+        )
 
     def stop(self) -> None:
         for process in reversed(self._processes):
             process.terminate()
         for process in self._processes:
             try:
-                process.wait(20)
+                process.wait(wait_seconds_max())
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
 
 
 @pytest.fixture
-def master(tmp_path: Path) -> Iterator[str]:
+def master(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A master and two workers of one core each, on this machine; the master's address."""
     from moldau.spark.java import find_java
 
-    os.environ.setdefault("JAVA_HOME", str(find_java().home))
+    if "JAVA_HOME" not in os.environ:
+        monkeypatch.setenv("JAVA_HOME", str(find_java().home))
     port, page, first, second = free_ports(4)
     daemons = Daemons(tmp_path)
     common = ("--host", "127.0.0.1")
@@ -175,7 +181,7 @@ def run_job(folder: Path, *arguments: str) -> str:
         [sys.executable, "-P", str(path), *arguments],
         capture_output=True,
         text=True,
-        timeout=JOB_SECONDS_MAX,
+        timeout=wait_seconds_max(),
         env=environment,
         cwd=folder,
         check=False,

@@ -14,14 +14,15 @@ from faults.__main__ import play
 from faults.catalogue import THREE_BROKERS
 from faults.report import line
 from moldau.testing.cluster import Cluster
+from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = pytest.mark.system
 
-SECONDS_MAX = 60.0
 PARTITIONS = 3
 BY_NAME = {scenario.name: scenario for scenario in THREE_BROKERS}
 
 
+@pytest.mark.safety
 @pytest.mark.parametrize(
     "name",
     ["1", "2", "3", "4", "7"],
@@ -56,7 +57,7 @@ class Numbers:
                 on_delivery=self._on_delivery,
             )
         self._next += count
-        assert self._producer.flush(SECONDS_MAX) == 0
+        assert self._producer.flush(wait_seconds_max()) == 0
         assert self.failed == []
 
     def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
@@ -78,7 +79,7 @@ def read(cluster: Cluster, topic: str, count: int) -> dict[int, list[int]]:
     found: dict[int, list[int]] = {number: [] for number in range(PARTITIONS)}
     ended: set[int] = set()
     while len(ended) < PARTITIONS:
-        message = consumer.poll(SECONDS_MAX)
+        message = consumer.poll(wait_seconds_max())
         assert message is not None, f"{sum(map(len, found.values()))} of {count} came"
         error, partition = message.error(), message.partition()
         assert partition is not None
@@ -91,12 +92,13 @@ def read(cluster: Cluster, topic: str, count: int) -> dict[int, list[int]]:
     return found
 
 
+@pytest.mark.safety
 def test_a_leader_can_be_killed_between_two_messages_and_come_back(
     moldau_cluster: Cluster,
 ) -> None:
     topic = "orders"
     admin = AdminClient({"bootstrap.servers": moldau_cluster.bootstrap})
-    admin.create_topics([NewTopic(topic, PARTITIONS, 3)])[topic].result(SECONDS_MAX)
+    admin.create_topics([NewTopic(topic, PARTITIONS, 3)])[topic].result(wait_seconds_max())
     numbers = Numbers(moldau_cluster, topic)
     numbers.send(300)
     leader = moldau_cluster.leader(topic, 0)

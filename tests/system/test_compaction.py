@@ -5,7 +5,7 @@ import random
 import shutil
 import subprocess
 import time
-from collections.abc import Callable
+import urllib.request
 from pathlib import Path
 
 import aiokafka
@@ -23,6 +23,7 @@ from moldau.records.compact import is_filler
 from moldau.records.record import read_records
 from moldau.testing.broker import Broker
 from moldau.testing.cluster import Cluster
+from moldau.testing.waiting import wait_seconds_max, wait_until
 
 pytestmark = pytest.mark.system
 TOPIC = "compacted"
@@ -41,7 +42,7 @@ def create(broker: Broker | Cluster, copies: int = 1, **config: str) -> None:
         **config,
     }
     topic = NewTopic(TOPIC, num_partitions=1, replication_factor=copies, config=settings)
-    admin.create_topics([topic])[TOPIC].result(30)
+    admin.create_topics([topic])[TOPIC].result(wait_seconds_max())
 
 
 def new_producer(broker: Broker | Cluster, **more: object) -> confluent_kafka.Producer:
@@ -82,7 +83,7 @@ class Writer:
             )
             producer.produce(TOPIC, value, key, on_delivery=self._note)
             producer.poll(0)
-        left = producer.flush(60)
+        left = producer.flush(wait_seconds_max())
         assert quiet or left == 0
 
     def _note(self, error: object, message: confluent_kafka.Message) -> None:
@@ -113,19 +114,16 @@ def read_confluent(broker: Broker | Cluster, start: int = 0, **more: object) -> 
     )
     consumer.assign([confluent_kafka.TopicPartition(TOPIC, 0, start)])
     found: Found = []
-    deadline = time.monotonic() + 60
     try:
-        while time.monotonic() < deadline:
-            message = consumer.poll(1)
-            if message is None:
-                continue
+        while True:
+            message = consumer.poll(wait_seconds_max())
+            assert message is not None, f"no end after {len(found)} messages"
             if message.error():
                 assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF
                 return found
             found.append((message.offset(), message.key(), message.value()))
     finally:
         consumer.close()
-    pytest.fail(f"no end after {len(found)} messages")
 
 
 def read_kafka_python(broker: Broker, start: int, end: int) -> Found:
@@ -136,12 +134,14 @@ def read_kafka_python(broker: Broker, start: int, end: int) -> Found:
     consumer.assign([place])
     consumer.seek(place, start)
     found: Found = []
-    deadline = time.monotonic() + 60
+
+    def is_at_the_end() -> bool:
+        for messages in consumer.poll(timeout_ms=500).values():
+            found.extend((m.offset, m.key, m.value) for m in messages)
+        return consumer.position(place) >= end
+
     try:
-        while consumer.position(place) < end:
-            assert time.monotonic() < deadline
-            for messages in consumer.poll(timeout_ms=500).values():
-                found += [(m.offset, m.key, m.value) for m in messages]
+        wait_until(is_at_the_end, "kafka-python has read all")
     finally:
         consumer.close()
     return found
@@ -157,7 +157,7 @@ async def read_aiokafka(broker: Broker, start: int, end: int) -> Found:
     try:
         consumer.assign([place])
         consumer.seek(place, start)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(wait_seconds_max()):
             while await consumer.position(place) < end:
                 for messages in (await consumer.getmany(timeout_ms=500)).values():
                     found += [(m.offset, m.key, m.value) for m in messages]
@@ -169,7 +169,10 @@ async def read_aiokafka(broker: Broker, start: int, end: int) -> Found:
 def read_kcat(broker: Broker, start: int) -> Found:
     command = ["kcat", "-C", "-b", broker.bootstrap, "-t", TOPIC, "-p", "0", "-o", str(start)]
     output = subprocess.run(
-        [*command, "-e", "-q", "-f", "%o %k %S\n"], capture_output=True, timeout=60, check=True
+        [*command, "-e", "-q", "-f", "%o %k %S\n"],
+        capture_output=True,
+        timeout=wait_seconds_max(),
+        check=True,
     ).stdout
     found: Found = []
     for line in output.splitlines():
@@ -204,13 +207,16 @@ def empty_batches(broker: Broker) -> tuple[int, int]:
     return fillers, named
 
 
-def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+def is_cleaned(broker: Broker) -> bool:
+    """Whether the broker has nothing left to compact: what it holds stays as it is."""
+    with urllib.request.urlopen(
+        f"http://{broker.http_address}/metrics", timeout=wait_seconds_max()
+    ) as answer:
+        told = dict(line.rsplit(" ", 1) for line in answer.read().decode().splitlines())
+    return float(told["moldau_compaction_due_partitions"]) == 0
 
 
+@pytest.mark.safety
 @pytest.mark.parametrize("codec", ["none", "lz4"])
 def test_every_client_reads_a_compacted_topic_from_every_offset(codec: str, tmp_path: Path) -> None:
     broker = Broker(data_dir=tmp_path / "data", settings=SETTINGS)
@@ -219,14 +225,15 @@ def test_every_client_reads_a_compacted_topic_from_every_offset(codec: str, tmp_
         producer = new_producer(broker, **{"compression.type": codec})
         writer = Writer(1)
         writer.write(producer, 600)
-        eventually(lambda: bool(cleaned_files(broker)))
+        wait_until(lambda: cleaned_files(broker), "something is compacted")
         # Twice cleaned, so that there are runs of what was emptied before.
         writer.write(producer, 600)
         first = set(cleaned_files(broker))
-        eventually(lambda: set(cleaned_files(broker)) != first)
-        eventually(lambda: empty_batches(broker)[0] > 0)
+        wait_until(lambda: set(cleaned_files(broker)) != first, "it is compacted once more")
+        wait_until(lambda: empty_batches(broker)[0] > 0, "batches are empty")
         # The producer goes on where it was: its numbers are known.
         writer.write(producer, 50)
+        wait_until(lambda: is_cleaned(broker), "all is compacted")
         found = read_confluent(broker)
         writer.check(found)
         assert len(found) < 600
@@ -252,6 +259,7 @@ def test_every_client_reads_a_compacted_topic_from_every_offset(codec: str, tmp_
                 assert len(offsets) > 0 or not newest
 
 
+@pytest.mark.safety
 def test_a_compacted_topic_survives_kills_in_the_middle_of_it(tmp_path: Path) -> None:
     broker = Broker(data_dir=tmp_path / "data", settings=SETTINGS)
     writer = Writer(3)
@@ -304,16 +312,18 @@ def read_to_the_last(cluster: Cluster, writer: Writer) -> Found:
     With tombstones that go at once, a reader may have seen a value before both went: it reads
     again. A key that came back for good is found by the next reading, too.
     """
-    deadline = time.monotonic() + 60
-    while True:
+
+    def whole() -> Found | None:
         found = read_confluent(cluster)
         is_whole = bool(found) and found[-1][0] >= max(writer.acked)
-        if is_whole and not replay(found).keys() - writer.last().keys():
-            return found
-        assert time.monotonic() < deadline, "the last record is not there, or a key is back"
-        time.sleep(0.1)
+        return found if is_whole and not replay(found).keys() - writer.last().keys() else None
+
+    found = wait_until(whole, "the last record is there, and no key is back")
+    assert found is not None
+    return found
 
 
+@pytest.mark.safety
 def test_replicas_that_compact_each_for_itself_stay_one_log(tmp_path: Path) -> None:
     """Whoever dies, whoever leads: the others may have compacted more, or less, or nothing."""
     writer = Writer(5)
@@ -339,7 +349,9 @@ def test_replicas_that_compact_each_for_itself_stay_one_log(tmp_path: Path) -> N
             writer.check(found)
             present = {offset for offset, _, _ in found}
             seen |= set(writer.acked) - present
-        eventually(lambda: all(cleaned_files(broker) for broker in cluster.brokers))
+        wait_until(
+            lambda: all(cleaned_files(broker) for broker in cluster.brokers), "all have compacted"
+        )
         cluster.wait_ready()
         brokers = list(cluster.brokers)
         cluster.stop()
@@ -347,6 +359,7 @@ def test_replicas_that_compact_each_for_itself_stay_one_log(tmp_path: Path) -> N
             writer.check(stored(broker))
 
 
+@pytest.mark.safety
 def test_committed_offsets_outlive_the_compaction_of_their_topic(tmp_path: Path) -> None:
     settings = SETTINGS | {"LOG__SEGMENT_BYTES": "4096"}
     broker = Broker(data_dir=tmp_path / "data", settings=settings)
@@ -365,7 +378,7 @@ def test_committed_offsets_outlive_the_compaction_of_their_topic(tmp_path: Path)
             for group in groups:
                 offset = confluent_kafka.TopicPartition(TOPIC, 0, number * 10 + len(group))
                 consumers[group].commit(offsets=[offset], asynchronous=False)
-        eventually(lambda: bool(cleaned_files(broker, "__consumer_offsets")))
+        wait_until(lambda: cleaned_files(broker, "__consumer_offsets"), "commits are compacted")
         for consumer in consumers.values():
             consumer.close()
     finally:
@@ -375,6 +388,6 @@ def test_committed_offsets_outlive_the_compaction_of_their_topic(tmp_path: Path)
             consumer = confluent_kafka.Consumer(
                 {"bootstrap.servers": broker.bootstrap, "group.id": group}
             )
-            (found,) = consumer.committed([place], timeout=30)
+            (found,) = consumer.committed([place], timeout=wait_seconds_max())
             assert found.offset == 390 + len(group)
             consumer.close()

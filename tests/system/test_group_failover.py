@@ -1,6 +1,5 @@
 """A group outlives the broker that coordinates it: no rebalance, no commit lost, none backwards."""
 
-import time
 from collections.abc import Callable
 
 import pytest
@@ -9,10 +8,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from moldau.service.coordination import java_hash
 from moldau.testing.cluster import Cluster, ClusterBroker
+from moldau.testing.waiting import wait_seconds_max, wait_until
 
 pytestmark = pytest.mark.system
 
-SECONDS_MAX = 60.0
 COUNT = 60
 
 
@@ -28,11 +27,11 @@ def test_members_go_on_where_they_were_when_their_coordinator_ends(
 ) -> None:
     cluster, group, topic = moldau_cluster, f"outlives-{end}", f"outlives-{end}"
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    admin.create_topics([NewTopic(topic, 1, 3)])[topic].result(SECONDS_MAX)
+    admin.create_topics([NewTopic(topic, 1, 3)])[topic].result(wait_seconds_max())
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True})
     for number in range(COUNT):
         producer.produce(topic, b"%d" % number)
-    assert producer.flush(SECONDS_MAX) == 0
+    assert producer.flush(wait_seconds_max()) == 0
     consumer = Consumer(
         {
             "bootstrap.servers": cluster.bootstrap,
@@ -47,7 +46,7 @@ def test_members_go_on_where_they_were_when_their_coordinator_ends(
     seen: list[int] = []
     ended: ClusterBroker | None = None
     while len(seen) < COUNT:
-        message = consumer.poll(SECONDS_MAX)
+        message = consumer.poll(wait_seconds_max())
         assert message is not None
         assert message.error() is None
         seen.append(int(message.value() or b""))
@@ -62,7 +61,7 @@ def test_members_go_on_where_they_were_when_their_coordinator_ends(
     ended.start()
     cluster.wait_ready()
     # Leadership goes back to it about now.
-    (stored,) = again(lambda: consumer.committed([TopicPartition(topic, 0)], SECONDS_MAX))
+    (stored,) = again(lambda: consumer.committed([TopicPartition(topic, 0)], wait_seconds_max()))
     assert stored.offset == COUNT
     consumer.close()
 
@@ -76,13 +75,19 @@ def commit(consumer: Consumer, offset: int, topic: str) -> None:
     again(lambda: consumer.commit(offsets=[place], asynchronous=False))
 
 
+class Looking(Exception):
+    """The coordinator is being looked for."""
+
+
 def again(ask: Callable[[], list[TopicPartition]]) -> list[TopicPartition]:
     """As an application does: again while the coordinator is being looked for."""
-    deadline = time.monotonic() + SECONDS_MAX
-    while True:
+
+    def attempt() -> list[TopicPartition]:
         try:
             return ask()
         except KafkaException as failed:
             error = failed.args[0]
             assert error.retriable() or error.name() in LOOKING, error
-            assert time.monotonic() < deadline, error
+            raise Looking(error) from None
+
+    return wait_until(attempt, "the coordinator answers", ignoring=Looking)

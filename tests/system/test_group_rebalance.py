@@ -1,15 +1,15 @@
 """Groups on three brokers: they rebalance on while their coordinator's broker dies."""
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from group_member import SECONDS_MAX, Member, shared
+from group_member import Member, shared
 
 from moldau.service.groups import java_hash
 from moldau.testing.cluster import Cluster, ClusterBroker
+from moldau.testing.waiting import wait_seconds_max, wait_until
 
 pytestmark = pytest.mark.system
 
@@ -33,18 +33,12 @@ def coordinator(cluster: Cluster, group: str) -> ClusterBroker:
     return cluster.leader("__consumer_offsets", java_hash(group) % partitions)
 
 
-def until(what: Callable[[], bool], why: str) -> None:
-    deadline = time.monotonic() + SECONDS_MAX
-    while not what():
-        assert time.monotonic() < deadline, why
-        time.sleep(0.05)
-
-
+@pytest.mark.safety
 @pytest.mark.parametrize("client", ["confluent consumer", "confluent cooperative"])
 def test_a_group_rebalances_while_its_coordinator_is_killed(cluster: Cluster, client: str) -> None:
     topic = group = "assigned"
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    admin.create_topics([NewTopic(topic, PARTITIONS, 3)])[topic].result(SECONDS_MAX)
+    admin.create_topics([NewTopic(topic, PARTITIONS, 3)])[topic].result(wait_seconds_max())
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True})
     sent = 0
 
@@ -52,33 +46,35 @@ def test_a_group_rebalances_while_its_coordinator_is_killed(cluster: Cluster, cl
         nonlocal sent
         for partition in range(PARTITIONS):
             producer.produce(topic, b"x", partition=partition)
-        assert producer.flush(SECONDS_MAX) == 0
+        assert producer.flush(wait_seconds_max()) == 0
         sent += 1
 
     with Member(client, cluster.bootstrap, group, topic) as first:
-        until(lambda: len(first.owned) == PARTITIONS, "the first gets nothing")
+        wait_until(lambda: len(first.owned) == PARTITIONS, "the first gets all")
         write()
         # It has a position in each partition. Without one, librdkafka asks the leader where the
         # partition begins; if that broker dies, the question fails after seconds, when the next
         # leader has long answered, is asked anew, and the member may begin again at the start.
-        until(lambda: len({p for p, _, _ in first.got}) == PARTITIONS, "the first reads nothing")
+        wait_until(
+            lambda: len({p for p, _, _ in first.got}) == PARTITIONS, "the first reads of all"
+        )
         with Member(client, cluster.bootstrap, group, topic) as second:
             # In the middle: the second joins, the first is asked to let go, and the broker dies.
             killed = coordinator(cluster, group)
             killed.kill()
             write()
-            until(lambda: shared([first, second], PARTITIONS), "the members do not share")
+            wait_until(lambda: shared([first, second], PARTITIONS), "the members share")
             stayed = first.owned
             write()
             second.kill()
-            until(lambda: len(first.owned) == PARTITIONS, "nobody takes over")
+            wait_until(lambda: len(first.owned) == PARTITIONS, "the first takes over")
             write()
-            until(
+            wait_until(
                 lambda: (
                     {p for p, offset, _ in first.got if offset == sent - 1}
                     == set(range(PARTITIONS))
                 ),
-                "not all is read",
+                "all is read",
             )
             got = {(p, offset) for one in (first, second) for p, offset, _ in one.got}
         assert got == {(p, offset) for p in range(PARTITIONS) for offset in range(sent)}
@@ -102,14 +98,12 @@ def committed(cluster: Cluster, group: str, topic: str) -> list[int]:
     asker = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": group, "log_level": 0})
     try:
         wanted = [TopicPartition(topic, partition) for partition in range(PARTITIONS)]
-        deadline = time.monotonic() + SECONDS_MAX
-        while True:
-            try:
-                return [one.offset for one in asker.committed(wanted, SECONDS_MAX)]
-            except KafkaException:
-                # Leadership goes back to the broker that was away, about now.
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.1)
+        # Leadership goes back to the broker that was away, about now.
+        found = wait_until(
+            lambda: asker.committed(wanted, wait_seconds_max()),
+            "the coordinator answers",
+            ignoring=KafkaException,
+        )
+        return [one.offset for one in found]
     finally:
         asker.close()

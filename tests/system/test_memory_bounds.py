@@ -9,6 +9,7 @@ import pytest
 
 from moldau.client.errors import ClientError
 from moldau.testing.broker import Broker
+from moldau.testing.waiting import wait_seconds_max
 from moldau.wire.framing import frame_request
 from moldau.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from raw_client import RawClient, batch, produce_request
@@ -64,7 +65,8 @@ def test_pipelined_large_requests_are_read_only_as_fast_as_they_are_answered(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(wait_seconds_max())
+        assert not thread.is_alive()
     assert failures == []
     sent = connections * requests * len(data)
     assert peak_bytes(bounded) - before < sent / 4

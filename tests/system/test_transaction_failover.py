@@ -32,6 +32,7 @@ NO_BROKER_LEFT = {
 }
 
 
+@pytest.mark.safety
 def test_each_input_is_in_the_output_exactly_once_whoever_is_killed(
     moldau_cluster: Cluster,
 ) -> None:
@@ -65,6 +66,7 @@ def test_each_input_is_in_the_output_exactly_once_whoever_is_killed(
     assert found == Counter({b"%d" % number: 1 for number in range(INPUTS)})
 
 
+@pytest.mark.safety
 def test_each_input_is_in_the_output_exactly_once_when_the_only_broker_is_killed(
     tmp_path: Path,
 ) -> None:

@@ -272,7 +272,7 @@ class CuttingLog(WritingLog):
 
     def _let_go(self) -> None:
         self._is_closed = True
-        self._limit = -1
+        self._forget_file()
         for segment in self._segments:
             segment.release()
 

@@ -282,6 +282,11 @@ class WritingLog:
             self._limit = min(self._limit, self._fill.start)
         self._roll_after = self._roll_time
 
+    def _forget_file(self) -> None:
+        """Nothing is written any more until _prepare has opened the active file again."""
+        self._write = _no_file
+        self._limit = -1
+
     # ---- segments
 
     def _new_segment(self) -> Segment:

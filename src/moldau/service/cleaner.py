@@ -43,9 +43,10 @@ class CleanerConfig:
 
 
 class CleanerMetrics:
-    """Since the start of the broker."""
+    """Since the start of the broker; `due` now: how many logs need a cleaning."""
 
-    def __init__(self) -> None:
+    def __init__(self, due: Callable[[], int]) -> None:
+        self.due = due
         self.cleanings = 0
         self.failures = 0
         self.bytes_read = 0
@@ -104,7 +105,7 @@ class Cleaner:
         self._failed: dict[TopicPartition, _Failed] = {}
         self._stale: list[str] = []
         """Files to be removed. Their names never come back, so there is no hurry."""
-        self.metrics = CleanerMetrics()
+        self.metrics = CleanerMetrics(self._due_count)
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -174,6 +175,15 @@ class Cleaner:
                 for span in producers.aborted.all()
             ],
             producers=[producer for producer, _ in producers],
+        )
+
+    def _due_count(self) -> int:
+        """Also of those whose last cleaning failed, and that wait for the next try."""
+        return sum(
+            hosted.is_compacted
+            and hosted.replica.is_open
+            and hosted.replica.log.clean_due(self._look(hosted)) > 0
+            for hosted in self._partitions
         )
 
     def _most_urgent(self) -> Hosted | None:

@@ -18,11 +18,9 @@ from types import TracebackType
 from typing import Self
 
 from moldau.testing.ports import free_ports
+from moldau.testing.waiting import NeverHappenedError, wait_seconds_max, wait_until
 
 _READY = re.compile(r"ready.*?((?:\d+\.){3}\d+:\d+)")
-_START_SECONDS_MAX = 120.0
-"""For a slow machine; nobody waits for longer than it takes."""
-_STOP_SECONDS_MAX = 30.0
 
 
 class BrokerFailedError(Exception):
@@ -115,21 +113,21 @@ class Broker:
                 text=True,
             )
 
-    def wait_ready(self, seconds_max: float = _START_SECONDS_MAX) -> Self:
+    def wait_ready(self) -> Self:
         """Wait until it serves clients. Raises BrokerFailedError if it does not."""
         if self._process is None:
             raise BrokerFailedError("the broker was not started")
-        self.bootstrap = self._await_ready(self._process, seconds_max)
+        self.bootstrap = self._await_ready(self._process)
         # A restart comes back on the same port, as a broker in production does.
         self._port = self.port
         return self
 
-    def _await_ready(self, process: subprocess.Popen[str], seconds_max: float) -> str:
+    def _await_ready(self, process: subprocess.Popen[str]) -> str:
         stream = process.stdout
         if stream is None:
             raise BrokerFailedError("no pipe to the broker")
-        deadline = time.monotonic() + seconds_max
-        while time.monotonic() < deadline:
+        began = time.monotonic()
+        while time.monotonic() - began < wait_seconds_max():
             readable, _, _ = select.select([stream], [], [], 0.5)
             if readable:
                 line = stream.readline()
@@ -163,11 +161,14 @@ class Broker:
         """SIGSTOP; returns when every thread of it stands still."""
         tasks = Path(f"/proc/{self.pid}/task")
         os.kill(self.pid, signal.SIGSTOP)
-        deadline = time.monotonic() + _STOP_SECONDS_MAX
-        while {_state(task) for task in tasks.iterdir()} != {"T"}:
-            if time.monotonic() > deadline:
-                raise BrokerFailedError("the broker could not be paused")
-            time.sleep(0.005)
+        try:
+            wait_until(
+                lambda: {_state(task) for task in tasks.iterdir()} == {"T"},
+                "every thread of the broker stands still",
+                ignoring=OSError,
+            )
+        except NeverHappenedError as error:
+            raise BrokerFailedError(f"the broker could not be paused: {error}") from None
 
     def resume(self) -> None:
         """SIGCONT."""
@@ -182,13 +183,14 @@ class Broker:
         if process is None:
             return 0
         process.send_signal(number)
+        seconds_max = wait_seconds_max()
         try:
-            code = process.wait(_STOP_SECONDS_MAX)
+            code = process.wait(seconds_max)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
             raise BrokerFailedError(
-                f"the broker did not stop within {_STOP_SECONDS_MAX:.0f} s:\n{self.output}"
+                f"the broker did not stop within {seconds_max:.0f} s:\n{self.output}"
             ) from None
         finally:
             if process.stdout is not None:

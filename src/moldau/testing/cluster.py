@@ -8,20 +8,24 @@ with Cluster(brokers=3) as cluster:
 import json
 import shutil
 import tempfile
-import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 from moldau.testing.broker import Broker, BrokerFailedError
 from moldau.testing.ports import free_ports
+from moldau.testing.waiting import NeverHappenedError, wait_seconds_max, wait_until
 
-_READY_SECONDS_MAX: Final = 120.0
-_ANSWER_SECONDS_MAX: Final = 5.0
-_POLL_SECONDS: Final = 0.1
+T = TypeVar("T")
+
 _NO_LEADER: Final = -1
+_TOPOLOGY: Final = "/api/v1/topology"
+_TURN_SECONDS_MAX: Final = 5.0
+"""For the answer of one broker where another can be asked, or the same again."""
+NOT_YET: Final = (OSError, LookupError, BrokerFailedError)
+"""What is raised while a broker does not answer yet, or a topic is not there yet."""
 
 
 class ClusterBroker(Broker):
@@ -47,7 +51,13 @@ class ClusterBroker(Broker):
         """Where clients reach it, running or not."""
         return f"127.0.0.1:{self._port}"
 
-    def ask(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
+    def ask(
+        self,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        seconds_max: float | None = None,
+    ) -> Any:
         """What its HTTP API answers; raises OSError while it does not."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(
@@ -55,7 +65,7 @@ class ClusterBroker(Broker):
             data=data,
             headers={"Content-Type": "application/json"},
         )
-        with urllib.request.urlopen(request, timeout=_ANSWER_SECONDS_MAX) as answer:
+        with urllib.request.urlopen(request, timeout=seconds_max or wait_seconds_max()) as answer:
             text = answer.read()
         return json.loads(text) if text else None
 
@@ -146,11 +156,16 @@ class Cluster:
 
     def topology(self) -> dict[str, Any]:
         """How the cluster looks, as told by the first broker that answers."""
+        if not any(broker.is_running for broker in self.brokers):
+            raise BrokerFailedError("no broker is running")
+        return self._wait(self._told, "a broker tells the topology")
+
+    def _told(self) -> dict[str, Any]:
         error: OSError | None = None
         for broker in self.brokers:
             if broker.is_running:
                 try:
-                    found: dict[str, Any] = broker.ask("/api/v1/topology")
+                    found: dict[str, Any] = broker.ask(_TOPOLOGY, seconds_max=_TURN_SECONDS_MAX)
                 except OSError as caught:
                     error = caught
                 else:
@@ -166,19 +181,15 @@ class Cluster:
                         return dict(found)
         raise LookupError(f"{topic}/{partition} does not exist")
 
-    def leader(
-        self, topic: str, partition: int, *, seconds_max: float = _READY_SECONDS_MAX
-    ) -> ClusterBroker:
+    def leader(self, topic: str, partition: int) -> ClusterBroker:
         """The broker that leads a partition; waits while there is none."""
-        found = _NO_LEADER
 
-        def has_leader() -> bool:
-            nonlocal found
-            found = self.partition(topic, partition)["leader"]
-            return found != _NO_LEADER and self.brokers[found].is_running
+        def leading() -> ClusterBroker | None:
+            number = self.partition(topic, partition)["leader"]
+            is_led = number != _NO_LEADER and self.brokers[number].is_running
+            return self.brokers[number] if is_led else None
 
-        wait_until(has_leader, f"{topic}/{partition} has no leader", seconds_max)
-        return self.brokers[found]
+        return self._wait(leading, f"{topic}/{partition} has a leader")
 
     def followers(self, topic: str, partition: int) -> list[ClusterBroker]:
         """The other replicas of a partition."""
@@ -186,16 +197,24 @@ class Cluster:
         replicas = self.partition(topic, partition)["replicas"]
         return [self.brokers[number] for number in replicas if number != leader.number]
 
-    def wait_ready(self, seconds_max: float = _READY_SECONDS_MAX) -> Self:
+    def wait_ready(self) -> Self:
         """Wait until every running broker is alive to the others and all partitions are in sync."""
-        wait_until(self._is_whole, "the cluster is not whole", seconds_max, self._describe)
+        self._wait(self._is_whole, "the cluster is whole")
         return self
+
+    def _wait(self, holds: Callable[[], T | None], what: str) -> T:
+        try:
+            found = wait_until(holds, what, describe=self._describe, ignoring=NOT_YET)
+        except NeverHappenedError as error:
+            raise BrokerFailedError(str(error)) from None
+        assert found is not None
+        return found
 
     def _is_whole(self) -> bool:
         running = {broker.number for broker in self.brokers if broker.is_running}
         for broker in self.brokers:
             if broker.number in running:
-                topology = broker.ask("/api/v1/topology")
+                topology = broker.ask(_TOPOLOGY, seconds_max=_TURN_SECONDS_MAX)
                 alive = {entry["id"] for entry in topology["brokers"] if entry["alive"]}
                 if topology["controller"] == _NO_LEADER or not running <= alive:
                     return False
@@ -208,7 +227,7 @@ class Cluster:
 
     def _describe(self) -> str:
         try:
-            told = json.dumps(self.topology())
+            told = json.dumps(self._told())
         except BrokerFailedError as error:
             told = str(error)
         logs = [f"--- broker {broker.number}\n{broker.output[-2000:]}" for broker in self.brokers]
@@ -249,23 +268,3 @@ class Cluster:
         self.kill()
         if self._owns_dir:
             shutil.rmtree(self.data_dir, ignore_errors=True)
-
-
-def wait_until(
-    holds: Callable[[], bool],
-    otherwise: str,
-    seconds_max: float = _READY_SECONDS_MAX,
-    describe: Callable[[], str] = str,
-) -> None:
-    """Ask until it holds. A broker that does not answer yet, or a topic that is not there yet,
-    counts as no. Raises BrokerFailedError when the time is over."""
-    deadline = time.monotonic() + seconds_max
-    while True:
-        try:
-            if holds():
-                return
-        except (OSError, LookupError, BrokerFailedError) as error:
-            otherwise = f"{otherwise.partition(' (')[0]} ({error})"
-        if time.monotonic() > deadline:
-            raise BrokerFailedError(f"{otherwise} after {seconds_max:.0f} s\n{describe()}")
-        time.sleep(_POLL_SECONDS)

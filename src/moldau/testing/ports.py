@@ -46,16 +46,19 @@ class _Claims:
     """The bytes that this process has locked. They are free when it ends, however it does."""
 
     def __init__(self) -> None:
-        self._file = -1
-        self._owner = 0
+        # Now, not by the first who asks: a test that does so would look as if it left a file open.
+        self._open()
+
+    def _open(self) -> None:
+        path = Path(tempfile.gettempdir()) / f"moldau-ports-{os.getuid()}.lock"
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        self._owner = os.getpid()
         self._held: deque[int] = deque()
 
     def claim(self, port: int) -> bool:
         if self._owner != os.getpid():
             # Not those of the process that this one was forked from.
-            path = Path(tempfile.gettempdir()) / f"moldau-ports-{os.getuid()}.lock"
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            self._owner, self._held = os.getpid(), deque()
+            self._open()
         try:
             fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
         except OSError:

@@ -22,6 +22,7 @@ from moldau.replica.driver import Driver
 from moldau.replica.flusher import Flusher
 from moldau.replica.replica import Listener, Replica
 from moldau.replica.transport import Transport
+from moldau.testing.waiting import until
 
 ME = BrokerId(1)
 NO_VOTE = BrokerId(-1)
@@ -154,9 +155,7 @@ def open_replica(
 
 async def wait_ready(*replicas: Replica) -> None:
     """Until all of them lead, and have committed in their epoch."""
-    async with asyncio.timeout(30):
-        while not all(replica.is_ready for replica in replicas):
-            await asyncio.sleep(0.001)
+    await until(lambda: all(replica.is_ready for replica in replicas), "all replicas lead")
 
 
 async def lead_replica(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from moldau.testing.waiting import wait_seconds_max
 from moldau.wire.framing import RequestHeader, frame_response, read_request_header
 from moldau.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
 from moldau.wire.registry import APIS, REQUESTS, ApiKey
@@ -50,7 +51,7 @@ class ScriptedBroker:
         for connection in self.connections:
             connection.close()
         for thread in self._threads:
-            thread.join(10)
+            thread.join(wait_seconds_max())
 
     def _accept(self) -> None:
         while True:

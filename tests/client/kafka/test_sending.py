@@ -10,6 +10,7 @@ from moldau.client.kafka.client import KafkaClient
 from moldau.client.kafka.sending import BatchSender, Outgoing
 from moldau.client.kafka.transactions import FencedError
 from moldau.model.errors import ErrorCode
+from moldau.testing.waiting import wait_seconds_max
 from moldau.wire.messages.metadata import (
     MetadataBroker,
     MetadataResponse,
@@ -77,7 +78,7 @@ def leader(scripted_broker: Any) -> Leader:
 
 @pytest.fixture
 def client(scripted_broker: Any) -> Iterator[KafkaClient]:
-    with KafkaClient(scripted_broker.bootstrap, timeout=10) as opened:
+    with KafkaClient(scripted_broker.bootstrap, timeout=wait_seconds_max()) as opened:
         yield opened
 
 

@@ -12,6 +12,7 @@ import pytest
 from proxy_process import proxy_process
 
 from moldau.testing.broker import Broker
+from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = [pytest.mark.compat, pytest.mark.system, pytest.mark.timeout(600)]
 
@@ -20,6 +21,7 @@ PROTO = Path(__file__).parents[3] / "proto" / "moldau" / "v1" / "queue.proto"
 WANTED = set(os.environ.get("MOLDAU_TEST_LANGUAGES", "").replace(",", " ").split())
 
 
+@pytest.mark.safety
 def test_a_node_client_creates_sends_polls_and_acks(
     moldau_session_broker: Broker, tmp_path: Path
 ) -> None:
@@ -40,5 +42,10 @@ def test_a_node_client_creates_sends_polls_and_acks(
 
 def run(place: Path, *command: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        command, cwd=place, capture_output=True, text=True, timeout=300, check=False
+        command,
+        cwd=place,
+        capture_output=True,
+        text=True,
+        timeout=120 + wait_seconds_max(),
+        check=False,
     )

@@ -2,8 +2,7 @@
 
 import queue
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import grpc
@@ -20,6 +19,7 @@ from moldau.client.proxy.server import Proxy
 from moldau.proto.v1 import queue_pb2 as pb
 from moldau.proto.v1 import queue_pb2_grpc
 from moldau.testing.ports import free_ports
+from moldau.testing.waiting import wait_seconds_max, wait_until
 
 pytestmark = pytest.mark.inprocess
 
@@ -33,14 +33,24 @@ def fill(brokers: FakeCluster, count: int) -> None:
 
 def connect(stub: Stub, group: str = "g") -> str:
     request = pb.ConnectRequest(group=group, topics=["jobs"], mode=pb.QUEUE, client_id="c")
-    return str(stub.Connect(request, timeout=10).consumer_id)
+    return str(stub.Connect(request, timeout=wait_seconds_max()).consumer_id)
 
 
-def poll(stub: Stub, consumer: str, count: int = 10, wait: float = 5.0, **more: Any) -> list[Any]:
+def poll(stub: Stub, consumer: str, count: int = 10, wait: float = 60.0, **more: Any) -> list[Any]:
     request = pb.PollRequest(
         group="g", consumer_id=consumer, max_messages=count, wait_ms=int(wait * 1000), **more
     )
-    return list(stub.Poll(request, timeout=wait + 10).messages)
+    return list(stub.Poll(request, timeout=wait + wait_seconds_max()).messages)
+
+
+def once_polls_wait(brokers: FakeCluster, work: Callable[[], object]) -> threading.Thread:
+    def run() -> None:
+        wait_until(lambda: brokers.has_waiting_polls, "the polls wait")
+        work()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
 
 
 def refused(call: Any) -> tuple[grpc.StatusCode, str, str]:
@@ -52,7 +62,9 @@ def refused(call: Any) -> tuple[grpc.StatusCode, str, str]:
 
 
 def test_create_send_poll_and_ack(stub: Stub, brokers: FakeCluster) -> None:
-    made = stub.CreateTopic(pb.CreateTopicRequest(topic="new", partitions=2), timeout=10)
+    made = stub.CreateTopic(
+        pb.CreateTopicRequest(topic="new", partitions=2), timeout=wait_seconds_max()
+    )
     assert made.partitions == 2
     sent = [
         stub.Send(
@@ -65,8 +77,11 @@ def test_create_send_poll_and_ack(stub: Stub, brokers: FakeCluster) -> None:
     assert brokers.calls("Send") == {1: 2, 2: 2}
     consumer = connect(stub)
     messages = []
-    while found := poll(stub, consumer, wait=0.2):
+    while len(messages) < 4:
+        found = poll(stub, consumer)
+        assert found
         messages += found
+    assert poll(stub, consumer, wait=0.2) == []
     assert len(messages) == 4
     answer = stub.Ack(
         pb.AckRequest(group="g", consumer_id=consumer, tokens=[m.token for m in messages])
@@ -118,24 +133,21 @@ def test_a_waiting_poll_is_answered_by_whichever_broker_has_something(
 ) -> None:
     consumer = connect(stub)
     for partition in (0, 1):
-        timer = threading.Timer(
-            0.2,
-            lambda own: brokers.append("jobs", pb.OutgoingMessage(value=b"x", partition=own)),
-            [partition],
-        )
-        timer.start()
-        (message,) = poll(stub, consumer, wait=20)
-        assert message.partition == partition
-        timer.join()
+        message = pb.OutgoingMessage(value=b"x", partition=partition)
+        for broker in brokers.brokers.values():
+            broker.polls.clear()
+        sending = once_polls_wait(brokers, lambda own=message: brokers.append("jobs", own))
+        (found,) = poll(stub, consumer)
+        assert found.partition == partition
+        sending.join()
 
 
 def test_what_arrives_after_the_answer_is_not_lost(stub: Stub, brokers: FakeCluster) -> None:
     consumer = connect(stub)
-    timer = threading.Timer(0.2, fill, [brokers, 2])
-    timer.start()
-    (first,) = poll(stub, consumer, count=1, wait=20)
-    timer.join()
-    (second,) = poll(stub, consumer, count=1, wait=20)
+    filling = once_polls_wait(brokers, lambda: fill(brokers, 2))
+    (first,) = poll(stub, consumer, count=1, wait=60)
+    filling.join()
+    (second,) = poll(stub, consumer, count=1, wait=60)
     assert {first.value, second.value} == {b"0", b"1"}
     assert (first.attempt, second.attempt) == (1, 1)
 
@@ -144,13 +156,13 @@ def test_what_arrives_after_the_client_is_gone_is_given_back(
     stub: Stub, brokers: FakeCluster
 ) -> None:
     gone, other = connect(stub), connect(stub)
-    waiting = stub.Poll.future(pb.PollRequest(group="g", consumer_id=gone, wait_ms=5_000))
-    time.sleep(0.3)
+    waiting = stub.Poll.future(pb.PollRequest(group="g", consumer_id=gone, wait_ms=60_000))
+    wait_until(lambda: brokers.has_waiting_polls, "the poll waits")
     waiting.cancel()
     fill(brokers, 2)
     seen = []
     while len(seen) < 2:
-        seen += poll(stub, other, wait=20)
+        seen += poll(stub, other, wait=60)
     assert {message.value for message in seen} == {b"0", b"1"}
 
 
@@ -181,7 +193,7 @@ def test_batches_are_answered_in_order(stub: Stub, brokers: FakeCluster) -> None
             message = pb.OutgoingMessage(value=b"%d" % number, partition=number % 2)
             yield pb.SendBatchRequest(topic="jobs", messages=[message])
 
-    answers = list(stub.SendBatch(requests(), timeout=30))
+    answers = list(stub.SendBatch(requests(), timeout=wait_seconds_max()))
     assert [(each.partitions[0], each.offsets[0]) for each in answers] == [
         (number % 2, number // 2) for number in range(50)
     ]
@@ -192,14 +204,18 @@ def test_a_broker_that_dies_in_a_batch_leaves_it_uncertain_and_the_stream_goes_o
     stub: Stub, brokers: FakeCluster
 ) -> None:
     brokers.dies_in_batch = 1
+    is_told = threading.Event()
 
     def requests() -> Iterator[pb.SendBatchRequest]:
         message = pb.OutgoingMessage(value=b"x", partition=0)
         yield pb.SendBatchRequest(topic="jobs", messages=[message] * 3)
-        time.sleep(0.3)
+        is_told.wait(wait_seconds_max())
         yield pb.SendBatchRequest(topic="jobs", messages=[message])
 
-    broken, well = stub.SendBatch(requests(), timeout=30)
+    answers = stub.SendBatch(requests(), timeout=wait_seconds_max())
+    broken = next(answers)
+    is_told.set()
+    (well,) = answers
     (failure,) = broken.failures
     assert list(failure.indexes) == [0, 1, 2]
     assert failure.is_uncertain
@@ -210,7 +226,7 @@ def test_a_broker_that_dies_in_a_batch_leaves_it_uncertain_and_the_stream_goes_o
 def test_heartbeats_go_on_when_their_broker_dies(stub: Stub, brokers: FakeCluster) -> None:
     consumer = connect(stub)
     beats: queue.Queue[pb.HeartbeatRequest | None] = queue.Queue()
-    answers = stub.Heartbeat(iter(beats.get, None), timeout=60)
+    answers = stub.Heartbeat(iter(beats.get, None), timeout=wait_seconds_max())
     beat = pb.HeartbeatRequest(group="g", consumer_id=consumer, epoch=1)
     for killed in (None, 1, 2):
         if killed is not None:
@@ -229,7 +245,7 @@ def test_assignments_and_topology_name_no_brokers(stub: Stub, brokers: FakeClust
     assert len(connected.assignment.partitions) == 2
     assert {each.leader_address for each in connected.assignment.partitions} == {""}
     beat = pb.HeartbeatRequest(group="g", consumer_id=connected.consumer_id, epoch=0)
-    answer = next(stub.Heartbeat(iter([beat]), timeout=10))
+    answer = next(stub.Heartbeat(iter([beat]), timeout=wait_seconds_max()))
     assert {each.leader_address for each in answer.assignment.partitions} == {""}
     topology = stub.Topology(pb.TopologyRequest())
     assert {broker.grpc_address for broker in topology.brokers} == {""}
@@ -279,7 +295,7 @@ def test_other_calls_are_passed_on(stub: Stub) -> None:
 @pytest.mark.parametrize("method", ["Poll", "Ack", "Send", "Connect", "Stats"])
 def test_bytes_that_are_no_message_are_refused(channel: grpc.Channel, method: str) -> None:
     call = channel.unary_unary(f"/moldau.v1.Queue/{method}")
-    code, reason, text = refused(lambda: call(b"\xff\xff\xff", timeout=10))
+    code, reason, text = refused(lambda: call(b"\xff\xff\xff", timeout=wait_seconds_max()))
     assert (code, reason) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_ARGUMENT")
     assert "are no" in text
 
@@ -315,10 +331,8 @@ def test_dead_upstreams_are_a_clear_unavailable_and_the_proxy_goes_on(
     brokers.revive(1)
     brokers.revive(2)
     fill(brokers, 1)
-    assert len(poll(stub, consumer, wait=10)) == 1
-    deadline = time.monotonic() + 10
-    while health(channel) != "SERVING":
-        assert time.monotonic() < deadline
+    assert len(poll(stub, consumer)) == 1
+    wait_until(lambda: health(channel) == "SERVING", "it is well again")
 
 
 def test_one_dead_broker_does_not_stop_polls_at_the_other(stub: Stub, brokers: FakeCluster) -> None:
@@ -328,7 +342,7 @@ def test_one_dead_broker_does_not_stop_polls_at_the_other(stub: Stub, brokers: F
     (message,) = poll(stub, consumer)
     assert message.partition == 0
     brokers.move("jobs", 1, 1)
-    (other,) = poll(stub, consumer, wait=20)
+    (other,) = poll(stub, consumer, wait=60)
     assert other.partition == 1
 
 
@@ -347,7 +361,7 @@ def test_it_tells_its_health_and_what_it_serves(channel: grpc.Channel) -> None:
 
 def test_pythons_own_client_works_through_it(proxy: Proxy, brokers: FakeCluster) -> None:
     address = f"127.0.0.1:{proxy.port}"
-    with QueueClient(address, timeout=10) as client:
+    with QueueClient(address, timeout=wait_seconds_max()) as client:
         client.send_many("jobs", ["x"] * 100)
         done = client.work("g", "jobs", lambda message: None, concurrency=10, limit=100)
         assert done == (100, 0)
@@ -362,9 +376,12 @@ def test_its_end_ends_waiting_polls_and_gives_back(brokers: FakeCluster) -> None
         consumer = connect(stub)
         request = pb.PollRequest(group="g", consumer_id=consumer, wait_ms=30_000)
         waiting = stub.Poll.future(request)
-        time.sleep(0.3)
+        wait_until(lambda: brokers.has_waiting_polls, "the poll waits")
         brokers.run(proxy.stop())
-        assert waiting.exception(timeout=10) is not None or not waiting.result().messages
+        assert (
+            waiting.exception(timeout=wait_seconds_max()) is not None
+            or not waiting.result().messages
+        )
 
 
 def test_an_address_that_is_taken_is_said(proxy: Proxy, brokers: FakeCluster) -> None:
@@ -386,10 +403,7 @@ def test_it_starts_before_its_brokers(brokers: FakeCluster) -> None:
             code, _, _ = refused(lambda: stub.Topology(pb.TopologyRequest()))
             assert code is grpc.StatusCode.UNAVAILABLE
             brokers.revive(1)
-            deadline = time.monotonic() + 10
-            while not proxy.brokers:
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
+            wait_until(lambda: proxy.brokers, "the broker is known")
             assert stub.Topology(pb.TopologyRequest()).cluster_id == "fake"
     finally:
         brokers.run(proxy.stop())

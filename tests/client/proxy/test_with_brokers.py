@@ -17,13 +17,14 @@ from moldau.proto.v1 import queue_pb2_grpc
 from moldau.testing.broker import Broker
 from moldau.testing.cluster import Cluster
 from moldau.testing.ports import free_ports
+from moldau.testing.waiting import wait_seconds_max, wait_until
 
 pytestmark = pytest.mark.system
 
 MESSAGES = 300
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.safety
 def test_no_message_is_lost_and_none_comes_again_when_a_leader_is_killed(
     moldau_cluster: Cluster,
 ) -> None:
@@ -48,23 +49,16 @@ def test_no_message_is_lost_and_none_comes_again_when_a_leader_is_killed(
         threads = [threading.Thread(target=work, args=(to,)) for to in (proxy.address, addresses)]
         for thread in threads:
             thread.start()
-        _wait(lambda: len(done) > MESSAGES // 10)
+        wait_until(lambda: len(done) > MESSAGES // 10, "messages are done")
         moldau_cluster.leader("jobs", 0).kill()
-        _wait(lambda: len(done) == MESSAGES)
+        wait_until(lambda: len(done) == MESSAGES, "all messages are done")
         stop.set()
         for thread in threads:
-            thread.join(60)
+            thread.join(wait_seconds_max())
         assert max(done.values()) == 1, "acked once is never seen again"
         code, errors = proxy.stop()
         assert code == 0
         assert "Traceback" not in errors
-
-
-def _wait(holds: object) -> None:
-    deadline = time.monotonic() + 90
-    while not holds():  # type: ignore[operator]
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_it_starts_without_brokers_and_stops_when_it_is_told() -> None:
@@ -74,7 +68,7 @@ def test_it_starts_without_brokers_and_stops_when_it_is_told() -> None:
         with grpc.insecure_channel(proxy.address) as channel:
             stub = queue_pb2_grpc.QueueStub(channel)
             with pytest.raises(grpc.RpcError) as raised:
-                stub.Topology(pb.TopologyRequest(), timeout=20)
+                stub.Topology(pb.TopologyRequest(), timeout=wait_seconds_max())
         assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
         assert f"127.0.0.1:{port}: connection refused" in raised.value.details()
         assert proxy.stop() == (0, "")
@@ -82,11 +76,11 @@ def test_it_starts_without_brokers_and_stops_when_it_is_told() -> None:
 
 def _call(channel: grpc.Channel, method: Any, path: str, data: bytes) -> None:
     if method.client_streaming:
-        list(channel.stream_stream(path)(iter([data]), timeout=20))
+        list(channel.stream_stream(path)(iter([data]), timeout=wait_seconds_max()))
     elif method.server_streaming:
-        list(channel.unary_stream(path)(data, timeout=20))
+        list(channel.unary_stream(path)(data, timeout=wait_seconds_max()))
     else:
-        channel.unary_unary(path)(data, timeout=20)
+        channel.unary_unary(path)(data, timeout=wait_seconds_max())
 
 
 def test_bytes_that_are_no_message_are_refused_by_every_call_and_it_goes_on(
@@ -105,7 +99,7 @@ def test_bytes_that_are_no_message_are_refused_by_every_call_and_it_goes_on(
                 assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT, method.name
                 assert raised.value.details(), method.name
         stub = queue_pb2_grpc.QueueStub(channel)
-        assert len(stub.Topology(pb.TopologyRequest(), timeout=20).brokers) == 1
+        assert len(stub.Topology(pb.TopologyRequest(), timeout=wait_seconds_max()).brokers) == 1
         assert proxy.stop() == (0, "")
 
 
@@ -115,7 +109,7 @@ def test_an_address_that_is_none_is_refused(listen: str) -> None:
         [sys.executable, "-m", "moldau", "proxy", "--listen", listen],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=wait_seconds_max(),
         check=False,
     )
     assert done.returncode == 2
@@ -127,7 +121,7 @@ def test_help_shows_how() -> None:
         [sys.executable, "-m", "moldau", "proxy", "--help"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=wait_seconds_max(),
         check=True,
     )
     assert "moldau proxy --listen :9000 --brokers b1:8000,b2:8000" in done.stdout

@@ -6,6 +6,7 @@ import pytest
 from queue_brokers import FakeCluster, fake_cluster
 
 from moldau import QueueClient
+from moldau.testing.waiting import wait_seconds_max
 
 
 @pytest.fixture
@@ -17,5 +18,5 @@ def brokers() -> Iterator[FakeCluster]:
 
 @pytest.fixture
 def client(brokers: FakeCluster) -> Iterator[QueueClient]:
-    with QueueClient(brokers.addresses, timeout=5, refresh=0.5) as made:
+    with QueueClient(brokers.addresses, timeout=wait_seconds_max(), refresh=0.5) as made:
         yield made

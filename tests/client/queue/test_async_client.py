@@ -4,7 +4,6 @@ import asyncio
 import logging
 import os
 import threading
-import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
@@ -25,17 +24,20 @@ from moldau import (
 from moldau.client.queue.client import seeds_of
 from moldau.proto.v1 import queue_pb2 as pb
 from moldau.testing.ports import free_ports
+from moldau.testing.waiting import until, wait_seconds_max, wait_until
 
 pytestmark = pytest.mark.system
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(work, 60))
+    asyncio.run(asyncio.wait_for(work, wait_seconds_max()))
 
 
 def with_client(brokers: FakeCluster, work: Callable[[AsyncQueueClient], Awaitable[None]]) -> None:
     async def main() -> None:
-        async with AsyncQueueClient(brokers.addresses, timeout=5, refresh=0.5) as client:
+        async with AsyncQueueClient(
+            brokers.addresses, timeout=wait_seconds_max(), refresh=0.5
+        ) as client:
             await work(client)
 
     run(main())
@@ -58,15 +60,16 @@ def test_send_poll_ack_on_asyncio(brokers: FakeCluster) -> None:
     with_client(brokers, work)
 
 
+@pytest.mark.safety
 def test_a_cancelled_poll_loses_nothing(brokers: FakeCluster) -> None:
     async def work(client: AsyncQueueClient) -> None:
         worker = await client.connect("g", "jobs")
         poll = asyncio.create_task(worker.poll(wait=30))
-        await asyncio.sleep(0.1)
+        await until(lambda: brokers.has_waiting_polls, "the poll waits")
         poll.cancel()
         await asyncio.wait([poll])
         await client.send("jobs", "x")
-        (message,) = await worker.poll(wait=5)
+        (message,) = await worker.poll(wait=wait_seconds_max())
         assert message.attempt == 1
 
     with_client(brokers, work)
@@ -81,7 +84,7 @@ def test_handlers_run_side_by_side(brokers: FakeCluster) -> None:
         running += 1
         if running == 5:
             together.set()
-        await asyncio.wait_for(together.wait(), 30)
+        await asyncio.wait_for(together.wait(), wait_seconds_max())
 
     async def work(client: AsyncQueueClient) -> None:
         await client.send_many("jobs", ["x"] * 5)
@@ -112,10 +115,13 @@ def test_a_slow_handler_keeps_its_message(client: QueueClient, brokers: FakeClus
 
     def handle(message: QueueMessage) -> None:
         seen.append(message.attempt)
-        time.sleep(2.2)
+        wait_until(lambda: sum(brokers.calls("Extend").values()) >= 2, "it is extended")
+        # The lease that it began with is over.
+        brokers.ahead_seconds = 3
+        wait_until(lambda: sum(brokers.calls("Extend").values()) >= 3, "it is extended again")
 
     client.send("jobs", "x")
-    done = client.work("g", "jobs", handle, visibility=1.8, concurrency=2, idle=0.5)
+    done = client.work("g", "jobs", handle, visibility=6, concurrency=2, idle=0.5)
     assert done == (1, 0)
     assert seen == [1]
     assert sum(brokers.calls("Extend").values()) >= 2
@@ -152,7 +158,7 @@ def test_ordered_work_is_done_one_by_one(client: QueueClient) -> None:
 
 def test_stats_of_all_leaders_are_put_together(client: QueueClient, brokers: FakeCluster) -> None:
     client.send_many("jobs", [(b"%d" % number, "x") for number in range(20)])
-    client.connect("g", "jobs").poll(3, wait=5)
+    client.connect("g", "jobs").poll(3, wait=wait_seconds_max())
     stats = client.stats("g")
     assert (stats.ready, stats.leased, stats.consumers) == (17, 3, 1)
     assert [each.is_known for each in stats.partitions] == [True, True]
@@ -222,7 +228,7 @@ def test_a_view_that_is_wrong_is_refreshed(client: QueueClient, brokers: FakeClu
     brokers.move("jobs", 1, 1)
     worker = client.connect("g", "jobs")
     brokers.append("jobs", pb.OutgoingMessage(value=b"x", partition=1))
-    assert len(worker.poll(wait=10)) == 1
+    assert len(worker.poll(wait=wait_seconds_max())) == 1
 
 
 def test_nobody_there_is_told_with_the_addresses_and_what_to_do() -> None:
@@ -235,7 +241,9 @@ def test_nobody_there_is_told_with_the_addresses_and_what_to_do() -> None:
 
 def test_one_address_that_answers_is_enough(brokers: FakeCluster) -> None:
     (port,) = free_ports(1)
-    with QueueClient([f"127.0.0.1:{port}", brokers.addresses[1]], timeout=5) as client:
+    with QueueClient(
+        [f"127.0.0.1:{port}", brokers.addresses[1]], timeout=wait_seconds_max()
+    ) as client:
         assert len(client.topology().brokers) == 2
 
 
@@ -285,7 +293,7 @@ def test_a_quiet_client_logs_nothing(
     caplog.set_level(logging.INFO, "moldau")
     with QueueClient(brokers.addresses) as client, client.connect("g", "jobs") as worker:
         client.send("jobs", "x")
-        worker.ack(worker.poll(wait=5))
+        worker.ack(worker.poll(wait=wait_seconds_max()))
     assert caplog.text == ""
 
 

@@ -1,11 +1,13 @@
 """What applications hand over becomes messages, or is refused in words."""
 
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from moldau.client.errors import InvalidArgumentError
+from moldau.client.queue import outgoing
 from moldau.client.queue.outgoing import Outgoing, encode, encode_acks, encode_any, milliseconds
 from moldau.proto.v1 import queue_pb2 as pb
 
@@ -57,7 +59,10 @@ def test_values_and_pairs_are_messages_too() -> None:
         Outgoing(object()),  # type: ignore[arg-type]
     ],
 )
-def test_what_cannot_be_right_is_refused_with_a_hint(message: Outgoing) -> None:
+def test_what_cannot_be_right_is_refused_with_a_hint(
+    message: Outgoing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outgoing, "time", SimpleNamespace(time=lambda: 1_000.0))
     with pytest.raises(InvalidArgumentError) as raised:
         encode(message)
     assert raised.value.hint

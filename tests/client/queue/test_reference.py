@@ -11,6 +11,7 @@ import pytest
 
 from moldau import AsyncQueueClient, AsyncWorker, QueueClient, Worker
 from moldau.testing.broker import Broker
+from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = pytest.mark.system
 
@@ -27,7 +28,7 @@ def test_the_blocks_run_one_after_the_other_as_pasted(moldau_session_broker: Bro
             [sys.executable, "-W", "error", "-c", code],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=wait_seconds_max(),
             env={key: os.environ[key] for key in os.environ if not key.startswith("MOLDAU_")},
         )
         assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr

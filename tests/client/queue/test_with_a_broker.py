@@ -22,6 +22,7 @@ from moldau import (
 from moldau.client.queue.message import StoredMessage
 from moldau.model.errors import ErrorCode
 from moldau.testing.broker import Broker
+from moldau.testing.waiting import wait_seconds_max, wait_until
 
 pytestmark = pytest.mark.system
 
@@ -41,6 +42,7 @@ def topic(client: QueueClient) -> str:
     return name
 
 
+@pytest.mark.safety
 def test_every_message_is_done_once_by_many_workers(client: QueueClient, topic: str) -> None:
     client.send_many(topic, [f"{number}" for number in range(500)])
     seen: list[str] = []
@@ -61,7 +63,7 @@ def test_every_message_is_done_once_by_many_workers(client: QueueClient, topic: 
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(wait_seconds_max())
     assert sorted(seen, key=int) == [f"{number}" for number in range(500)]
     stats = client.stats(f"{topic}.g")
     assert (stats.ready, stats.leased, stats.delayed) == (0, 0, 0)
@@ -73,16 +75,21 @@ def test_a_poison_message_becomes_a_dead_letter_and_comes_back(
     group = f"{topic}.g"
     client.send_many(topic, ["good", Outgoing("bad", key="k", headers={"h": "v"})])
     worker = client.connect(group, topic, attempts=2, backoff=0.1)
-    deadline = time.monotonic() + 30
-    while not any(each.floor == each.end for each in client.stats(group).partitions) or (
-        client.stats(group).ready + client.stats(group).leased + client.stats(group).delayed
-    ):
-        assert time.monotonic() < deadline
+
+    def is_done() -> bool:
+        stats = client.stats(group)
+        if any(each.floor == each.end for each in stats.partitions) and not (
+            stats.ready + stats.leased + stats.delayed
+        ):
+            return True
         for message in worker.poll(wait=0.2):
             if message.text == "bad":
                 message.nack(delay=0, reason="it is bad")
             else:
                 message.ack()
+        return False
+
+    wait_until(is_done, "both messages are done with")
     worker.close()
     (dead,) = _read(client, f"{group}.dead", 1)
     headers = dict(dead.headers)
@@ -92,12 +99,13 @@ def test_a_poison_message_becomes_a_dead_letter_and_comes_back(
     assert (headers["moldau-dead-topic"], headers["h"]) == (topic.encode(), b"v")
 
     assert list(client.redrive(group, idle=0.5))[-1] == (1, 0, 0)
-    (back,) = client.connect(group, topic).poll(wait=20)
+    (back,) = client.connect(group, topic).poll(wait=wait_seconds_max())
     assert (back.text, back.key, back.headers, back.attempt) == ("bad", b"k", [("h", b"v")], 1)
     back.ack()
     assert list(client.redrive(group, idle=0.5)) == []
 
 
+@pytest.mark.safety
 def test_redrive_drops_doubles_and_passes_strangers(client: QueueClient, topic: str) -> None:
     dead = f"{topic}.dead"
     client.create_topic(dead, partitions=1)
@@ -135,17 +143,18 @@ def test_a_delayed_message_waits(client: QueueClient, topic: str) -> None:
     worker = client.connect(f"{topic}.g", topic)
     began = time.monotonic()
     client.send(topic, "later", delay=1.0)
-    (message,) = worker.poll(wait=30)
+    (message,) = worker.poll(wait=wait_seconds_max())
     assert message.text == "later"
     # The two clocks are the same machine's; a little is lost to rounding.
     assert time.monotonic() - began >= 0.9
 
 
+@pytest.mark.safety
 def test_a_lease_that_ended_is_lost(client: QueueClient, topic: str) -> None:
     client.send(topic, "x")
     worker = client.connect(f"{topic}.g", topic, visibility=1.5, backoff=0.1)
-    (message,) = worker.poll(wait=20)
-    (again,) = worker.poll(wait=30)
+    (message,) = worker.poll(wait=wait_seconds_max())
+    (again,) = worker.poll(wait=wait_seconds_max(), visibility=60)
     assert again.attempt == 2
     with pytest.raises(LeaseLostError):
         message.ack()
@@ -154,6 +163,7 @@ def test_a_lease_that_ended_is_lost(client: QueueClient, topic: str) -> None:
     again.ack()
 
 
+@pytest.mark.safety
 def test_an_ordered_group_repeats_until_it_is_acked(client: QueueClient, topic: str) -> None:
     client.send_many(topic, [Outgoing(f"{number}", partition=0) for number in range(10)])
     with client.connect(f"{topic}.o", topic, mode="ordered") as worker:
@@ -193,11 +203,13 @@ def test_partitions_of_an_ordered_group_move_to_a_second_worker(
     one = client.connect(f"{topic}.o", topic, mode="ordered")
     assert len(one.assignment()) == 2
     two = client.connect(f"{topic}.o", topic, mode="ordered")
-    deadline = time.monotonic() + 60
-    while not len(one.assignment()) == len(two.assignment()) == 1:
-        assert time.monotonic() < deadline
+
+    def is_shared() -> bool:
         one.poll(wait=0.1)
         two.poll(wait=0.1)
+        return len(one.assignment()) == len(two.assignment()) == 1
+
+    wait_until(is_shared, "each has a partition")
     assert {*one.assignment(), *two.assignment()} == {(topic, 0), (topic, 1)}
 
 
@@ -216,7 +228,7 @@ def test_kafka_and_a_queue_share_a_topic(
     worker = client.connect(f"{topic}.g", topic)
     polled: list[QueueMessage] = []
     while len(polled) < 2:
-        polled += worker.poll(wait=20)
+        polled += worker.poll(wait=wait_seconds_max())
     worker.ack(polled)
     with Consumer(moldau_session_broker.bootstrap, group_id=f"{topic}.kafka") as consumer:
         consumer.subscribe(topic)
@@ -234,21 +246,17 @@ def test_the_topology_is_learnt_over_http(moldau_session_broker: Broker, topic: 
 
 
 def _poll(worker: Worker, count: int) -> list[QueueMessage]:
-    deadline = time.monotonic() + 30
-    while not (messages := worker.poll(count, wait=1)):
-        assert time.monotonic() < deadline
-    return messages
+    return wait_until(lambda: worker.poll(count, wait=1), "there are messages")
 
 
 def _read(client: QueueClient, topic: str, count: int) -> list[StoredMessage]:
-    deadline = time.monotonic() + 30
-    while True:
-        assert time.monotonic() < deadline
-        try:
-            if len(found := list(client.read_from(topic))) >= count:
-                return found
-        except NotFoundError:
-            time.sleep(0.1)
+    def read() -> list[StoredMessage] | None:
+        found = list(client.read_from(topic))
+        return found if len(found) >= count else None
+
+    found = wait_until(read, f"{count} messages are in {topic}", ignoring=NotFoundError)
+    assert found is not None
+    return found
 
 
 @pytest.mark.parametrize("size", [2_000_000, 6_200_000, 7_000_000])

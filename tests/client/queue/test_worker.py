@@ -17,15 +17,9 @@ from moldau import (
     UnreachableError,
 )
 from moldau.proto.v1 import queue_pb2 as pb
+from moldau.testing.waiting import wait_seconds_max, wait_until
 
 pytestmark = pytest.mark.inprocess
-
-
-def eventually(holds: Callable[[], bool], seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def fill(brokers: FakeCluster, count: int, partitions: int = 2) -> None:
@@ -41,9 +35,12 @@ def test_messages_of_all_leaders_are_polled_and_acked(
     fill(brokers, 100)
     worker = client.connect("g", "jobs")
     seen = set()
-    while messages := worker.poll(7, wait=0.2):
+    while len(seen) < 100:
+        messages = worker.poll(7, wait=wait_seconds_max())
+        assert messages
         assert worker.ack(messages) == []
         seen |= {message.text for message in messages}
+    assert worker.poll(7, wait=0.2) == []
     assert seen == {f"{number}" for number in range(100)}
     queues = brokers.groups["g"].queues
     assert {place: len(queue.settled) for place, queue in queues.items()} == {
@@ -55,13 +52,13 @@ def test_messages_of_all_leaders_are_polled_and_acked(
 def test_brokers_take_turns(client: QueueClient, brokers: FakeCluster) -> None:
     fill(brokers, 100)
     worker = client.connect("g", "jobs")
-    places = [worker.poll(5, wait=1)[0].partition for _ in range(10)]
+    places = [worker.poll(5, wait=wait_seconds_max())[0].partition for _ in range(10)]
     assert 3 <= sum(places) <= 7
 
 
 def test_a_message_has_what_was_sent(client: QueueClient) -> None:
     client.send("jobs", {"id": 1}, key="k", headers={"h": "v", "n": None})
-    (message,) = client.connect("g", "jobs").poll(wait=5)
+    (message,) = client.connect("g", "jobs").poll(wait=wait_seconds_max())
     assert message.json() == {"id": 1}
     assert (message.key, message["key"], message.attempt) == (b"k", b"k", 1)
     assert message.headers == [("h", b"v"), ("n", None)]
@@ -81,7 +78,7 @@ def test_a_poll_returns_as_soon_as_there_is_something(
     assert worker.poll(wait=0.2) == []
     assert time.monotonic() - began >= 0.2
     fill(brokers, 1)
-    assert len(worker.poll(10, wait=30)) == 1
+    assert len(worker.poll(10, wait=wait_seconds_max())) == 1
 
 
 def test_what_arrives_after_a_poll_is_for_the_next_one(
@@ -90,20 +87,20 @@ def test_what_arrives_after_a_poll_is_for_the_next_one(
     worker = client.connect("g", "jobs")
     # Both leaders wait, and both get a message at once.
     brokers.answer_delay = 0.05
-    fill_later = _later(lambda: fill(brokers, 2))
-    first = worker.poll(1, wait=5)
+    fill_later = _once_polls_wait(brokers, lambda: fill(brokers, 2))
+    first = worker.poll(1, wait=wait_seconds_max())
     fill_later.join()
-    second = worker.poll(1, wait=5)
+    second = worker.poll(1, wait=wait_seconds_max())
     assert {first[0].text, second[0].text} == {"0", "1"}
     assert [first[0].attempt, second[0].attempt] == [1, 1]
 
 
 def test_what_nobody_fetches_is_given_back(client: QueueClient, brokers: FakeCluster) -> None:
     idle, busy = client.connect("g", "jobs"), client.connect("g", "jobs")
-    fill_later = _later(lambda: fill(brokers, 2))
-    (mine,) = idle.poll(1, wait=5)
+    fill_later = _once_polls_wait(brokers, lambda: fill(brokers, 2))
+    (mine,) = idle.poll(1, wait=wait_seconds_max())
     fill_later.join()
-    (other,) = busy.poll(1, wait=10)
+    (other,) = busy.poll(1, wait=wait_seconds_max())
     assert {mine.text, other.text} == {"0", "1"}
 
 
@@ -112,11 +109,11 @@ def test_the_end_of_a_worker_gives_back_what_it_had(
 ) -> None:
     fill(brokers, 1)
     with client.connect("g", "jobs") as worker:
-        assert len(worker.poll(wait=5)) == 1
+        assert len(worker.poll(wait=wait_seconds_max())) == 1
     assert worker.is_closed
     with pytest.raises(ClientError, match="closed"):
         worker.poll()
-    (again,) = client.connect("g", "jobs").poll(wait=5)
+    (again,) = client.connect("g", "jobs").poll(wait=wait_seconds_max())
     assert again.attempt == 2
 
 
@@ -125,7 +122,7 @@ def test_tokens_go_back_to_the_leader_that_they_came_from(
 ) -> None:
     fill(brokers, 20)
     worker = client.connect("g", "jobs")
-    messages = worker.poll(10, wait=5) + worker.poll(10, wait=5)
+    messages = worker.poll(10, wait=wait_seconds_max()) + worker.poll(10, wait=wait_seconds_max())
     assert {message.partition for message in messages} == {0, 1}
     assert worker.ack(messages) == []
     assert brokers.calls("Ack") == {1: 1, 2: 1}
@@ -136,10 +133,10 @@ def test_a_nacked_message_comes_again_after_its_delay(
 ) -> None:
     fill(brokers, 1)
     worker = client.connect("g", "jobs")
-    (message,) = worker.poll(wait=5)
+    (message,) = worker.poll(wait=wait_seconds_max())
     nacked = time.monotonic()
     message.nack(delay=0.3, reason="not now")
-    (again,) = worker.poll(wait=10)
+    (again,) = worker.poll(wait=wait_seconds_max())
     assert time.monotonic() - nacked >= 0.3
     assert again.attempt == 2
 
@@ -147,7 +144,7 @@ def test_a_nacked_message_comes_again_after_its_delay(
 def test_an_extended_message_outlives_its_lease(client: QueueClient, brokers: FakeCluster) -> None:
     fill(brokers, 1)
     worker = client.connect("g", "jobs", visibility=30)
-    (message,) = worker.poll(wait=5)
+    (message,) = worker.poll(wait=wait_seconds_max())
     message.extend(60)
     brokers.ahead_seconds = 31
     assert worker.poll(wait=0) == []
@@ -158,8 +155,8 @@ def test_an_extended_message_outlives_its_lease(client: QueueClient, brokers: Fa
 def test_a_lease_that_ended_is_told_by_ack(client: QueueClient, brokers: FakeCluster) -> None:
     fill(brokers, 1)
     worker = client.connect("g", "jobs", visibility=0.1)
-    (message,) = worker.poll(wait=5)
-    (again,) = worker.poll(wait=10)
+    (message,) = worker.poll(wait=wait_seconds_max())
+    (again,) = worker.poll(wait=wait_seconds_max())
     with pytest.raises(LeaseLostError) as raised:
         message.ack()
     assert raised.value.reason == "EXPIRED"
@@ -173,7 +170,7 @@ def test_a_lease_that_ended_is_told_by_ack(client: QueueClient, brokers: FakeClu
 def test_a_repeated_ack_is_done(client: QueueClient, brokers: FakeCluster) -> None:
     fill(brokers, 1)
     worker = client.connect("g", "jobs")
-    (message,) = worker.poll(wait=5)
+    (message,) = worker.poll(wait=wait_seconds_max())
     message.ack()
     message.ack()
     assert worker.ack([message]) == []
@@ -185,11 +182,11 @@ def test_a_repeated_ack_is_done(client: QueueClient, brokers: FakeCluster) -> No
 def test_acks_follow_a_new_leader(client: QueueClient, brokers: FakeCluster) -> None:
     fill(brokers, 2, partitions=1)
     worker = client.connect("g", "jobs")
-    first, second = worker.poll(2, wait=5)
+    first, second = worker.poll(2, wait=wait_seconds_max())
     brokers.move("jobs", 0, 2)
     refused = worker.ack([first, second])
     assert [each.reason for each in refused] == ["EXPIRED", "EXPIRED"]
-    again = worker.poll(2, wait=10)
+    again = worker.poll(2, wait=wait_seconds_max())
     assert [message.text for message in again] == ["0", "1"]
     assert worker.ack(again) == []
 
@@ -197,7 +194,7 @@ def test_acks_follow_a_new_leader(client: QueueClient, brokers: FakeCluster) -> 
 def test_an_ack_is_tried_until_somebody_takes_it(client: QueueClient, brokers: FakeCluster) -> None:
     fill(brokers, 1)
     worker = client.connect("g", "jobs")
-    (message,) = worker.poll(wait=5)
+    (message,) = worker.poll(wait=wait_seconds_max())
     brokers.brokers[1].refusals["Ack"] = [(pb.UNAVAILABLE, False), (pb.BUSY, False)]
     message.ack()
     assert brokers.calls("Ack")[1] == 3
@@ -207,7 +204,7 @@ def test_an_ack_that_reaches_nobody_says_so(brokers: FakeCluster) -> None:
     with QueueClient(brokers.addresses, timeout=0.5) as client:
         fill(brokers, 1)
         worker = client.connect("g", "jobs")
-        (message,) = worker.poll(wait=5)
+        (message,) = worker.poll(wait=wait_seconds_max())
         brokers.kill(1)
         with pytest.raises(UnavailableError, match="cannot be settled"):
             message.ack()
@@ -225,10 +222,10 @@ def test_an_evicted_worker_connects_again_by_itself(
 ) -> None:
     fill(brokers, 1)
     worker = client.connect("g", "jobs")
-    (message,) = worker.poll(wait=5)
+    (message,) = worker.poll(wait=wait_seconds_max())
     before = worker.consumer
     brokers.evict("g")
-    (again,) = worker.poll(wait=10)
+    (again,) = worker.poll(wait=wait_seconds_max())
     assert worker.consumer != before
     assert again.consumer == worker.consumer
     assert "connecting again" in caplog.text
@@ -241,12 +238,12 @@ def test_an_evicted_worker_connects_again_by_itself(
 def test_heartbeats_go_on_at_another_broker(client: QueueClient, brokers: FakeCluster) -> None:
     brokers.create("other", 1)
     worker = client.connect("g", "other")
-    eventually(lambda: sum(brokers.calls("Heartbeat").values()) > 2)
+    wait_until(lambda: sum(brokers.calls("Heartbeat").values()) > 2, "it beats")
     busy = max(brokers.brokers, key=lambda number: brokers.calls("Heartbeat")[number])
     other = 3 - busy
     heard = brokers.calls("Heartbeat")[other]
     brokers.kill(busy)
-    eventually(lambda: brokers.calls("Heartbeat")[other] > heard + 2)
+    wait_until(lambda: brokers.calls("Heartbeat")[other] > heard + 2, "it beats elsewhere")
     assert worker.consumer in brokers.groups["g"].consumers
 
 
@@ -255,9 +252,9 @@ def test_new_assignments_come_with_heartbeats(client: QueueClient, brokers: Fake
     assert worker.assignment() == [("jobs", 0), ("jobs", 1)]
     brokers.create("later", 1)
     brokers.groups["g"].epoch += 1
-    eventually(lambda: ("later", 0) in worker.assignment())
+    wait_until(lambda: ("later", 0) in worker.assignment(), "it is told")
     client.send("later", "x")
-    (message,) = worker.poll(wait=5)
+    (message,) = worker.poll(wait=wait_seconds_max())
     assert message.topic == "later"
 
 
@@ -273,14 +270,14 @@ def test_an_outage_looks_empty_at_first_and_then_is_told(brokers: FakeCluster) -
         brokers.revive(1)
         brokers.revive(2)
         fill(brokers, 1)
-        assert len(worker.poll(wait=10)) == 1
+        assert len(worker.poll(wait=wait_seconds_max())) == 1
 
 
 def test_one_broker_less_is_no_outage(client: QueueClient, brokers: FakeCluster) -> None:
     worker = client.connect("g", "jobs")
     brokers.kill(2)
     fill(brokers, 1)
-    assert len(worker.poll(wait=5)) == 1
+    assert len(worker.poll(wait=wait_seconds_max())) == 1
 
 
 def test_iterating_a_worker_yields_messages(client: QueueClient, brokers: FakeCluster) -> None:
@@ -303,7 +300,7 @@ def test_a_loop_that_is_left_gives_back_the_rest(client: QueueClient, brokers: F
     gc.collect()
     queue = brokers.groups["g"].queues["jobs", 0]
     assert len(queue.settled) == 10
-    eventually(lambda: not queue.leases)
+    wait_until(lambda: not queue.leases, "the rest is given back")
 
 
 @pytest.mark.parametrize(
@@ -320,7 +317,11 @@ def test_a_mode_that_is_none_is_refused(client: QueueClient) -> None:
         client.connect("g", "jobs", mode="fast")
 
 
-def _later(work: Callable[[], None]) -> threading.Timer:
-    timer = threading.Timer(0.3, work)
-    timer.start()
-    return timer
+def _once_polls_wait(brokers: FakeCluster, work: Callable[[], None]) -> threading.Thread:
+    def run() -> None:
+        wait_until(lambda: brokers.has_waiting_polls, "the polls wait")
+        work()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread

@@ -14,11 +14,10 @@ from moldau.proto.v1 import queue_pb2 as pb
 from moldau.proto.v1.queue_pb2_grpc import QueueStub
 from moldau.service.queues.types import QueueRefusedError, Why
 from moldau.testing.broker import Broker
+from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = pytest.mark.system
 
-SECONDS = 60
-_PATIENCE_SECONDS = 20
 TOPIC = "arbitrary"
 WHO = {"group": "g", "consumer_id": "c"}
 MESSAGE = pb.OutgoingMessage(key=b"k", value=b"v", headers=[pb.Header(key="h", value=b"1")])
@@ -90,12 +89,12 @@ def ask(channel: grpc.Channel, method: str, data: list[bytes]) -> None:
     status = grpc.StatusCode.OK
     try:
         if found.client_streaming:
-            list(channel.stream_stream(path)(iter(data), timeout=_PATIENCE_SECONDS))
+            list(channel.stream_stream(path)(iter(data), timeout=wait_seconds_max()))
         elif found.server_streaming:
             # Mutated, it may ask to follow for ever.
             list(channel.unary_stream(path)(data[0], timeout=0.5))
         else:
-            channel.unary_unary(path)(data[0], timeout=_PATIENCE_SECONDS)
+            channel.unary_unary(path)(data[0], timeout=wait_seconds_max())
     except grpc.RpcError as error:
         status = error.code()
     assert status not in _TROUBLES
@@ -113,9 +112,11 @@ def broker() -> Iterator[Broker]:
     with Broker() as started:
         with grpc.insecure_channel(started.grpc_address) as channel:
             stub = QueueStub(channel)
-            stub.CreateTopic(pb.CreateTopicRequest(topic=TOPIC, partitions=2), timeout=SECONDS)
+            stub.CreateTopic(
+                pb.CreateTopicRequest(topic=TOPIC, partitions=2), timeout=wait_seconds_max()
+            )
             sent = pb.SendBatchRequest(topic=TOPIC, messages=[MESSAGE] * 20)
-            list(stub.SendBatch(iter([sent]), timeout=SECONDS))
+            list(stub.SendBatch(iter([sent]), timeout=wait_seconds_max()))
         yield started
         assert started.is_running
         assert "Traceback" not in started.output
@@ -160,6 +161,8 @@ def test_a_door_answers_any_bytes_that_would_change_the_cluster(
 def test_a_broker_that_was_asked_nonsense_serves_as_before(
     broker: Broker, channel: grpc.Channel
 ) -> None:
-    told = QueueStub(channel).Topology(pb.TopologyRequest(topics=[TOPIC]), timeout=SECONDS)
+    told = QueueStub(channel).Topology(
+        pb.TopologyRequest(topics=[TOPIC]), timeout=wait_seconds_max()
+    )
     assert told.brokers[0].is_alive
     assert "defect" not in broker.output

@@ -13,10 +13,10 @@ from moldau.proto.v1 import queue_pb2 as pb
 from moldau.proto.v1.queue_pb2_grpc import QueueStub
 from moldau.testing.broker import Broker
 from moldau.testing.cluster import Cluster
+from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = pytest.mark.system
 
-SECONDS = 60
 JOIN: dict[str, Any] = {
     "incarnation": "directory",
     "process": "process",
@@ -47,13 +47,16 @@ def refused(call: Any) -> tuple[grpc.StatusCode, str]:
 def test_a_topic_is_made_once(stub: QueueStub, new_name: Callable[[str], str]) -> None:
     name = new_name("grpc-topic")
     request = pb.CreateTopicRequest(topic=name, partitions=2, configs={"retention.ms": "1000"})
-    made = stub.CreateTopic(request, timeout=SECONDS)
+    made = stub.CreateTopic(request, timeout=wait_seconds_max())
     assert made == pb.CreateTopicResponse(topic=name, partitions=2, replication_factor=1)
-    again = refused(lambda: stub.CreateTopic(request, timeout=SECONDS))
+    again = refused(lambda: stub.CreateTopic(request, timeout=wait_seconds_max()))
     assert again == (grpc.StatusCode.ALREADY_EXISTS, "TOPIC_EXISTS")
     # It can be written to at once.
     message = pb.OutgoingMessage(value=b"v")
-    assert stub.Send(pb.SendRequest(topic=name, message=message), timeout=SECONDS).offset == 0
+    assert (
+        stub.Send(pb.SendRequest(topic=name, message=message), timeout=wait_seconds_max()).offset
+        == 0
+    )
 
 
 @pytest.mark.parametrize(
@@ -73,7 +76,7 @@ def test_a_topic_is_made_once(stub: QueueStub, new_name: Callable[[str], str]) -
 )
 def test_a_topic_that_cannot_be_is_refused(stub: QueueStub, wrong: dict[str, Any]) -> None:
     request = pb.CreateTopicRequest(**({"topic": "grpc-never"} | wrong))
-    found = refused(lambda: stub.CreateTopic(request, timeout=SECONDS))
+    found = refused(lambda: stub.CreateTopic(request, timeout=wait_seconds_max()))
     assert found == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_ARGUMENT")
 
 
@@ -82,8 +85,10 @@ def test_the_topology_shows_brokers_and_the_topics_that_are_asked_for(
 ) -> None:
     first, second = new_name("grpc-seen"), new_name("grpc-seen")
     for name in (first, second):
-        stub.CreateTopic(pb.CreateTopicRequest(topic=name, partitions=2), timeout=SECONDS)
-    told = stub.Topology(pb.TopologyRequest(topics=[second, second]), timeout=SECONDS)
+        stub.CreateTopic(
+            pb.CreateTopicRequest(topic=name, partitions=2), timeout=wait_seconds_max()
+        )
+    told = stub.Topology(pb.TopologyRequest(topics=[second, second]), timeout=wait_seconds_max())
     (broker,) = told.brokers
     assert broker == pb.BrokerInfo(
         id=1,
@@ -95,18 +100,18 @@ def test_the_topology_shows_brokers_and_the_topics_that_are_asked_for(
     (topic,) = told.topics
     assert (topic.name, len(topic.topic_id)) == (second, 16)
     assert [partition.leader for partition in topic.partitions] == [1, 1]
-    everything = stub.Topology(pb.TopologyRequest(), timeout=SECONDS)
+    everything = stub.Topology(pb.TopologyRequest(), timeout=wait_seconds_max())
     assert {first, second} <= {topic.name for topic in everything.topics}
     assert everything.version > 0
     assert everything.controller == 1
     unknown = pb.TopologyRequest(topics=["grpc-nowhere"])
-    found = refused(lambda: stub.Topology(unknown, timeout=SECONDS))
+    found = refused(lambda: stub.Topology(unknown, timeout=wait_seconds_max()))
     assert found == (grpc.StatusCode.NOT_FOUND, "UNKNOWN_TOPIC")
 
 
 def test_a_broker_is_let_in_as_it_says(door: Door) -> None:
     add = pb.AddBroker(**JOIN, grpc_address="h:4", rack="r", id=3)
-    answer = door.stub.ManageBrokers(pb.ManageBrokersRequest(add=add), timeout=SECONDS)
+    answer = door.stub.ManageBrokers(pb.ManageBrokersRequest(add=add), timeout=wait_seconds_max())
     assert answer.id == 7
     assert door.cluster.joined == [
         JoinRequest(
@@ -124,13 +129,13 @@ def test_a_broker_is_let_in_as_it_says(door: Door) -> None:
 
 def test_a_broker_is_let_go(door: Door) -> None:
     request = pb.ManageBrokersRequest(remove=pb.RemoveBroker(id=3))
-    assert door.stub.ManageBrokers(request, timeout=SECONDS).id == 3
+    assert door.stub.ManageBrokers(request, timeout=wait_seconds_max()).id == 3
     assert door.cluster.drained == [3]
 
 
 def test_a_broker_that_is_not_there_cannot_leave(stub: QueueStub) -> None:
     request = pb.ManageBrokersRequest(remove=pb.RemoveBroker(id=99))
-    status, _ = refused(lambda: stub.ManageBrokers(request, timeout=SECONDS))
+    status, _ = refused(lambda: stub.ManageBrokers(request, timeout=wait_seconds_max()))
     assert status in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND)
 
 
@@ -156,13 +161,15 @@ def test_a_broker_that_is_not_there_cannot_leave(stub: QueueStub) -> None:
 def test_a_broker_that_says_nonsense_is_not_let_in(door: Door, wrong: dict[str, Any]) -> None:
     before = len(door.cluster.joined)
     request = pb.ManageBrokersRequest(add=pb.AddBroker(**(JOIN | wrong)))
-    found = refused(lambda: door.stub.ManageBrokers(request, timeout=SECONDS))
+    found = refused(lambda: door.stub.ManageBrokers(request, timeout=wait_seconds_max()))
     assert found == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_ARGUMENT")
     assert len(door.cluster.joined) == before
 
 
 def test_nothing_to_do_is_refused(door: Door) -> None:
-    found = refused(lambda: door.stub.ManageBrokers(pb.ManageBrokersRequest(), timeout=SECONDS))
+    found = refused(
+        lambda: door.stub.ManageBrokers(pb.ManageBrokersRequest(), timeout=wait_seconds_max())
+    )
     assert found == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_ARGUMENT")
 
 
@@ -175,15 +182,17 @@ def test_any_broker_takes_messages_and_the_leader_is_named_to_who_reads_elsewher
         with grpc.insecure_channel(broker.grpc_address) as channel:
             stub = QueueStub(channel)
             if number == 1:
-                stub.CreateTopic(pb.CreateTopicRequest(topic="t"), timeout=SECONDS)
-                told = stub.Topology(pb.TopologyRequest(topics=["t"]), timeout=SECONDS)
+                stub.CreateTopic(pb.CreateTopicRequest(topic="t"), timeout=wait_seconds_max())
+                told = stub.Topology(pb.TopologyRequest(topics=["t"]), timeout=wait_seconds_max())
                 leader = told.topics[0].partitions[0].leader
                 addresses = {broker.id: broker.grpc_address for broker in told.brokers}
                 assert addresses == {n: b.grpc_address for n, b in brokers.items()}
             message = pb.OutgoingMessage(value=b"%d" % number)
-            answer = stub.Send(pb.SendRequest(topic="t", message=message), timeout=SECONDS)
+            answer = stub.Send(
+                pb.SendRequest(topic="t", message=message), timeout=wait_seconds_max()
+            )
             assert answer.offset == number - 1
-            reading = stub.ReadFrom(pb.ReadFromRequest(topic="t"), timeout=SECONDS)
+            reading = stub.ReadFrom(pb.ReadFromRequest(topic="t"), timeout=wait_seconds_max())
             if number == leader:
                 values = [m.value for answer in reading for m in answer.messages]
                 assert values == [b"%d" % n for n in range(1, number + 1)]

@@ -32,10 +32,10 @@ from moldau.service.queues.types import (
     Verdict,
     Why,
 )
+from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = pytest.mark.inprocess
 
-SECONDS = 60
 SETTINGS = QueueSettings(dead_letter_topic="g.dead", visibility_ms=1_000)
 SHOWN = pb.QueueSettings(
     visibility_ms=1_000,
@@ -90,7 +90,7 @@ def test_connect_tells_everything_that_was_asked_and_answered(door: Door) -> Non
             settings=pb.QueueSettings(visibility_ms=1_000, dead_letter_topic="d"),
             start=pb.LATEST,
         ),
-        timeout=SECONDS,
+        timeout=wait_seconds_max(),
     )
     assert door.queues.asked == [
         (
@@ -129,7 +129,9 @@ def test_an_ordered_group_has_no_settings(door: Door) -> None:
         settings=None,
         assignment=ASSIGNMENT,
     )
-    answer = door.stub.Connect(pb.ConnectRequest(group="g", topics=["t"]), timeout=SECONDS)
+    answer = door.stub.Connect(
+        pb.ConnectRequest(group="g", topics=["t"]), timeout=wait_seconds_max()
+    )
     assert (answer.mode, answer.HasField("settings")) == (pb.ORDERED, False)
     assert door.queues.asked[0][1] == (ConnectAsked(group="g", topics=("t",)),)
 
@@ -148,7 +150,7 @@ def test_each_heartbeat_is_answered_and_carries_what_changed(door: Door) -> None
             ],
         ),
     ]
-    answers = list(door.stub.Heartbeat(iter(beats), timeout=SECONDS))
+    answers = list(door.stub.Heartbeat(iter(beats), timeout=wait_seconds_max()))
     assert answers == [pb.HeartbeatResponse(heartbeat_interval_ms=5, assignment=ASSIGNED)] * 2
     assert [asked for _, asked, _ in door.queues.asked] == [
         ("g", "c", 2, {}),
@@ -161,19 +163,21 @@ def test_a_beat_without_change_has_no_assignment_and_an_eviction_ends_the_stream
 ) -> None:
     door.queues.answers["heartbeat"] = Beat(heartbeat_interval_ms=5, assignment=None)
     beat = pb.HeartbeatRequest(group="g", consumer_id="c")
-    (answer,) = door.stub.Heartbeat(iter([beat]), timeout=SECONDS)
+    (answer,) = door.stub.Heartbeat(iter([beat]), timeout=wait_seconds_max())
     assert not answer.HasField("assignment")
     door.queues.answers["heartbeat"] = QueueRefusedError(Why.UNKNOWN_CONSUMER)
     with pytest.raises(grpc.RpcError) as caught:
-        list(door.stub.Heartbeat(iter([beat]), timeout=SECONDS))
+        list(door.stub.Heartbeat(iter([beat]), timeout=wait_seconds_max()))
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
     assert dict(caught.value.trailing_metadata())[REASON_TRAILER] == "UNKNOWN_CONSUMER"
 
 
 def test_disconnect_and_delete_name_whom_they_mean(door: Door) -> None:
     door.queues.answers |= {"disconnect": None, "delete_group": None}
-    door.stub.Disconnect(pb.DisconnectRequest(group="g", consumer_id="c"), timeout=SECONDS)
-    door.stub.DeleteGroup(pb.DeleteGroupRequest(group="g"), timeout=SECONDS)
+    door.stub.Disconnect(
+        pb.DisconnectRequest(group="g", consumer_id="c"), timeout=wait_seconds_max()
+    )
+    door.stub.DeleteGroup(pb.DeleteGroupRequest(group="g"), timeout=wait_seconds_max())
     assert door.queues.asked == [("disconnect", ("g", "c"), {}), ("delete_group", ("g",), {})]
 
 
@@ -185,10 +189,10 @@ def test_groups_are_listed_with_their_topics_and_settings(door: Door) -> None:
             settings=QueueSettings(visibility_ms=7, dead_letter_topic="d"),
         )
     ]
-    (group,) = door.stub.ListGroups(pb.ListGroupsRequest(), timeout=SECONDS).groups
+    (group,) = door.stub.ListGroups(pb.ListGroupsRequest(), timeout=wait_seconds_max()).groups
     assert (group.group, list(group.topics)) == ("g", ["s", "t"])
     assert (group.settings.visibility_ms, group.settings.dead_letter_topic) == (7, "d")
-    door.stub.ListGroups(pb.ListGroupsRequest(topic="t"), timeout=SECONDS)
+    door.stub.ListGroups(pb.ListGroupsRequest(topic="t"), timeout=wait_seconds_max())
     assert [asked for _, asked, _ in door.queues.asked] == [(None,), ("t",)]
 
 
@@ -252,7 +256,7 @@ def test_polled_messages_are_told_in_full(door: Door) -> None:
 
 def test_a_poll_asks_for_one_message_and_does_not_wait_unless_told(door: Door) -> None:
     door.queues.answers["poll"] = Polled()
-    door.stub.Poll(pb.PollRequest(group="g", consumer_id="c"), timeout=SECONDS)
+    door.stub.Poll(pb.PollRequest(group="g", consumer_id="c"), timeout=wait_seconds_max())
     huge = pb.PollRequest(group="g", consumer_id="c", max_messages=2**31 - 1, wait_ms=2**31 - 1)
     door.stub.Poll(huge)
     (_, (usual,), _), (_, (bounded,), _) = door.queues.asked
@@ -263,7 +267,7 @@ def test_a_poll_asks_for_one_message_and_does_not_wait_unless_told(door: Door) -
 def test_a_long_reason_is_cut_and_the_nack_carried_out(door: Door) -> None:
     door.queues.answers["nack"] = [DONE]
     nack = pb.NackRequest(group="g", consumer_id="c", tokens=[b"t"], reason="a" + "ž" * 5_000)
-    assert door.stub.Nack(nack, timeout=SECONDS).done == 1
+    assert door.stub.Nack(nack, timeout=wait_seconds_max()).done == 1
     ((_, _, named),) = door.queues.asked
     assert named["reason"] == "a" + "ž" * 2_047
 
@@ -279,11 +283,14 @@ def test_verdicts_are_told_token_by_token(door: Door) -> None:
     )
     door.queues.answers |= dict.fromkeys(("ack", "nack", "extend"), verdicts)
     who = {"group": "g", "consumer_id": "c", "tokens": [b"a", b"b", b"c", b"d"]}
-    assert door.stub.Ack(pb.AckRequest(**who), timeout=SECONDS) == told
+    assert door.stub.Ack(pb.AckRequest(**who), timeout=wait_seconds_max()) == told
     nack = pb.NackRequest(**who, delay_ms=0, reason="broken")
-    assert door.stub.Nack(nack, timeout=SECONDS) == told
-    assert door.stub.Nack(pb.NackRequest(**who), timeout=SECONDS) == told
-    assert door.stub.Extend(pb.ExtendRequest(**who, visibility_ms=7), timeout=SECONDS) == told
+    assert door.stub.Nack(nack, timeout=wait_seconds_max()) == told
+    assert door.stub.Nack(pb.NackRequest(**who), timeout=wait_seconds_max()) == told
+    assert (
+        door.stub.Extend(pb.ExtendRequest(**who, visibility_ms=7), timeout=wait_seconds_max())
+        == told
+    )
     asked = ("g", "c", [b"a", b"b", b"c", b"d"])
     assert door.queues.asked == [
         ("ack", asked, {}),
@@ -313,7 +320,9 @@ def test_stats_show_each_partition(door: Door) -> None:
             ),
         ),
     )
-    assert door.stub.Stats(pb.StatsRequest(group="g"), timeout=SECONDS) == pb.StatsResponse(
+    assert door.stub.Stats(
+        pb.StatsRequest(group="g"), timeout=wait_seconds_max()
+    ) == pb.StatsResponse(
         group="g",
         settings=SHOWN,
         consumers=2,
@@ -348,7 +357,7 @@ def test_peeked_messages_say_what_they_wait_for(door: Door, state: MessageState)
             due=99,
         )
     ]
-    answer = door.stub.Peek(pb.PeekRequest(group="g", topic="t"), timeout=SECONDS)
+    answer = door.stub.Peek(pb.PeekRequest(group="g", topic="t"), timeout=wait_seconds_max())
     (peeked,) = answer.messages
     assert pb.PeekedMessage.State.Name(peeked.state) == state.name
     assert (peeked.message.offset, peeked.message.value, peeked.message.attempt) == (3, b"v", 2)
@@ -403,7 +412,7 @@ def test_what_is_out_of_bounds_is_refused_before_anybody_is_asked(
     door: Door, method: str, request_: Any
 ) -> None:
     with pytest.raises(grpc.RpcError) as caught:
-        getattr(door.stub, method)(request_, timeout=SECONDS)
+        getattr(door.stub, method)(request_, timeout=wait_seconds_max())
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert dict(caught.value.trailing_metadata())[REASON_TRAILER] == "INVALID_ARGUMENT"
     assert door.queues.asked == []

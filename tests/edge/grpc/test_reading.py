@@ -12,10 +12,9 @@ from moldau.proto.trailers import REASON_TRAILER
 from moldau.proto.v1 import queue_pb2 as pb
 from moldau.proto.v1.queue_pb2_grpc import QueueStub
 from moldau.testing.broker import Broker
+from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = pytest.mark.system
-
-SECONDS = 60
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +27,7 @@ def stub(moldau_session_broker: Broker) -> Iterator[QueueStub]:
 def topic(stub: QueueStub, new_name: Callable[[str], str]) -> str:
     """Ten messages, one at each thousandth millisecond."""
     name = new_name("grpc-read")
-    stub.CreateTopic(pb.CreateTopicRequest(topic=name), timeout=SECONDS)
+    stub.CreateTopic(pb.CreateTopicRequest(topic=name), timeout=wait_seconds_max())
     send(stub, name, range(10))
     return name
 
@@ -36,11 +35,11 @@ def topic(stub: QueueStub, new_name: Callable[[str], str]) -> str:
 def send(stub: QueueStub, topic: str, numbers: range) -> None:
     for number in numbers:
         message = pb.OutgoingMessage(value=b"%d" % number, timestamp_ms=1_000 * (number + 1))
-        stub.Send(pb.SendRequest(topic=topic, message=message), timeout=SECONDS)
+        stub.Send(pb.SendRequest(topic=topic, message=message), timeout=wait_seconds_max())
 
 
 def values(stub: QueueStub, **request: Any) -> list[int]:
-    answers = list(stub.ReadFrom(pb.ReadFromRequest(**request), timeout=SECONDS))
+    answers = list(stub.ReadFrom(pb.ReadFromRequest(**request), timeout=wait_seconds_max()))
     messages = [message for answer in answers for message in answer.messages]
     if messages:
         assert answers[-1].next_offset == messages[-1].offset + 1
@@ -94,7 +93,7 @@ def test_a_place_that_is_not_there_is_refused(
 
 def test_who_follows_hears_of_what_comes(stub: QueueStub, topic: str) -> None:
     request = pb.ReadFromRequest(topic=topic, offset=9, follow=True)
-    answers = stub.ReadFrom(request, timeout=SECONDS)
+    answers = stub.ReadFrom(request, timeout=wait_seconds_max())
     assert [message.offset for message in next(answers).messages] == [9]
     sending = threading.Thread(target=send, args=(stub, topic, range(10, 12)))
     sending.start()
@@ -102,7 +101,7 @@ def test_who_follows_hears_of_what_comes(stub: QueueStub, topic: str) -> None:
     while len(heard) < 2:
         heard += [message.offset for message in next(answers).messages]
     assert heard == [10, 11]
-    sending.join(SECONDS)
+    sending.join(wait_seconds_max())
     answers.cancel()
     assert values(stub, topic=topic, offset=11) == [11]
 
@@ -121,8 +120,10 @@ def test_much_comes_in_answers_that_any_client_takes(
         producer.produce(
             topic, bytes(60_000), headers=[("h", b"1"), (b"\xff".decode("latin1"), None)]
         )
-    assert producer.flush(SECONDS) == 0
-    answers = list(stub.ReadFrom(pb.ReadFromRequest(topic=topic, offset=10), timeout=SECONDS))
+    assert producer.flush(wait_seconds_max()) == 0
+    answers = list(
+        stub.ReadFrom(pb.ReadFromRequest(topic=topic, offset=10), timeout=wait_seconds_max())
+    )
     offsets = [message.offset for answer in answers for message in answer.messages]
     assert offsets == list(range(10, 160))
     assert max(answer.ByteSize() for answer in answers) < 2 * 1024 * 1024
@@ -134,14 +135,16 @@ def test_much_comes_in_answers_that_any_client_takes(
 def test_a_stop_ends_who_follows(moldau_broker: Broker) -> None:
     with grpc.insecure_channel(moldau_broker.grpc_address) as channel:
         stub = QueueStub(channel)
-        stub.CreateTopic(pb.CreateTopicRequest(topic="t"), timeout=SECONDS)
+        stub.CreateTopic(pb.CreateTopicRequest(topic="t"), timeout=wait_seconds_max())
         send(stub, "t", range(1))
-        answers = stub.ReadFrom(pb.ReadFromRequest(topic="t", follow=True), timeout=SECONDS)
+        answers = stub.ReadFrom(
+            pb.ReadFromRequest(topic="t", follow=True), timeout=wait_seconds_max()
+        )
         next(answers)
         stopping = threading.Thread(target=moldau_broker.stop)
         stopping.start()
         with pytest.raises(grpc.RpcError) as caught:
             next(answers)
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
-        stopping.join(SECONDS)
+        stopping.join(wait_seconds_max())
     assert "Traceback" not in moldau_broker.output

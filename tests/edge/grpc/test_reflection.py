@@ -12,10 +12,10 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
 )
 
 from moldau.testing.broker import Broker
+from moldau.testing.waiting import wait_seconds_max
 
-pytestmark = pytest.mark.inprocess
+pytestmark = pytest.mark.system
 
-SECONDS = 60
 QUEUE = "moldau.v1.Queue"
 
 
@@ -34,11 +34,17 @@ class GenericClient:
         messages = [json_format.ParseDict(request, asked()) for request in requests]
         path, how = f"/{service}/{method}", (asked.SerializeToString, answered.FromString)
         if found.client_streaming:
-            answers = self._channel.stream_stream(path, *how)(iter(messages), timeout=SECONDS)
+            answers = self._channel.stream_stream(path, *how)(
+                iter(messages), timeout=wait_seconds_max()
+            )
         elif found.server_streaming:
-            answers = self._channel.unary_stream(path, *how)(messages[0], timeout=SECONDS)
+            answers = self._channel.unary_stream(path, *how)(
+                messages[0], timeout=wait_seconds_max()
+            )
         else:
-            answers = [self._channel.unary_unary(path, *how)(messages[0], timeout=SECONDS)]
+            answers = [
+                self._channel.unary_unary(path, *how)(messages[0], timeout=wait_seconds_max())
+            ]
         return [
             json_format.MessageToDict(answer, preserving_proto_field_name=True)
             for answer in answers
@@ -100,8 +106,8 @@ def test_reflection_answers_under_its_newer_name_too(moldau_session_broker: Brok
             reflection_pb2.ServerReflectionResponse.FromString,
         )
         request = reflection_pb2.ServerReflectionRequest(list_services="")
-        (newer,) = ask(iter([request]), timeout=SECONDS)
+        (newer,) = ask(iter([request]), timeout=wait_seconds_max())
         stub = reflection_pb2_grpc.ServerReflectionStub(channel)
-        (older,) = stub.ServerReflectionInfo(iter([request]), timeout=SECONDS)
+        (older,) = stub.ServerReflectionInfo(iter([request]), timeout=wait_seconds_max())
     assert newer == older
     assert QUEUE in {service.name for service in newer.list_services_response.service}

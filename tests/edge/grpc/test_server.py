@@ -6,7 +6,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -20,10 +19,10 @@ from moldau.proto.v1 import queue_pb2 as pb
 from moldau.proto.v1.queue_pb2_grpc import QueueStub
 from moldau.service.queues.types import DONE
 from moldau.testing.broker import Broker
+from moldau.testing.waiting import until, wait_seconds_max, wait_until
 
 pytestmark = pytest.mark.system
 
-SECONDS = 60
 ACK = pb.AckRequest(group="g", consumer_id="c", tokens=[b"t"])
 ALONE = [("grpc.use_local_subchannel_pool", 1)]
 
@@ -35,16 +34,9 @@ def door() -> Iterator[Door]:
         yield found
 
 
-def wait_for(condition: Any) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.005)
-    assert condition()
-
-
 def test_nothing_is_imported_before_somebody_comes() -> None:
     code = "import moldau.server.run, sys; sys.exit('grpc' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], timeout=SECONDS).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], timeout=wait_seconds_max()).returncode == 0
 
 
 def test_a_broker_loads_grpc_for_the_first_who_comes(moldau_broker: Broker) -> None:
@@ -52,7 +44,7 @@ def test_a_broker_loads_grpc_for_the_first_who_comes(moldau_broker: Broker) -> N
     with open(maps) as file:
         assert "cygrpc" not in file.read()
     with grpc.insecure_channel(moldau_broker.grpc_address) as channel:
-        QueueStub(channel).Topology(pb.TopologyRequest(), timeout=SECONDS)
+        QueueStub(channel).Topology(pb.TopologyRequest(), timeout=wait_seconds_max())
     with open(maps) as file:
         assert "cygrpc" in file.read()
 
@@ -63,7 +55,7 @@ def test_all_who_come_while_it_loads_are_served(door: Door) -> None:
     def ask(_: int) -> int:
         with grpc.insecure_channel(door.address, options=ALONE) as channel:
             stub = QueueStub(channel)
-            return sum(stub.Ack(ACK, timeout=SECONDS).done for _ in range(20))
+            return sum(stub.Ack(ACK, timeout=wait_seconds_max()).done for _ in range(20))
 
     with ThreadPoolExecutor(20) as pool:
         assert list(pool.map(ask, range(20))) == [20] * 20
@@ -71,17 +63,19 @@ def test_all_who_come_while_it_loads_are_served(door: Door) -> None:
 
 
 def test_who_came_early_is_soon_no_burden_and_does_not_notice() -> None:
-    with opened(GrpcLimits(early_ms=500)) as door:
+    with opened(GrpcLimits(early_ms=3_000)) as door:
         door.queues.answers["ack"] = [DONE]
         seen = 0
-        deadline = time.monotonic() + SECONDS
-        while time.monotonic() < deadline:
-            assert door.stub.Ack(ACK, timeout=SECONDS).done == 1
+
+        def has_come_and_gone() -> bool:
+            nonlocal seen
+            assert door.stub.Ack(ACK, timeout=wait_seconds_max()).done == 1
             seen = max(seen, door.listener.early_count)
-            if seen and not door.listener.early_count:
-                break
+            return bool(seen) and not door.listener.early_count
+
+        wait_until(has_come_and_gone, "nobody counts as early any more")
         assert (seen, door.listener.early_count) == (1, 0)
-        assert door.stub.Ack(ACK, timeout=SECONDS).done == 1
+        assert door.stub.Ack(ACK, timeout=wait_seconds_max()).done == 1
 
 
 def test_large_answers_and_requests_come_through_to_the_first(door: Door) -> None:
@@ -89,7 +83,7 @@ def test_large_answers_and_requests_come_through_to_the_first(door: Door) -> Non
     door.queues.answers["ack"] = [DONE] * 3_000
     for _ in range(5):
         answer = door.stub.Ack(
-            pb.AckRequest(group="g", consumer_id="c", tokens=tokens), timeout=SECONDS
+            pb.AckRequest(group="g", consumer_id="c", tokens=tokens), timeout=wait_seconds_max()
         )
         assert answer.done == 3_000
     assert door.queues.asked[-1][1][2] == tokens
@@ -98,10 +92,10 @@ def test_large_answers_and_requests_come_through_to_the_first(door: Door) -> Non
 def test_the_end_of_the_first_connection_is_heard(door: Door) -> None:
     door.queues.hold = threading.Event()
     with grpc.insecure_channel(door.address, options=ALONE) as channel:
-        call = QueueStub(channel).Ack.future(ACK, timeout=SECONDS)
-        wait_for(lambda: door.queues.asked)
+        call = QueueStub(channel).Ack.future(ACK, timeout=wait_seconds_max())
+        wait_until(lambda: door.queues.asked, "the call is under way")
     assert call.done()
-    wait_for(lambda: door.queues.cancelled)
+    wait_until(lambda: door.queues.cancelled, "the call has ended")
 
 
 def test_who_says_nothing_or_nonsense_disturbs_nobody(door: Door) -> None:
@@ -109,9 +103,9 @@ def test_who_says_nothing_or_nonsense_disturbs_nobody(door: Door) -> None:
     address = (host, int(port))
     with socket.create_connection(address) as silent, socket.create_connection(address) as noisy:
         noisy.sendall(b"GET / HTTP/1.1\r\n\r\n")
-        assert door.stub.Ack(ACK, timeout=SECONDS).done == 1
+        assert door.stub.Ack(ACK, timeout=wait_seconds_max()).done == 1
         silent.sendall(b"x")
-    assert door.stub.Ack(ACK, timeout=SECONDS).done == 1
+    assert door.stub.Ack(ACK, timeout=wait_seconds_max()).done == 1
 
 
 def test_a_stop_before_anybody_came_loads_nothing(door: Door) -> None:
@@ -123,19 +117,20 @@ def test_a_stop_before_anybody_came_loads_nothing(door: Door) -> None:
 
 
 def test_a_stop_while_it_loads_waits_for_nobody(door: Door) -> None:
-    free = threading.Event()
+    begun, free = threading.Event(), threading.Event()
 
     async def stop_while_loading() -> None:
         loop = asyncio.get_running_loop()
 
         def load() -> Any:
-            free.wait(SECONDS)
+            begun.set()
+            free.wait(wait_seconds_max())
 
         listener = GrpcListener(loop=loop, load=load)
         address = listener.bind("127.0.0.1", 0)
         listener.start()
         _, writer = await asyncio.open_connection(*address)
-        await asyncio.sleep(0.05)
+        await until(begun.is_set, "it loads")
         await listener.stop(10)
         assert not listener.is_loaded
         writer.close()

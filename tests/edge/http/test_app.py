@@ -4,7 +4,6 @@ import asyncio
 import base64
 import json
 import re
-import time
 from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
@@ -17,6 +16,7 @@ from moldau.edge.http import answers
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.topology import Endpoint, JoinRequest
 from moldau.service import decisions
+from moldau.testing.waiting import wait_until
 
 pytestmark = pytest.mark.inprocess
 
@@ -199,10 +199,7 @@ def test_what_the_cluster_does_not_decide_in_time_is_to_be_tried_again(world, mo
     # Not taken back: what has reached the metadata's log cannot be.
     assert world.cluster.decided == []
     world.loop.call_soon_threadsafe(world.cluster.hold.set)
-    deadline = time.monotonic() + 30
-    while not world.cluster.decided:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: world.cluster.decided, "it is decided")
 
 
 def test_a_defect_is_logged_and_not_shown(world, caplog):

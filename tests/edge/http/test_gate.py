@@ -9,6 +9,7 @@ import pytest
 from moldau.edge.http.cors import Cors
 from moldau.edge.http.gate import Gate
 from moldau.testing.broker import Broker
+from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = pytest.mark.system
 
@@ -224,7 +225,7 @@ def test_the_setting_of_a_broker_names_who_may():
     settings = {"HTTP__CORS_ORIGINS": "https://a.example, https://page.example"}
     with Broker(settings=settings) as broker:
         for origin, status in (("https://page.example", 201), ("https://evil.example", 403)):
-            connection = HTTPConnection(broker.http_address, timeout=60)
+            connection = HTTPConnection(broker.http_address, timeout=wait_seconds_max())
             sent = {"content-type": "application/json", "origin": origin}
             connection.request("POST", "/api/v1/topics", body=b'{"name": "t"}', headers=sent)
             response = connection.getresponse()

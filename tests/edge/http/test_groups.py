@@ -1,7 +1,6 @@
 """Groups as real brokers show them over HTTP, whichever is asked."""
 
 import struct
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -14,6 +13,7 @@ from http_client import ask
 from moldau.client.kafka.client import KafkaClient
 from moldau.edge.http.groups import read_assignment
 from moldau.edge.http.resources import TopicAssigned
+from moldau.testing.waiting import wait_seconds_max, wait_until
 
 pytestmark = pytest.mark.system
 
@@ -22,7 +22,7 @@ def send(bootstrap: str, topic: str, partition: int, count: int) -> None:
     producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap})
     for _ in range(count):
         producer.produce(topic, b"value", partition=partition)
-    assert producer.flush(60) == 0
+    assert producer.flush(wait_seconds_max()) == 0
 
 
 @contextmanager
@@ -40,10 +40,12 @@ def member(bootstrap: str, group: str, topic: str, **extra: str) -> Iterator[Non
     )
     try:
         consumer.subscribe([topic])
-        deadline = time.monotonic() + 60
-        while not consumer.assignment():
-            assert time.monotonic() < deadline
+
+        def is_assigned() -> bool:
             consumer.poll(0.1)
+            return bool(consumer.assignment())
+
+        wait_until(is_assigned, "the member has its partitions")
         yield
     finally:
         consumer.close()

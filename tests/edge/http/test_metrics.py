@@ -16,8 +16,9 @@ from moldau.groups.results import ListedGroup
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import TopicPartition
 from moldau.service.traffic import Traffic
+from moldau.testing.waiting import wait_seconds_max
 
-pytestmark = pytest.mark.inprocess
+pytestmark = pytest.mark.system
 
 
 class Scrape:
@@ -42,7 +43,7 @@ class Scrape:
 
 
 def scrape(address: str) -> Scrape:
-    connection = HTTPConnection(address, timeout=60)
+    connection = HTTPConnection(address, timeout=wait_seconds_max())
     try:
         connection.request("GET", "/metrics")
         response = connection.getresponse()
@@ -57,7 +58,7 @@ def send(bootstrap: str, topic: str, count: int) -> None:
     producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap})
     for number in range(count):
         producer.produce(topic, f"value-{number}".encode(), partition=0)
-    assert producer.flush(60) == 0
+    assert producer.flush(wait_seconds_max()) == 0
 
 
 def commit(bootstrap: str, group: str, topic: str, offset: int) -> None:

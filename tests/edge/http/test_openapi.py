@@ -11,7 +11,7 @@ from http_client import ask
 from moldau.edge.http import reference
 from moldau.edge.http.openapi import document
 
-pytestmark = pytest.mark.inprocess
+pytestmark = pytest.mark.system
 
 SPEC = msgspec.json.decode(msgspec.json.encode(document()))
 

@@ -2,7 +2,6 @@
 
 import base64
 import json
-import time
 
 import confluent_kafka
 import pytest
@@ -15,6 +14,7 @@ from moldau.records.batch import check_batches
 from moldau.records.murmur2 import partition_of
 from moldau.records.record import Record
 from moldau.service.sending import build_batches
+from moldau.testing.waiting import wait_seconds_max, wait_until
 
 pytestmark = pytest.mark.system
 
@@ -214,7 +214,7 @@ def test_a_page_has_a_bound_in_bytes_too(world):
     )
     for _ in range(12):
         producer.produce(world.topic, b"x" * 900_000)
-    assert producer.flush(60) == 0
+    assert producer.flush(wait_seconds_max()) == 0
     offset, pages = 0, []
     while offset < 12:
         page = world.read(f"?offset={offset}").body
@@ -238,13 +238,13 @@ def test_aborted_records_are_not_shown_and_open_ones_not_yet(world):
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": world.broker.bootstrap, "transactional.id": f"http-{world.topic}"}
     )
-    producer.init_transactions(60)
+    producer.init_transactions(wait_seconds_max())
     for value, ends in (("a", producer.abort_transaction), ("b", producer.commit_transaction)):
         producer.begin_transaction()
         producer.produce(world.topic, value.encode(), partition=0)
-        producer.flush(60)
+        producer.flush(wait_seconds_max())
         assert "a" not in world.values()
-        ends(60)
+        ends(wait_seconds_max())
     page = world.read("?wait_ms=10000").body
     while page["next_offset"] < 4:
         page = world.read("?wait_ms=10000").body
@@ -258,7 +258,7 @@ def test_compressed_batches_are_shown(world):
         )
         for _ in range(20):
             producer.produce(world.topic, codec.encode() * 20)
-        assert producer.flush(60) == 0
+        assert producer.flush(wait_seconds_max()) == 0
     values = world.values()
     assert [values[20 * number] for number in range(4)] == [
         codec * 20 for codec in ("gzip", "snappy", "lz4", "zstd")
@@ -408,10 +408,12 @@ def test_several_partitions_need_a_choice(moldau_session_broker):
 
 def store_in_the_end(address, path, body):
     """A machine under load may elect another leader just then: the answer says to try again."""
-    deadline = time.monotonic() + 60
-    while (reply := ask(address, "POST", path, body)).status == 503:
-        assert time.monotonic() < deadline, reply.body
-        time.sleep(0.1)
+
+    def ask_once():
+        found = ask(address, "POST", path, body)
+        return found if found.status != 503 else None
+
+    reply = wait_until(ask_once, "the records are taken")
     assert reply.status == 200, reply.body
     return reply
 

@@ -23,11 +23,11 @@ from schemathesis.specs.openapi.checks import (
 from http_client import ask
 from moldau.edge.http.openapi import OPERATIONS, document
 from moldau.testing.broker import Broker
+from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = pytest.mark.system
 
 EXAMPLES = int(os.environ.get("MOLDAU_HTTP_EXAMPLES", "25"))
-SECONDS_MAX = 30
 CHECKS = [
     not_a_server_error,
     status_code_conformance,
@@ -92,7 +92,7 @@ def test_no_answer_is_a_defect_or_another_than_is_promised(address, method, path
             aim(case, mode)
         asked = case.as_transport_kwargs(base_url=f"http://{address}")
         with requests.request(
-            **asked, timeout=SECONDS_MAX, allow_redirects=False, stream=True
+            **asked, timeout=wait_seconds_max(), allow_redirects=False, stream=True
         ) as response:
             if streams and response.status_code == 200:
                 assert response.headers["content-type"].startswith("text/event-stream")

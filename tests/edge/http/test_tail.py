@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection, HTTPResponse
@@ -17,6 +16,7 @@ from moldau.edge.http.tail import TAILS_MAX
 from moldau.model.ids import Offset, TimestampMs
 from moldau.records.record import Record
 from moldau.service.reading import ReadPage
+from moldau.testing.waiting import wait_seconds_max, wait_until
 
 pytestmark = pytest.mark.system
 
@@ -54,7 +54,7 @@ class Stream:
 
 @contextmanager
 def following(broker, topic: str, query: str = "", **headers: str) -> Iterator[Stream]:
-    connection = HTTPConnection(broker.http_address, timeout=60)
+    connection = HTTPConnection(broker.http_address, timeout=wait_seconds_max())
     try:
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         connection.request("GET", f"/api/v1/topics/{topic}/tail{query}", headers=sent)
@@ -115,12 +115,11 @@ def test_a_topic_that_is_deleted_ends_the_stream_with_its_reason(moldau_session_
 def test_who_goes_makes_room_for_others(moldau_session_broker, moldau_topic):
     """More than may follow at once, one after another; and their fetches are not left behind."""
     broker, topic = moldau_session_broker, moldau_topic
+    path = f"/api/v1/topics/{topic}/tail"
     for _ in range(70):
-        deadline = time.monotonic() + 60
-        path = f"/api/v1/topics/{topic}/tail"
-        while ask(broker.http_address, "HEAD", path).status == 503:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(
+            lambda: ask(broker.http_address, "HEAD", path).status != 503, "there is room again"
+        )
         with following(broker, topic):
             pass
 
@@ -130,7 +129,7 @@ def test_of_many_who_come_at_once_no_more_than_the_limit_follow(moldau_broker):
     address = moldau_broker.http_address
     ask(address, "POST", "/api/v1/topics", {"name": "t"})
     path = "/api/v1/topics/t/tail"
-    connections = [HTTPConnection(address, timeout=60) for _ in range(90)]
+    connections = [HTTPConnection(address, timeout=wait_seconds_max()) for _ in range(90)]
     try:
         for connection in connections:
             connection.connect()
@@ -231,7 +230,7 @@ def test_another_topic_of_the_same_name_is_not_followed(monkeypatch):
 def test_a_place_that_is_none_is_an_error_as_any(
     moldau_session_broker, moldau_topic, query, headers, status, error
 ):
-    connection = HTTPConnection(moldau_session_broker.http_address, timeout=60)
+    connection = HTTPConnection(moldau_session_broker.http_address, timeout=wait_seconds_max())
     connection.request("GET", f"/api/v1/topics/{moldau_topic}/tail{query}", headers=headers)
     response = connection.getresponse()
     assert (response.status, json.loads(response.read())["error"]) == (status, error)

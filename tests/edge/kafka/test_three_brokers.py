@@ -11,7 +11,8 @@ from moldau.client.kafka.connection import KafkaConnection
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import Offset, TimestampMs
 from moldau.records.record import Record, build_batch
-from moldau.testing.cluster import Cluster, wait_until
+from moldau.testing.cluster import Cluster
+from moldau.testing.waiting import wait_seconds_max, wait_until
 from moldau.wire.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -43,6 +44,8 @@ from moldau.wire.messages.produce import (
 pytestmark = pytest.mark.system
 
 NUMBERS = (1, 2, 3)
+NOT_YET = (OSError, LookupError)
+"""A broker that does not answer yet, or a topic that is not there yet."""
 
 
 @pytest.fixture(scope="module")
@@ -72,10 +75,10 @@ def admin(cluster: Cluster) -> AdminClient:
 def topic(cluster: Cluster, admin: AdminClient, request: pytest.FixtureRequest) -> Iterator[str]:
     """With three partitions on all brokers, all in sync, each led by its preferred leader."""
     name = f"{request.node.name[:60].replace('[', '.').replace(']', '')}"
-    admin.create_topics([NewTopic(name, 3, 3)])[name].result(60)
+    admin.create_topics([NewTopic(name, 3, 3)])[name].result(wait_seconds_max())
     cluster.wait_ready()
     yield name
-    admin.delete_topics([name])[name].result(60)
+    admin.delete_topics([name])[name].result(wait_seconds_max())
 
 
 def described(connection: KafkaConnection, topic: str) -> MetadataResponseTopic:
@@ -106,7 +109,7 @@ def test_every_broker_tells_the_same(connections: dict[int, KafkaConnection], to
             sorted(partition.isr_nodes) == list(NUMBERS) for partition in told[0]
         )
 
-    wait_until(agree, "the brokers do not agree", 60)
+    wait_until(agree, "the brokers agree", ignoring=NOT_YET)
     partitions = described(connections[1], topic).partitions
     # Spread over the brokers, the preferred leader first.
     assert sorted(partition.leader_id for partition in partitions) == list(NUMBERS)
@@ -206,7 +209,7 @@ def test_all_brokers_name_the_same_coordinator_and_the_others_refuse_the_group(
         told = [coordinators(connection) for connection in connections.values()]
         return told[0] == told[1] == told[2] and -1 not in told[0]
 
-    wait_until(agree, "the brokers do not agree", 60)
+    wait_until(agree, "the brokers agree", ignoring=NOT_YET)
     found = dict(zip(groups, coordinators(connections[1]), strict=True))
     for number, connection in connections.items():
         response = connection.ask(DescribeGroupsRequest(groups=groups), DescribeGroupsResponse)
@@ -235,8 +238,8 @@ def test_kafka_python_brings_leadership_back(
         # A broker that is just back may have to catch up first.
         wait_until(
             lambda: elect() == {ErrorCode.ELECTION_NOT_NEEDED},
-            "the preferred leaders are not elected",
-            60,
+            "the preferred leaders are elected",
+            ignoring=NOT_YET,
         )
     finally:
         client.close()
@@ -247,7 +250,7 @@ def test_kafka_python_moves_a_partition_and_watches_it(
     cluster: Cluster, connections: dict[int, KafkaConnection], admin: AdminClient
 ) -> None:
     name = "moved"
-    admin.create_topics([NewTopic(name, 1, 2)])[name].result(60)
+    admin.create_topics([NewTopic(name, 1, 2)])[name].result(wait_seconds_max())
     cluster.wait_ready()
     asking = connections[1]
     (partition,) = described(asking, name).partitions
@@ -260,20 +263,24 @@ def test_kafka_python_moves_a_partition_and_watches_it(
         assert answers[TopicPartition(name, 0)] is None
         refused = answers[TopicPartition(name, 7)]
         assert getattr(refused, "errno", None) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        wait_until(lambda: not client.list_partition_reassignments(), "the move does not end", 60)
+        wait_until(
+            lambda: not client.list_partition_reassignments(),
+            "the move has ended",
+            ignoring=NOT_YET,
+        )
     finally:
         client.close()
     wait_until(
         lambda: sorted(described(asking, name).partitions[0].isr_nodes) == sorted([comes, stays]),
-        "the new replica is not in sync",
-        60,
+        "the new replica is in sync",
+        ignoring=NOT_YET,
     )
     assert described(asking, name).partitions[0].replica_nodes == [comes, stays]
 
 
 def test_more_replicas_than_brokers_are_a_clear_error(admin: AdminClient) -> None:
     with pytest.raises(Exception, match="replication factor is 4, but the cluster has 3 brokers"):
-        admin.create_topics([NewTopic("too-many", 1, 4)])["too-many"].result(60)
+        admin.create_topics([NewTopic("too-many", 1, 4)])["too-many"].result(wait_seconds_max())
 
 
 @pytest.mark.parametrize("name", CLIENTS)

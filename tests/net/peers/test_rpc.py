@@ -1,29 +1,18 @@
 """Questions between brokers: answered, refused, given up, and never too many at once."""
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-import uvloop
 
+from harness.virtual_loop import run_virtually
 from moldau.model.errors import ErrorCode, PeerProtocolError, RefusedError
 from moldau.model.ids import BrokerId
 from moldau.net.peers.frames import FrameKind
 from moldau.net.peers.rpc import NotSentError, PeerRpc
-
-pytestmark = pytest.mark.inprocess
+from moldau.testing.waiting import until
 
 ONE, TWO = BrokerId(1), BrokerId(2)
-
-
-def run(test: Callable[[], Any]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(60):
-            await test()
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(bounded())
 
 
 class Wire:
@@ -63,7 +52,7 @@ def test_questions_are_answered_or_refused_with_the_code_of_the_answerer() -> No
         with pytest.raises(RefusedError, match="method 8"):
             await wire.one.call(TWO, 8, b"", 10)
 
-    run(scenario)
+    run_virtually(scenario())
 
 
 def test_a_question_ends_when_nobody_answers_or_the_link_is_lost() -> None:
@@ -92,7 +81,7 @@ def test_a_question_ends_when_nobody_answers_or_the_link_is_lost() -> None:
         wire.two.stop()
         await asyncio.sleep(0)
 
-    run(scenario)
+    run_virtually(scenario())
 
 
 def test_a_peer_that_asks_too_much_at_once_is_told_so() -> None:
@@ -106,7 +95,7 @@ def test_a_peer_that_asks_too_much_at_once_is_told_so() -> None:
 
         wire.two.serve(1, wait)
         asking = [asyncio.ensure_future(wire.one.call(TWO, 1, b"", 30)) for _ in range(100)]
-        await asyncio.sleep(0.02)
+        await until(lambda: sum(one.done() for one in asking) == 36, "the rest is refused")
         gate.set()
         results = await asyncio.gather(*asking, return_exceptions=True)
         assert results.count(b"ok") == 64
@@ -114,7 +103,7 @@ def test_a_peer_that_asks_too_much_at_once_is_told_so() -> None:
         assert len(refused) == 36
         assert {error.code for error in refused} == {ErrorCode.THROTTLING_QUOTA_EXCEEDED}
 
-    run(scenario)
+    run_virtually(scenario())
 
 
 def test_questions_that_end_early_are_refused_as_a_breach_of_the_protocol() -> None:
@@ -124,4 +113,4 @@ def test_questions_that_end_early_are_refused_as_a_breach_of_the_protocol() -> N
             with pytest.raises(PeerProtocolError):
                 wire.one.on_frame(TWO, kind, memoryview(b"\0\0\0"))
 
-    run(scenario)
+    run_virtually(scenario())

@@ -7,7 +7,6 @@ from queue_world import (
     LIMITS,
     QueueWorld,
     ack,
-    eventually,
     settle,
     values_of,
     why_refused,
@@ -20,12 +19,13 @@ from moldau.service.queues.types import (
     Delivery,
     Why,
 )
+from moldau.testing.waiting import until
 
 
 async def test_a_poll_waits_for_a_message_and_a_commit_wakes_it() -> None:
     world = await QueueWorld.make(partitions=2)
     poll = asyncio.create_task(world.take(wait=30))
-    await eventually(lambda: world.host.parked_count == 1)
+    await until(lambda: world.host.parked_count == 1, "so many polls wait")
     await world.send(b"a", partition=1)
     assert values_of(await poll) == [b"a"]
 
@@ -40,7 +40,7 @@ async def test_a_hundred_waiting_workers_share_what_comes() -> None:
     polls = [
         asyncio.create_task(world.take(100, member=f"w{number}", wait=30)) for number in range(100)
     ]
-    await eventually(lambda: world.host.parked_count == 100)
+    await until(lambda: world.host.parked_count == 100, "so many polls wait")
     await world.send(*[b"%d" % number for number in range(100)])
     taken = await asyncio.gather(*polls)
     assert [len(some) for some in taken] == [1] * 100
@@ -52,11 +52,11 @@ async def test_a_hundred_waiting_workers_share_what_comes() -> None:
 async def test_workers_who_want_more_than_there_is_get_the_same_and_else_what_they_want() -> None:
     world = await QueueWorld.make()
     polls = [asyncio.create_task(world.take(10, member=f"w{n}", wait=30)) for n in range(4)]
-    await eventually(lambda: world.host.parked_count == 4)
+    await until(lambda: world.host.parked_count == 4, "so many polls wait")
     await world.send(*[b"x"] * 12)
     assert [len(await poll) for poll in polls] == [3, 3, 3, 3]
     polls = [asyncio.create_task(world.take(n, member=f"w{n}", wait=30)) for n in (1, 10, 2)]
-    await eventually(lambda: world.host.parked_count == 3)
+    await until(lambda: world.host.parked_count == 3, "so many polls wait")
     await world.send(*[b"x"] * 13)
     assert [len(await poll) for poll in polls] == [1, 10, 2]
 
@@ -64,7 +64,7 @@ async def test_workers_who_want_more_than_there_is_get_the_same_and_else_what_th
 async def test_a_message_wakes_no_more_than_the_one_who_waits_longest() -> None:
     world = await QueueWorld.make()
     polls = [asyncio.create_task(world.take(wait=30, member=f"w{n}")) for n in range(3)]
-    await eventually(lambda: world.host.parked_count == 3)
+    await until(lambda: world.host.parked_count == 3, "so many polls wait")
     for number in range(3):
         await world.send(b"%d" % number)
         assert values_of(await polls[number]) == [b"%d" % number]
@@ -138,10 +138,10 @@ async def test_too_many_polls_that_wait_are_refused() -> None:
     world = QueueWorld(limits=dataclasses.replace(LIMITS, parked_per_queue_max=2, parked_max=3))
     await world.create("t", 2)
     polls = [asyncio.create_task(world.take(wait=30, partitions=[0])) for _ in range(2)]
-    await eventually(lambda: world.host.parked_count == 2)
+    await until(lambda: world.host.parked_count == 2, "so many polls wait")
     assert await why_refused(world, wait=30, partitions=[0]) is Why.BUSY
     polls.append(asyncio.create_task(world.take(wait=30, partitions=[1])))
-    await eventually(lambda: world.host.parked_count == 3)
+    await until(lambda: world.host.parked_count == 3, "so many polls wait")
     assert await why_refused(world, wait=30, partitions=[1]) is Why.BUSY
     for poll in polls:
         poll.cancel()
@@ -155,7 +155,7 @@ async def test_what_a_worker_that_is_gone_would_have_got_is_for_others_after_a_p
     world.ledger.gate.clear()
     await world.send(b"a")
     poll = asyncio.create_task(world.take(member="gone"))
-    await eventually(lambda: world.ledger.waiting == 1)
+    await until(lambda: world.ledger.waiting == 1, "a write waits")
     poll.cancel()
     await asyncio.gather(poll, return_exceptions=True)
     world.ledger.gate.set()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from queue_world import QueueWorld, eventually, values_of
+from queue_world import QueueWorld, values_of
 
 from moldau.log.interface import LogRead
 from moldau.log.memory import MemoryLog
@@ -27,6 +27,7 @@ from moldau.service import stored
 from moldau.service.commit import trim_replica
 from moldau.service.queues.settling import Nacked
 from moldau.service.stored import bytes_of
+from moldau.testing.waiting import until
 
 
 async def kill(world: QueueWorld, count: int = 10, reason: str = "bad") -> None:
@@ -76,7 +77,7 @@ async def test_a_lease_that_ends_for_the_last_time_makes_a_dead_letter_with_nobo
     await world.send(b"a")
     await world.take()
     world.pass_time(100)
-    await eventually(lambda: values_of_dead(world) == [b"a"])
+    await until(lambda: values_of_dead(world) == [b"a"], "they are dead letters")
 
 
 def values_of_dead(world: QueueWorld) -> list[bytes | None]:
@@ -183,7 +184,7 @@ async def test_a_batch_that_nobody_can_read_leaves_a_dead_letter_that_names_its_
     await world.send(b"b", b"c", b"d")
     await world.send(b"e")
     assert values_of(await world.take() + await world.take()) == [b"a", b"e"]
-    await eventually(lambda: len(dead(world)) == 1)
+    await until(lambda: len(dead(world)) == 1, "it is a dead letter")
     (letter,) = dead(world)
     headers = dict(letter.headers)
     assert (letter.key, letter.value) == (None, None)
@@ -202,7 +203,7 @@ async def test_one_letter_that_the_topic_refuses_does_not_hold_up_the_others() -
     await world.send(b"x", b"y", b"z")
     await world.send(b"a", b"b", key=b"k")
     await kill(world)
-    await eventually(lambda: values_of_dead(world) == [b"a", b"b"])
+    await until(lambda: values_of_dead(world) == [b"a", b"b"], "they are dead letters")
     world.compacted.clear()
     await is_settled(world, 5)
     assert sorted(values_of_dead(world), key=str) == [b"a", b"b", b"x", b"y", b"z"]
@@ -226,7 +227,7 @@ async def test_a_dead_message_that_is_damaged_takes_its_replica_offline() -> Non
     world.host._queues[next(iter(world.host._queues))].reader.drop(Offset(0))
     tokens = [delivery.token for delivery in taken]
     await world.host.settle(world.group, "w", tokens, Nacked(delay_ms=0))
-    await eventually(lambda: bool(world.offline))
+    await until(lambda: bool(world.offline), "the partition is offline")
 
 
 async def test_the_topic_of_new_settings_is_used_at_once() -> None:

@@ -10,7 +10,6 @@ from queue_world import (
     LIMITS,
     QueueWorld,
     ack,
-    eventually,
     settle,
     stats,
     values_of,
@@ -31,6 +30,7 @@ from moldau.service.queues.types import (
     Verdict,
     Why,
 )
+from moldau.testing.waiting import until
 
 # ---- taking and settling
 
@@ -311,7 +311,7 @@ async def test_a_queue_that_cannot_be_loaded_says_so_and_is_loaded_later() -> No
 async def test_who_waits_is_told_when_the_leader_changes() -> None:
     world = await QueueWorld.make()
     poll = asyncio.create_task(world.take(wait=30))
-    await eventually(lambda: world.host.parked_count == 1)
+    await until(lambda: world.host.parked_count == 1, "so many polls wait")
     await world.change_leader(new_host=False)
     with pytest.raises(QueueRefusedError) as caught:
         await poll
@@ -344,7 +344,7 @@ async def test_a_leader_that_is_fenced_answers_no_success() -> None:
 
     world.ledger.write = fence  # type: ignore[method-assign]
     assert [each.why for each in await settle(world, taken, Acked())] == [Why.UNAVAILABLE]
-    await eventually(lambda: world.host.queue_count == 0)
+    await until(lambda: world.host.queue_count == 0, "the queue is closed")
 
 
 async def test_an_answer_that_comes_after_the_leader_is_gone_is_none() -> None:
@@ -356,7 +356,7 @@ async def test_an_answer_that_comes_after_the_leader_is_gone_is_none() -> None:
         asyncio.create_task(settle(world, taken, Acked())),
         asyncio.create_task(world.take()),
     ]
-    await eventually(lambda: world.ledger.waiting == 1)
+    await until(lambda: world.ledger.waiting == 1, "a write waits")
     world.host.stop()
     world.ledger.gate.set()
     verdicts, taking = await asyncio.gather(*calls, return_exceptions=True)
@@ -393,7 +393,7 @@ async def test_a_forgotten_group_is_forgotten_and_begins_anew() -> None:
     await world.send(b"a")
     await ack(world, await world.take())
     poll = asyncio.create_task(world.take(wait=30))
-    await eventually(lambda: world.host.parked_count == 1)
+    await until(lambda: world.host.parked_count == 1, "so many polls wait")
     await world.host.forget("g", [world.topics["t"]])
     with pytest.raises(QueueRefusedError) as caught:
         await poll
@@ -425,4 +425,4 @@ async def test_queues_of_a_group_that_is_gone_end_by_themselves() -> None:
     world = await QueueWorld.make()
     await world.take()
     del world.groups["g"]
-    await eventually(lambda: world.host.queue_count == 0)
+    await until(lambda: world.host.queue_count == 0, "the queue is closed")

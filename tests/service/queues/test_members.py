@@ -1,7 +1,6 @@
 """What a broker knows of the members of groups: newer if need be, and who is gone is told."""
 
 import asyncio
-from collections.abc import Callable
 from typing import cast
 
 import pytest
@@ -13,6 +12,7 @@ from moldau.service.queues.group_messages import GroupTold, MemberTold
 from moldau.service.queues.members import Members
 from moldau.service.queues.types import QueueRefusedError, Why
 from moldau.testing.replicas import SetClock
+from moldau.testing.waiting import until
 
 TOPIC = TopicId(b"t" * 16)
 
@@ -152,22 +152,20 @@ async def test_views_are_renewed_while_they_are_used_and_forgotten_after(
     world.coordinator.members = {"a": []}
     running = asyncio.create_task(world.members.run())
 
-    async def until(what: Callable[[], bool]) -> None:
-        async with asyncio.timeout(30):
-            while not what():
-                world.clock.steady += 1
-                await asyncio.sleep(0.002)
+    def later() -> bool:
+        world.clock.steady += 1
+        return True
 
     asked = world.coordinator
     with world.members.using("g"):
         await world.members.member("g", "a")
-        await until(lambda: asked.asked >= 3)
+        await until(lambda: later() and asked.asked >= 3, "the view is renewed")
         asked.members = {}
-        await until(lambda: world.gone == [("g", "a")])
+        await until(lambda: later() and world.gone == [("g", "a")], "the member is gone")
         # It is kept, although there is nobody in it, for the one who waits.
         before = asked.asked
-        await until(lambda: asked.asked > before + 2)
-    await until(lambda: not world.members.is_following("g"))
+        await until(lambda: later() and asked.asked > before + 2, "the view is renewed again")
+    await until(lambda: later() and not world.members.is_following("g"), "the view is forgotten")
     running.cancel()
 
 
@@ -185,9 +183,11 @@ async def test_a_queue_is_followed_while_it_has_members_also_if_nobody_asks(
         world.clock.steady += 20
         await asyncio.sleep(0.002)
     world.coordinator.members = {}
-    async with asyncio.timeout(30):
-        while not world.gone or world.members.is_following("g"):
-            world.clock.steady += 20
-            await asyncio.sleep(0.002)
+
+    def is_forgotten() -> bool:
+        world.clock.steady += 20
+        return bool(world.gone) and not world.members.is_following("g")
+
+    await until(is_forgotten, "the queue is forgotten")
     assert world.gone == [("g", "a")]
     running.cancel()

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from queue_world import LIMITS, QueueWorld, ack, eventually, settle, values_of, why_refused
+from queue_world import LIMITS, QueueWorld, ack, settle, values_of, why_refused
 
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import Offset
 from moldau.service.queues.reader import QueueReader
 from moldau.service.queues.settling import Acked
 from moldau.service.queues.types import DONE, QueueRefusedError, Why
+from moldau.testing.waiting import until
 
 
 async def turns_during(work: Awaitable[Any]) -> int:
@@ -45,7 +46,7 @@ async def test_an_ack_that_is_being_written_when_leadership_ends_is_not_called_u
     taken = await world.take()
     world.ledger.gate.clear()
     first = asyncio.create_task(settle(world, taken[:1], Acked()))
-    await eventually(lambda: world.ledger.waiting == 1)
+    await until(lambda: world.ledger.waiting == 1, "a write waits")
     second = asyncio.create_task(settle(world, taken[1:], Acked()))
     await asyncio.sleep(0)
     changing = asyncio.create_task(world.change_leader())
@@ -142,7 +143,7 @@ async def test_no_more_tokens_wait_than_there_is_room_for() -> None:
     taken = await world.take()
     world.ledger.gate.clear()
     first = asyncio.create_task(settle(world, taken[:1], Acked()))
-    await eventually(lambda: world.ledger.waiting == 1)
+    await until(lambda: world.ledger.waiting == 1, "a write waits")
     calls = [asyncio.create_task(settle(world, taken[1:] * 100, Acked())) for _ in range(4)]
     await asyncio.sleep(0)
     world.ledger.gate.set()
@@ -190,7 +191,9 @@ async def test_queues_that_are_used_no_more_let_go_of_messages_that_others_need_
     for partition in range(3):
         taken += await world.take(5, partitions=[partition])
     readers = [queue.reader for queue in world.host._queues.values()]
-    await eventually(lambda: sum(reader.held_bytes for reader in readers) <= 60_000)
+    await until(
+        lambda: sum(reader.held_bytes for reader in readers) <= 60_000, "the readers hold less"
+    )
     assert readers[0].held_bytes == 0
     assert readers[2].held_bytes > 0
     # Nothing is lost by that.
@@ -203,7 +206,7 @@ async def test_a_poll_of_a_queue_that_is_gone_for_good_ends() -> None:
     world = await QueueWorld.make()
     await world.take()
     waiting = asyncio.create_task(world.poll(wait=20))
-    await eventually(lambda: world.host.parked_count == 1)
+    await until(lambda: world.host.parked_count == 1, "so many polls wait")
     del world.groups["g"]
     with pytest.raises(QueueRefusedError) as caught:
         await waiting

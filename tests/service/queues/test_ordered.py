@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any, cast
 
 import pytest
-from queue_world import QueueWorld, eventually, values_of
+from queue_world import QueueWorld, values_of
 
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import Offset, PartitionIndex, TopicId, TopicPartition
@@ -17,6 +17,7 @@ from moldau.service.queues.group_messages import Committed
 from moldau.service.queues.ordered import ANSWER_BYTES_MAX, OrderedGroups
 from moldau.service.queues.types import Delivery, QueueRefusedError, Verdict, Why
 from moldau.service.reading import ReadPage, read_page
+from moldau.testing.waiting import until
 
 
 class World:
@@ -367,7 +368,7 @@ async def test_a_leader_that_may_be_none_any_more_asks_before_it_delivers(
 async def test_a_poll_that_waits_ends_when_its_place_is_another_ones(by_leader: bool) -> None:
     world = await World.make()
     waiting = asyncio.create_task(world.poll(wait=30))
-    await eventually(lambda: bool(world.groups._places))
+    await until(lambda: bool(world.groups._places), "it has a place")
     await asyncio.sleep(0.01)
     if by_leader:
         await world.broker.change_leader()

@@ -13,6 +13,7 @@ from moldau.log.files import OsFiles
 from moldau.log.interface import LogConfig
 from moldau.log.memory import MemoryLog
 from moldau.model.errors import CorruptionError, ErrorCode, RefusedError
+from moldau.model.flush import FlushPolicy
 from moldau.model.ids import NO_TIMESTAMP, Offset, TimestampMs
 from moldau.records.batch import read_header
 from moldau.records.compression import Codec
@@ -22,6 +23,7 @@ from moldau.service import stored
 from moldau.service.queues.limits import LeaseLimits
 from moldau.service.queues.reader import QueueReader, decode_entries, deliver_at
 from moldau.testing.replicas import lead_replica, make_flusher
+from moldau.testing.waiting import until
 
 NOW = TimestampMs(1_000)
 
@@ -38,14 +40,12 @@ def append(replica: Replica, batch: bytes) -> None:
 async def make(
     *batches: bytes, limits: LeaseLimits = LIMITS, directory: Path | None = None
 ) -> tuple[QueueReader, Replica]:
-    config = LogConfig()
+    config = LogConfig(flush=FlushPolicy.NEVER)
     log = MemoryLog(config) if directory is None else _disk_log(directory, config)
     replica = await lead_replica(log, make_flusher())
     for batch in batches:
         append(replica, batch)
-    async with asyncio.timeout(20):
-        while replica.high_watermark < replica.log.end_offset:
-            await asyncio.sleep(0.001)
+    await until(lambda: replica.high_watermark >= replica.log.end_offset, "all is committed")
     return QueueReader(asyncio.get_running_loop(), replica, limits), replica
 
 

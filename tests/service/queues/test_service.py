@@ -6,7 +6,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 from msgspec.structs import replace
-from queue_world import QueueWorld, eventually, values_of
+from queue_world import QueueWorld, values_of
 
 from moldau.metadata.commands import DropQueueGroup
 from moldau.metadata.leaders import NO_LEADER, Leader
@@ -25,6 +25,7 @@ from moldau.service.queues.members import Members
 from moldau.service.queues.ordered import OrderedGroups
 from moldau.service.queues.service import QueueService
 from moldau.service.queues.types import Assigned, Assignment, PollAsked, QueueRefusedError, Why
+from moldau.testing.waiting import until
 
 ASSIGNMENT = Assignment(
     epoch=7, partitions=(Assigned("t", PartitionIndex(0), BrokerId(1), "here:1"),)
@@ -171,7 +172,7 @@ async def test_who_is_gone_waits_no_longer_and_what_it_has_is_for_others() -> No
         await waiting
     assert caught.value.why is Why.UNKNOWN_CONSUMER
     assert await other == [b"a"]
-    await eventually(lambda: world.told_gone == [("g", "w")])
+    await until(lambda: world.told_gone == [("g", "w")], "the member is told as gone")
     assert not world.service._polling
 
 
@@ -265,7 +266,7 @@ async def test_a_queue_that_starts_at_the_end_does_so_when_its_partition_is_firs
     world = await World.make(starts_at_end=True)
     await world.broker.send(b"old")
     world.service.on_leadership(world.broker.replicas["t", 0])
-    await eventually(lambda: bool(world.broker.ledger.writes))
+    await until(lambda: bool(world.broker.ledger.writes), "the ledger is written")
     await world.broker.send(b"new")
     assert await world.poll(wait_ms=1_000) == [b"new"]
 

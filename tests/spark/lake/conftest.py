@@ -5,7 +5,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from lake_world import use_on_disk_once
 
+from harness.kinds import PURE, kind_of
 from moldau.spark.lake import LakeTable
 
 
@@ -55,3 +57,9 @@ def offsets(table: LakeTable) -> list[int]:
 @pytest.fixture(name="offsets")
 def offsets_fixture() -> Callable[[LakeTable], list[int]]:
     return offsets
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _libraries_are_used(request: pytest.FixtureRequest) -> None:
+    if kind_of(request.path) != PURE:
+        use_on_disk_once()

@@ -4,7 +4,6 @@ import contextlib
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ pytest.importorskip("boto3", reason="boto3 is not installed: no tests of tables 
 import boto3
 import pyarrow.dataset as ds
 from botocore.exceptions import BotoCoreError
+from lake_world import use_once
 
 from moldau.client.errors import InvalidArgumentError
 from moldau.spark.lake import LakeError, TableFormat, Writing, open_table
@@ -26,6 +26,7 @@ from moldau.spark.lake.parquet import ParquetTable
 from moldau.spark.lake.s3 import S3Store, s3_filesystem
 from moldau.spark.lake.storage import Store, Stored
 from moldau.testing.ports import free_ports
+from moldau.testing.waiting import wait_until
 
 pytestmark = pytest.mark.system
 
@@ -54,18 +55,19 @@ def server() -> Iterator[dict[str, str]]:
             aws_secret_access_key="secret",
             region_name="us-east-1",
         )
-        for _ in range(600):
-            try:
-                client.create_bucket(Bucket="lake")
-                break
-            except BotoCoreError:
-                time.sleep(0.1)
+        wait_until(
+            lambda: client.create_bucket(Bucket="lake"),
+            "the server makes a bucket",
+            ignoring=BotoCoreError,
+        )
+        use_once("s3://lake/once-before", options)
         yield options
     finally:
         process.terminate()
         process.wait()
 
 
+@pytest.mark.safety
 @pytest.mark.parametrize("kind", [str(kind) for kind in TableFormat])
 def test_a_batch_is_in_a_table_at_s3_once(
     server: dict[str, str], tmp_path: Path, kind: str, schema: Any, rows: Any, offsets: Any
@@ -150,6 +152,7 @@ class DyingStore:
         self._do("delete", path)
 
 
+@pytest.mark.safety
 @pytest.mark.parametrize("after", [False, True])
 def test_killed_at_any_request_of_an_append_the_batch_is_there_once_after_all(
     server: dict[str, str], schema: Any, rows: Any, offsets: Any, after: bool
@@ -183,6 +186,7 @@ def test_killed_at_any_request_of_an_append_the_batch_is_there_once_after_all(
     assert steps == 3
 
 
+@pytest.mark.safety
 def test_a_server_that_does_not_know_of_conditions_is_refused_before_anything_is_lost(
     server: dict[str, str], monkeypatch: pytest.MonkeyPatch, schema: Any
 ) -> None:

@@ -42,6 +42,7 @@ def opened(kind: str, tmp_path: Path) -> Callable[[], LakeTable]:
     return lambda: open_table(str(tmp_path / "table"), kind)
 
 
+@pytest.mark.safety
 def test_a_batch_is_in_the_table_once_however_often_it_is_appended(
     opened: Callable[[], LakeTable], schema: Any, rows: Any, offsets: Any
 ) -> None:
@@ -93,6 +94,7 @@ def test_files_take_the_place_of_others_in_one_commit(
     assert offsets(opened()) == [100, 101, 102]
 
 
+@pytest.mark.safety
 def test_writers_at_the_same_time_all_get_their_rows_in_once(
     opened: Callable[[], LakeTable], schema: Any, rows: Any, offsets: Any
 ) -> None:

@@ -14,8 +14,9 @@ import pytest
 from moldau.cli.main import cli, run
 from moldau.spark.pipelines.home import Home
 from moldau.testing.broker import Broker
+from moldau.testing.waiting import wait_seconds_max
 
-pytestmark = pytest.mark.system
+pytestmark = pytest.mark.spark
 
 ROOT = Path(__file__).parent.parent.parent.parent
 PAGE = (ROOT / "docs/spark/pipelines.md").read_text()
@@ -64,7 +65,7 @@ def test_the_walk_from_start_to_end_works_as_pasted(
     said: dict[str, tuple[str, str]] = {}
     for line in filter(None, text.replace("clicks", f"{topic}-walk").splitlines()):
         if "|" in line:
-            subprocess.run(["bash", "-c", line], timeout=60, check=True)
+            subprocess.run(["bash", "-c", line], timeout=wait_seconds_max(), check=True)
             continue
         words = shlex.split(line)[1:]
         if words[:2] == ["pipeline", "start"]:

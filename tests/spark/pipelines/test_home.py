@@ -12,6 +12,7 @@ from moldau.client.errors import InvalidArgumentError
 from moldau.spark.pipelines.home import BusyError, Home, homes
 from moldau.spark.pipelines.record import Record
 from moldau.spark.pipelines.spec import State
+from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = pytest.mark.system
 
@@ -34,6 +35,7 @@ def test_two_cannot_hold_it_and_the_second_learns_who_does(home):
         pass
 
 
+@pytest.mark.safety
 def test_a_holder_that_is_killed_holds_it_no_longer(home):
     code = (
         "import os, sys, pathlib\n"
@@ -41,7 +43,9 @@ def test_a_holder_that_is_killed_holds_it_no_longer(home):
         "with Home(pathlib.Path(sys.argv[1])).held():\n"
         "    os.kill(os.getpid(), 9)\n"
     )
-    subprocess.run([sys.executable, "-c", code, str(home.path)], check=False, timeout=60)
+    subprocess.run(
+        [sys.executable, "-c", code, str(home.path)], check=False, timeout=wait_seconds_max()
+    )
     assert (home.path / "pid.json").exists()
     assert home.process() is None
     with home.held():

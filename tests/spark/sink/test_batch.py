@@ -12,10 +12,9 @@ import pytest
 from moldau.client.kafka.client import KafkaClient
 from moldau.client.kafka.transactions import TransactionClient
 from moldau.testing.broker import Broker
+from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = pytest.mark.spark
-
-SECONDS_MAX = 280
 STEPS = [
     "task:begin:after",
     "driver:append Decision:after",
@@ -55,6 +54,7 @@ def numbers(table: Callable[..., Any], target: str) -> list[int]:
     return sorted(int(row.value) for row in rows)
 
 
+@pytest.mark.safety
 def test_a_version_is_written_once_wherever_the_driver_ends(
     spark: Any, broker: Broker, table: Callable[..., Any], target: str, crashing: str
 ) -> None:
@@ -73,6 +73,7 @@ def test_a_version_is_written_once_wherever_the_driver_ends(
         assert TransactionClient(client).open_names("moldau-spark-app") == []
 
 
+@pytest.mark.safety
 def test_foreach_batch_writes_each_row_once_though_its_batch_is_played_again(
     broker: Broker,
     stream: Callable[..., Any],
@@ -100,7 +101,7 @@ def test_foreach_batch_writes_each_row_once_though_its_batch_is_played_again(
         return checkpointed.trigger(availableNow=True).start()
 
     with pytest.raises(Exception, match="ended between"):
-        started().awaitTermination(SECONDS_MAX)
-    assert started().awaitTermination(SECONDS_MAX)
+        started().awaitTermination(wait_seconds_max())
+    assert started().awaitTermination(wait_seconds_max())
     assert calls == [0, 0]
     assert numbers(table, target) == list(range(20))

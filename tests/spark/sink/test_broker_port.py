@@ -19,6 +19,7 @@ from moldau.spark.sink.write_options import WriteOptions, parse_write_options
 from moldau.spark.sink.writing import RowWriter
 from moldau.spark.source.bodies import whole_batches
 from moldau.testing.broker import Broker
+from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = pytest.mark.system
 
@@ -85,7 +86,7 @@ class Writer:
         consumer.assign(places)
         found, ended = [], 0
         while ended < 2:
-            message = consumer.poll(30)
+            message = consumer.poll(wait_seconds_max())
             assert message is not None
             if message.error():
                 ended += 1
@@ -111,6 +112,7 @@ def writer(
         each.clients.close()
 
 
+@pytest.mark.safety
 def test_batches_are_written_once_and_names_are_used_again(writer: Callable[[], Writer]) -> None:
     one = writer()
     names = set()
@@ -130,6 +132,7 @@ def test_batches_are_written_once_and_names_are_used_again(writer: Callable[[], 
     assert one.port.open_ids(protocol.prefix_of(one.query)) == []
 
 
+@pytest.mark.safety
 def test_a_decided_batch_is_finished_by_the_next_run_and_an_undecided_one_is_aborted(
     writer: Callable[[], Writer],
 ) -> None:
@@ -173,6 +176,7 @@ def test_of_two_attempts_one_gets_the_name(writer: Callable[[], Writer]) -> None
     assert one.port.open_ids(protocol.prefix_of(one.query)) == []
 
 
+@pytest.mark.safety
 def test_a_decision_for_an_aborted_transaction_is_refused_and_a_lost_one_told(
     writer: Callable[[], Writer],
 ) -> None:

@@ -12,10 +12,9 @@ import pytest
 
 from moldau.client.kafka.client import KafkaClient
 from moldau.testing.broker import Broker
+from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = pytest.mark.spark
-
-SECONDS_MAX = 280
 STEPS = [
     # Not decided, and half of it ended.
     "driver:append Decision:before",
@@ -39,7 +38,7 @@ def committed(bootstrap: str, topic: str, partitions: int) -> Counter[str]:
     found: Counter[str] = Counter()
     ended = 0
     while ended < partitions:
-        message = consumer.poll(60)
+        message = consumer.poll(wait_seconds_max())
         assert message is not None
         if message.error():
             ended += 1
@@ -49,6 +48,7 @@ def committed(bootstrap: str, topic: str, partitions: int) -> Counter[str]:
     return found
 
 
+@pytest.mark.safety
 def test_each_input_is_written_once_wherever_the_driver_ends(
     spark: Any,
     broker: Broker,
@@ -75,9 +75,9 @@ def test_each_input_is_written_once_wherever_the_driver_ends(
             options = spark_query.arguments([*asked, "--crash", f"{step}:{batch}"])
             query = spark_query.start(spark, options)
             with pytest.raises(Exception, match="CrashedError"):
-                query.awaitTermination(SECONDS_MAX)
+                query.awaitTermination(wait_seconds_max())
         query = spark_query.start(spark, spark_query.arguments(asked))
-        assert query.awaitTermination(SECONDS_MAX)
+        assert query.awaitTermination(wait_seconds_max())
     finally:
         cloudpickle.unregister_pickle_by_value(spark_query)
     wanted = Counter(f"{partition}:{offset}" for partition in (0, 1) for offset in range(count))

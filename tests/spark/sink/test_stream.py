@@ -15,13 +15,13 @@ from moldau.records.murmur2 import partition_of
 from moldau.records.record import Record, build_batch
 from moldau.testing.broker import Broker
 from moldau.testing.ports import free_ports
+from moldau.testing.waiting import wait_seconds_max, wait_until
 
 pytestmark = pytest.mark.spark
 
 Fill = Callable[..., None]
 Stream = Callable[..., Any]
 Table = Callable[..., Any]
-SECONDS_MAX = 280
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def started(frame: Any, broker: Broker, checkpoint: Path, **options: str) -> Any
 
 def run(frame: Any, broker: Broker, checkpoint: Path, **options: str) -> Any:
     query = started(frame, broker, checkpoint, **options)
-    assert query.awaitTermination(SECONDS_MAX)
+    assert query.awaitTermination(wait_seconds_max())
     return query
 
 
@@ -86,6 +86,7 @@ def test_a_stream_goes_from_topic_to_topic_once_and_so_does_a_batch_played_again
         assert TransactionClient(client).open_names("moldau-spark-") == []
 
 
+@pytest.mark.safety
 def test_a_broker_lost_in_the_middle_of_a_batch_costs_nothing(spark: Any, tmp_path: Path) -> None:
     now = TimestampMs(time.time_ns() // 1_000_000)
     record = Record(Offset(0), now, None, b"x" * 100, [])
@@ -102,13 +103,13 @@ def test_a_broker_lost_in_the_middle_of_a_batch_costs_nothing(spark: Any, tmp_pa
         frame = spark.readStream.format("moldau").options(**options).load()
         query = started(frame.selectExpr("string(offset) value"), broker, tmp_path, topic="out")
         # Something of the second batch is stored, and the rest of it has to wait.
-        deadline = time.monotonic() + SECONDS_MAX
-        while client.list_offset("out", 0) <= 101 and query.isActive:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(
+            lambda: client.list_offset("out", 0) > 101 or not query.isActive,
+            "the second batch is begun",
+        )
         broker.kill()
         broker.start()
-        assert query.awaitTermination(SECONDS_MAX)
+        assert query.awaitTermination(wait_seconds_max())
         options = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": "out"}
         options["isolation"] = "read_committed"
         rows = spark.read.format("moldau").options(**options).load().select("value").collect()

@@ -15,7 +15,7 @@ from moldau.spark.source.read_options import ReadOptions, parse_read_options
 from moldau.testing.broker import Broker
 from moldau.testing.ports import free_ports
 
-pytestmark = pytest.mark.inprocess
+pytestmark = pytest.mark.system
 
 FIRST = 1_700_000_000_000
 Fill = Callable[..., None]
@@ -150,6 +150,7 @@ def test_offsets_must_name_every_partition_and_no_other(broker: Broker, topic: s
         resolved(broker, topic, startingOffsets=f'{{"{topic}": {{"0": 0, "1": 0, "2": 0}}}}')
 
 
+@pytest.mark.safety
 def test_offsets_that_are_not_there_are_a_loss(broker: Broker, topic: str, fill: Fill) -> None:
     fill(topic, 0, count=10)
     wanted = f'{{"{topic}": {{"0": 50, "1": -2}}}}'

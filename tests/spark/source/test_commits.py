@@ -1,7 +1,6 @@
 """The progress of a query as offsets of a group, on a real broker."""
 
 import logging
-import time
 from collections.abc import Callable
 
 import pytest
@@ -15,8 +14,9 @@ from moldau.spark.source.commits import GroupCommits
 from moldau.spark.source.positions import Positions
 from moldau.testing.broker import Broker
 from moldau.testing.ports import free_ports
+from moldau.testing.waiting import wait_until
 
-pytestmark = pytest.mark.inprocess
+pytestmark = pytest.mark.system
 
 NewName = Callable[[str], str]
 
@@ -49,10 +49,13 @@ def test_a_group_with_members_is_refused(
     group = new_name("spark-group")
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group})
     consumer.subscribe([topic])
+
+    def is_assigned() -> bool:
+        consumer.poll(0.2)
+        return bool(consumer.assignment())
+
     try:
-        deadline = time.monotonic() + 60
-        while not consumer.assignment() and time.monotonic() < deadline:
-            consumer.poll(0.2)
+        wait_until(is_assigned, "the consumer has partitions")
         with pytest.raises(InvalidArgumentError, match="choose another groupId"):
             GroupCommits(client, group).commit(positions(topic, 1))
     finally:

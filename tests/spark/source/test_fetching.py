@@ -17,6 +17,7 @@ from moldau.spark.source.losses import DataLossError
 from moldau.spark.source.planning import OffsetRange
 from moldau.testing.broker import Broker
 from moldau.testing.cluster import Cluster
+from moldau.testing.waiting import wait_seconds_max
 from moldau.wire.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -27,7 +28,7 @@ from moldau.wire.messages.delete_records import (
 pytestmark = pytest.mark.system
 
 LIMITS = FetchLimits(
-    bytes_max=1 << 20, timeout_seconds=20, read_committed=False, fail_on_data_loss=True
+    bytes_max=1 << 20, timeout_seconds=60, read_committed=False, fail_on_data_loss=True
 )
 
 
@@ -57,7 +58,7 @@ def the_range(topic: str, start: int, end: int, **more: int) -> OffsetRange:
 def delete_before(client: KafkaClient, topic: str, offset: int) -> None:
     partition = DeleteRecordsPartition(partition_index=0, offset=offset)
     request = DeleteRecordsRequest(
-        topics=[DeleteRecordsTopic(name=topic, partitions=[partition])], timeout_ms=10_000
+        topics=[DeleteRecordsTopic(name=topic, partitions=[partition])], timeout_ms=60_000
     )
     answer = client.leader(topic, 0).ask(request, DeleteRecordsResponse)
     assert not answer.topics[0].partitions[0].error_code
@@ -82,6 +83,7 @@ def test_a_reader_that_stops_half_way_leaves_a_client_that_works(
     assert read(client, the_range(topic, 0, 300)) == list(range(300))
 
 
+@pytest.mark.safety
 def test_deleted_offsets_are_a_loss_that_is_told(topic: str, client: KafkaClient) -> None:
     for _ in range(3):
         client.produce(topic, 0, batch([b"x"] * 10))
@@ -104,6 +106,7 @@ def test_deleted_offsets_can_be_passed_over(
     assert read(client, the_range(topic, 5, 15), tolerant) == []
 
 
+@pytest.mark.safety
 def test_offsets_beyond_the_end_are_a_loss(topic: str, client: KafkaClient) -> None:
     """The topic was made again, or lost its end."""
     client.produce(topic, 0, batch([b"x"] * 10))
@@ -118,6 +121,7 @@ def test_another_topic_of_the_same_name_is_not_read(topic: str, client: KafkaCli
         read(client, the_range(topic, 0, 10, topic_id=12345))
 
 
+@pytest.mark.safety
 def test_a_deleted_topic_is_a_loss(broker: Broker, topic: str, client: KafkaClient) -> None:
     client.produce(topic, 0, batch([b"x"] * 10))
     Admin(broker.bootstrap).delete_topic(topic)
@@ -158,16 +162,16 @@ def test_aborted_records_are_read_only_by_those_who_read_everything(
     producer = Producer(
         {"bootstrap.servers": broker.bootstrap, "transactional.id": new_name("spark-tx")}
     )
-    producer.init_transactions(30)
+    producer.init_transactions(wait_seconds_max())
     for number, ending in enumerate(["commit", "abort", "commit"]):
         producer.begin_transaction()
         for _ in range(5):
             producer.produce(topic, b"%d" % number, partition=0)
         if ending == "commit":
-            producer.commit_transaction(30)
+            producer.commit_transaction(wait_seconds_max())
         else:
-            producer.flush(30)
-            producer.abort_transaction(30)
+            producer.flush(wait_seconds_max())
+            producer.abort_transaction(wait_seconds_max())
     limits = LIMITS._replace(read_committed=read_committed)
     # Five records and a marker each.
     wanted = [*range(5), *range(6, 11), *range(12, 17)]
@@ -176,6 +180,7 @@ def test_aborted_records_are_read_only_by_those_who_read_everything(
     assert read(client, the_range(topic, 0, 18), limits) == wanted
 
 
+@pytest.mark.safety
 def test_a_leader_lost_half_way_costs_nothing(new_name: Callable[[str], str]) -> None:
     name = new_name("spark")
     with Cluster(brokers=3) as cluster, KafkaClient(cluster.bootstrap) as client:
@@ -183,7 +188,7 @@ def test_a_leader_lost_half_way_costs_nothing(new_name: Callable[[str], str]) ->
         for _ in range(40):
             client.produce(name, 0, batch([b"x" * 500] * 10))
         planned = the_range(name, 0, 400)
-        limits = LIMITS._replace(bytes_max=20_000, timeout_seconds=60)
+        limits = LIMITS._replace(bytes_max=20_000, timeout_seconds=wait_seconds_max())
         fetched = _offsets(iter(RangeFetcher(client, planned, limits)), planned)
         found = [next(fetched) for _ in range(15)]
         cluster.leader(name, 0).kill()
@@ -202,8 +207,8 @@ def test_a_leader_that_hangs_is_left_for_its_successor(new_name: Callable[[str],
         leader = cluster.leader(name, 0)
         others = [broker.address for broker in cluster.brokers if broker is not leader]
         planned = the_range(name, 0, 400)
-        limits = LIMITS._replace(bytes_max=20_000, timeout_seconds=60)
-        with KafkaClient(",".join([leader.address, *others]), timeout=1) as client:
+        limits = LIMITS._replace(bytes_max=20_000, timeout_seconds=wait_seconds_max())
+        with KafkaClient(",".join([leader.address, *others]), timeout=5) as client:
             fetched = _offsets(iter(RangeFetcher(client, planned, limits)), planned)
             found = [next(fetched) for _ in range(15)]
             leader.pause()

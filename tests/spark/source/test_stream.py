@@ -3,7 +3,6 @@
 import json
 import shutil
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 from moldau.client.admin import Admin
 from moldau.client.kafka.client import KafkaClient
 from moldau.testing.broker import Broker
+from moldau.testing.waiting import wait_seconds_max, wait_until
 from moldau.wire.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -20,11 +20,10 @@ from moldau.wire.messages.delete_records import (
     DeleteRecordsTopic,
 )
 
-pytestmark = pytest.mark.system
+pytestmark = pytest.mark.spark
 
 Fill = Callable[..., None]
 Stream = Callable[..., Any]
-SECONDS_MAX = 280
 
 
 class Sink:
@@ -46,7 +45,7 @@ class Sink:
 
     def wait(self, count: int) -> None:
         with self.arrived:
-            assert self.arrived.wait_for(lambda: len(self.rows) >= count, SECONDS_MAX)
+            assert self.arrived.wait_for(lambda: len(self.rows) >= count, wait_seconds_max())
 
 
 def started(frame: Any, sink: Sink, checkpoint: Path, **trigger: Any) -> Any:
@@ -58,13 +57,13 @@ def read_all(frame: Any, checkpoint: Path) -> tuple[Sink, Any]:
     """Read what is available now."""
     sink = Sink()
     query = started(frame, sink, checkpoint)
-    assert query.awaitTermination(SECONDS_MAX)
+    assert query.awaitTermination(wait_seconds_max())
     return sink, query
 
 
 def failure(frame: Any, checkpoint: Path) -> str:
     with pytest.raises(Exception, match=r".") as caught:
-        started(frame, Sink(), checkpoint).awaitTermination(SECONDS_MAX)
+        started(frame, Sink(), checkpoint).awaitTermination(wait_seconds_max())
     return str(caught.value)
 
 
@@ -104,12 +103,15 @@ def test_partitions_that_are_added_while_a_query_runs_are_read(
     fill(topic, 0, count=10)
     sink = Sink()
     query = started(stream(subscribe=topic), sink, tmp_path, processingTime="0 seconds")
+
+    def has_three() -> bool:
+        client.forget(topic)
+        return len(client.layout(topic).leaders) == 3
+
     try:
         sink.wait(10)
         Admin(broker.bootstrap).add_partitions(topic, 3)
-        deadline = time.monotonic() + SECONDS_MAX
-        while len(client.layout(topic).leaders) < 3 and time.monotonic() < deadline:
-            client.forget(topic)
+        wait_until(has_three, "the new partitions are led")
         fill(topic, 2, count=10)
         fill(topic, 0, count=10)
         sink.wait(30)
@@ -151,7 +153,7 @@ def test_what_is_gone_fails_the_query_or_is_passed_over(
 def delete_before(client: KafkaClient, topic: str, offset: int) -> None:
     partition = DeleteRecordsPartition(partition_index=0, offset=offset)
     request = DeleteRecordsRequest(
-        topics=[DeleteRecordsTopic(name=topic, partitions=[partition])], timeout_ms=10_000
+        topics=[DeleteRecordsTopic(name=topic, partitions=[partition])], timeout_ms=60_000
     )
     answer = client.leader(topic, 0).ask(request, DeleteRecordsResponse)
     assert not answer.topics[0].partitions[0].error_code

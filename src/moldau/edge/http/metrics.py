@@ -388,6 +388,11 @@ def _storage(broker: Broker, vitals: Vitals) -> Iterator[Family]:
     cleaner = vitals.cleaner()
     if cleaner is None:
         return
+    yield gauge(
+        "moldau_compaction_due_partitions",
+        "Compacted logs that are dirty enough to be cleaned.",
+        cleaner.due(),
+    )
     for name, help_text, value in (
         ("runs", "Cleanings of compacted logs.", cleaner.cleanings),
         ("failures", "Cleanings that failed.", cleaner.failures),

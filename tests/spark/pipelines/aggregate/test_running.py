@@ -147,6 +147,7 @@ def test_what_was_asked_before_has_to_be_asked_again(world: SimpleNamespace) -> 
         aggregate.run(changed(settings, mode="append"), context)
 
 
+@pytest.mark.safety
 def test_results_go_to_a_table_once(world: SimpleNamespace, tmp_path: Path) -> None:
     from moldau.spark.lake.opening import open_table
 

@@ -41,6 +41,7 @@ def places(table: LakeTable) -> list[tuple[int, int]]:
     return sorted((row["partition"], row["offset"]) for part in found for row in part)
 
 
+@pytest.mark.safety
 def test_a_topic_is_archived_as_it_is_and_goes_on_where_it_was(
     spark: Any, new: New, topic: str, fill: Callable[..., None], client: KafkaClient
 ) -> None:
@@ -74,6 +75,7 @@ def test_tables_of_other_formats_get_the_same_rows(
     assert places(table) == [(0, at) for at in range(4)]
 
 
+@pytest.mark.safety
 @pytest.mark.parametrize("is_after", [False, True])
 def test_a_driver_that_fails_around_the_commit_archives_each_record_once(
     spark: Any,

@@ -16,7 +16,7 @@ from moldau.spark.pipelines.archive.settings import ArchiveSettings
 from moldau.spark.pipelines.archive.source import FILE, file_rows, table_schema
 from moldau.spark.pipelines.failures import PipelineError
 
-pytestmark = pytest.mark.inprocess
+pytestmark = pytest.mark.spark
 
 
 class Returned:

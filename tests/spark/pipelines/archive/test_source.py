@@ -24,7 +24,7 @@ from moldau.spark.pipelines.archive.source import (
 )
 from moldau.spark.schema import arrow_schema
 
-pytestmark = pytest.mark.inprocess
+pytestmark = pytest.mark.spark
 
 DAY = 24 * 3600 * 1_000_000
 

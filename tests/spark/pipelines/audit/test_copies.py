@@ -71,6 +71,7 @@ def ranges(outcome: Outcome) -> dict[str, Any]:
     }
 
 
+@pytest.mark.safety
 def test_each_input_is_found_once_whatever_the_order(
     client: KafkaClient, topic: str, copied: str, audit: Callable[..., Outcome]
 ) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import re
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from moldau.spark.pipelines.spec import Outcome, Progress  # noqa: E402
 from moldau.spark.source.planning import OffsetRange  # noqa: E402
 from moldau.spark.source.reading import read_ranges  # noqa: E402
 from moldau.testing.broker import Broker  # noqa: E402
+from moldau.testing.waiting import wait_until  # noqa: E402
 
 pytestmark = pytest.mark.spark
 
@@ -123,6 +123,7 @@ def replaced(rows: Any, name: str, column: Any) -> Any:
     return rows.set_column(rows.schema.get_field_index(name), name, column)
 
 
+@pytest.mark.safety
 def test_a_whole_table_passes_and_a_file_more_or_less_does_not(world: World) -> None:
     outcome = world.audit()
     assert outcome.ok
@@ -271,9 +272,7 @@ def test_what_retention_removed_and_what_transactions_left_is_not_missing(world:
         producer.commit_transaction() if is_kept else producer.abort_transaction()
     # Nine records and three markers, which may come a little after the answer to a commit.
     end = COUNT + 12
-    deadline = time.monotonic() + 30
-    while world.client.list_offset(world.topic, 0) < end and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_until(lambda: world.client.list_offset(world.topic, 0) >= end, "the markers are there")
     assert world.client.list_offset(world.topic, 0) == end
     assert wrong(world.audit()) == {"missing": 6}
     world.put(world.rows(0, COUNT, end))
@@ -379,6 +378,7 @@ def test_a_table_that_is_compacted_meanwhile_is_read_again(
     assert len(looks) == 2
 
 
+@pytest.mark.safety
 def test_a_file_that_is_lost_is_an_error_that_names_it(world: World) -> None:
     lost = world.table.snapshot().files[0]
     (Path(world.table.location) / lost.path).unlink()

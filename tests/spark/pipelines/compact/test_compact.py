@@ -14,6 +14,7 @@ from pipeline_context import PlainContext
 from moldau.client.errors import InvalidArgumentError, NotFoundError
 from moldau.spark.pipelines import compact
 from moldau.spark.pipelines.compact.settings import CompactSettings
+from moldau.testing.waiting import wait_until
 
 pytest.importorskip("pyarrow", reason="the extra `spark` is not installed: no tests of tables")
 
@@ -65,6 +66,7 @@ def by_date(files: Sequence[Any]) -> dict[str, int]:
     return dict(sorted(found.items()))
 
 
+@pytest.mark.safety
 @pytest.mark.parametrize("format", ["parquet", "delta", "iceberg"])
 def test_small_files_become_few_and_rows_that_are_there_twice_stay_once(
     spark: Any, opened: Any, new: New, format: str
@@ -95,6 +97,7 @@ def test_small_files_become_few_and_rows_that_are_there_twice_stay_once(
         assert again.summary == "nothing to compact"
 
 
+@pytest.mark.safety
 def test_only_the_newest_row_of_a_key_stays(spark: Any, opened: Any, new: New) -> None:
     table = opened()
     rows = [
@@ -214,6 +217,7 @@ def test_what_is_written_wrong_is_not_committed(
         assert (table.snapshot(), staged(tmp_path)) == (before, []), what
 
 
+@pytest.mark.safety
 def test_commits_that_come_in_between_are_not_lost(spark: Any, opened: Any, new: New) -> None:
     table = opened()
     for first in range(0, 40, 10):
@@ -232,6 +236,7 @@ def test_commits_that_come_in_between_are_not_lost(spark: Any, opened: Any, new:
     thread = threading.Thread(target=archive)
     thread.start()
     try:
+        wait_until(lambda: written > 40, "the archive grows")
         outcome = compact.run(new(), PlainContext(spark))
     finally:
         is_over.set()

@@ -119,6 +119,7 @@ def test_a_topic_is_sent_once_more_in_batches_as_it_was_and_in_its_order(
     assert again.summary == f"all 120 rows were sent to {target} before"
 
 
+@pytest.mark.safety
 def test_a_replay_goes_on_after_a_crash_and_doubles_nothing(
     spark: Any, client: KafkaClient, topic: str, target: str, new: New, read: Any
 ) -> None:
