@@ -62,13 +62,6 @@ def pipeline(cli, root, brokers, monkeypatch):
         if key := Home(path).process():
             os.kill(key.pid, signal.SIGKILL)
 
-    def are_reaped():
-        # What a command would have left to init, had it been a process of its own.
-        subprocess._cleanup()
-        return not subprocess._active
-
-    wait_until(are_reaped, "the pipelines are gone")
-
 
 def published(brokers, name):
     with Board(brokers) as board:

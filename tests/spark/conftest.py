@@ -44,6 +44,10 @@ def spark() -> Iterator["SparkSession"]:
         session = moldau.spark.session("local[2]", "moldau tests", config)
     except JavaError as error:
         pytest.skip(f"{error}: no tests of Spark")
+    from pyspark.logger import PySparkLogger
+
+    # Spark makes it with the first error of a query, and keeps it.
+    PySparkLogger.getLogger("SQLQueryContextLogger")
     # What goes wrong on purpose need not fill the output.
     session.sparkContext.setLogLevel("OFF")
     yield session

@@ -98,7 +98,7 @@ def test_the_same_is_fine_where_the_kind_allows_it(project: Project) -> None:
         ("os.environ['LEFT'] = 'behind'", "environment: LEFT"),
         ("os.chdir('/')", "working directory: "),
         ("__import__('logging').getLogger('x').addHandler(H)", "logging handlers: x"),
-        ("KEPT.append(open(os.devnull))", "open files: "),
+        ("KEPT.append(open(__file__))", "open files: "),
         ("KEPT.append(subprocess.Popen(['sleep', '60']))", "child processes: "),
         ("asyncio.set_event_loop_policy(Policy())", "event loop policy: "),
     ],
@@ -113,7 +113,7 @@ def test_a_test_that_leaves_something_behind_fails(
         f"""
         import asyncio, logging
         KEPT = []
-        H = logging.NullHandler()
+        H = logging.StreamHandler()
         class Policy(asyncio.DefaultEventLoopPolicy): pass
         @pytest.fixture(scope="module", autouse=True)
         def end():

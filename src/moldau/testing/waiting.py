@@ -16,7 +16,9 @@ T = TypeVar("T")
 
 _SECONDS_IDLE: Final = 60.0
 _SLOWDOWN_MAX: Final = 4.0
-_POLL_SECONDS: Final = 0.01
+_POLL_SECONDS_MIN: Final = 0.001
+_POLL_SECONDS_MAX: Final = 0.1
+"""A condition that takes long is asked for less often: what it asks has work to do."""
 
 
 class NeverHappenedError(AssertionError):
@@ -42,6 +44,7 @@ def wait_until(
     the message of a wait that failed.
     """
     began = time.monotonic()
+    pause = _POLL_SECONDS_MIN
     while True:
         is_last = time.monotonic() - began > wait_seconds_max()
         reason = ""
@@ -52,20 +55,27 @@ def wait_until(
             reason = f"last error: {error!r}"
         if is_last:
             raise NeverHappenedError(_failure(what, describe(), reason))
-        time.sleep(_POLL_SECONDS)
+        time.sleep(pause)
+        pause = _longer(pause)
 
 
 async def until(holds: Callable[[], T], what: str, *, describe: Callable[[], object] = str) -> T:
     """The same on an event loop, by the clock of that loop."""
     loop = asyncio.get_running_loop()
     began = loop.time()
+    pause = _POLL_SECONDS_MIN
     while True:
         is_last = loop.time() - began > wait_seconds_max()
         if result := holds():
             return result
         if is_last:
             raise NeverHappenedError(_failure(what, describe()))
-        await asyncio.sleep(_POLL_SECONDS / 10)
+        await asyncio.sleep(pause)
+        pause = _longer(pause)
+
+
+def _longer(pause: float) -> float:
+    return min(pause * 1.2, _POLL_SECONDS_MAX)
 
 
 def _failure(what: str, *details: object) -> str:
