@@ -25,9 +25,9 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / ".test-results"
 FLAKY = RESULTS / "flaky.txt"
 
-LANES = (("pure",), ("inprocess", "system"), ("spark",))
-"""Pure tests are first, and alone: in seconds they say what most mistakes broke. Then the kinds of
-one lane run after each other, beside those of the other lane: both mostly wait."""
+LANES = (("pure", "inprocess", "system"), ("spark",))
+"""The kinds of a lane run one after the other, those that are quickest to tell of a mistake first;
+beside them the other lane, which mostly waits."""
 PROCESSES = {"pure": 2, "inprocess": 2, "system": 3, "spark": 0}
 PROGRESS_SECONDS = 60
 NO_TESTS = 5
@@ -55,15 +55,11 @@ def main() -> int:
     RESULTS.mkdir(exist_ok=True)
     FLAKY.unlink(missing_ok=True)
     extra = [*options.pytest, *order(options.order_seed)]
-    first, *side_by_side = (
-        [kind for kind in lane if not options.kind or kind in options.kind] for lane in LANES
-    )
-    outcomes = run_lane(first, extra)
-    if not any(outcome.is_broken for outcome in outcomes):
-        with ThreadPoolExecutor(len(side_by_side)) as pool:
-            for found in pool.map(lambda lane: run_lane(lane, extra), side_by_side):
-                outcomes += found
-    flaky = repeat(outcomes, options.pytest)
+    lanes = [[kind for kind in lane if kind in (options.kind or lane)] for lane in LANES]
+    with ThreadPoolExecutor(len(lanes)) as pool:
+        found = pool.map(lambda lane: [run_kind(kind, extra) for kind in lane], lanes)
+        outcomes = [outcome for lane in found for outcome in lane]
+    flaky = repeat(outcomes)
     return conclude(outcomes, flaky)
 
 
@@ -83,10 +79,6 @@ def order(seed: int | None) -> list[str]:
     if seed is None:
         return []
     return [f"--order-seed={seed}", f"--hypothesis-seed={seed}"]
-
-
-def run_lane(kinds: list[str], extra: list[str]) -> list[Outcome]:
-    return [run_kind(kind, extra) for kind in kinds]
 
 
 def run_kind(kind: str, extra: list[str]) -> Outcome:
@@ -127,7 +119,7 @@ def wait(name: str, process: subprocess.Popen[bytes], log: Path) -> int:
             say(f"{name}: {done[-1] if done else '0%'} done")
 
 
-def repeat(outcomes: list[Outcome], extra: list[str]) -> list[str]:
+def repeat(outcomes: list[Outcome]) -> list[str]:
     """The failed tests that passed when they were run alone; what is left in `failed` did not."""
     flaky = []
     for outcome in outcomes:

@@ -142,14 +142,15 @@ def _made_once_per_process(request: pytest.FixtureRequest) -> None:
 def _leaks(request: pytest.FixtureRequest) -> Iterator[None]:
     before = _look()
     yield
-    kind = kind_of(request.path)
-    deadline = time.perf_counter() + (0.0 if kind == PURE else wait_seconds_max() / 6)
+    # Pure tests have nothing that would go away by itself, but for cycles of garbage.
+    patience = 0.0 if kind_of(request.path) == PURE else wait_seconds_max() / 6
+    began, is_collected = time.perf_counter(), False
     while changes := [change for change in _changes(before) if not _is_excused(change, request)]:
-        if time.perf_counter() > deadline:
+        if is_collected and time.perf_counter() - began >= patience:
             pytest.fail("the test left behind:\n  " + "\n  ".join(changes), pytrace=False)
-        # Cycles hold files until they are collected, and threads close theirs in a moment.
         gc.collect()
-        if kind != PURE:
+        is_collected = True
+        if patience:
             time.sleep(0.05)
 
 
