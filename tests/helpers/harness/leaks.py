@@ -5,6 +5,7 @@ last, so a broker that tests share is no leak. What libraries make once and keep
 process is made before the first test.
 """
 
+import _signal
 import asyncio
 import gc
 import logging
@@ -21,17 +22,21 @@ import pytest
 from harness.kinds import PURE, SPARK, SYSTEM, kind_of
 from moldau.testing.waiting import wait_seconds_max
 
-_SIGNALS: Final = sorted(signal.valid_signals() - {signal.SIGALRM})
+_SIGNALS: Final = [int(number) for number in signal.valid_signals() - {signal.SIGALRM}]
 """But that by which pytest-timeout wakes up, which is its own."""
-_OF_PYTEST: Final = "PYTEST_CURRENT_TEST"
+_OF_PYTEST: Final = b"PYTEST_CURRENT_TEST"
 
 
+# Twice for each of thousands of tests: `signal` would make enums of all numbers first, and
+# `os.environ` text of all bytes.
 def _signal_handlers() -> dict[Any, Any]:
-    return {number: signal.getsignal(number) for number in _SIGNALS}
+    return {number: _signal.getsignal(number) for number in _SIGNALS}
 
 
 def _environment() -> dict[Any, Any]:
-    return {name: value for name, value in os.environ.items() if name != _OF_PYTEST}
+    found = os.environ._data.copy()
+    found.pop(_OF_PYTEST, None)
+    return found
 
 
 def _working_directory() -> dict[Any, Any]:
@@ -112,8 +117,10 @@ def _look() -> dict[str, dict[Any, Any]]:
 
 
 def _changes(before: dict[str, dict[Any, Any]]) -> list[str]:
+    if (after := _look()) == before:
+        return []
     found = []
-    for name, now in _look().items():
+    for name, now in after.items():
         then = before[name]
         if name == "child processes" and now["running"] <= then["running"]:
             continue

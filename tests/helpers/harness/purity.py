@@ -11,7 +11,7 @@ import functools
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from typing import Any, Final
 
 import pytest
@@ -101,13 +101,14 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         _watch.end()
 
 
-@pytest.fixture(autouse=True)
-def _kind_is_kept(request: pytest.FixtureRequest) -> Iterator[None]:
-    yield
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    result = yield
     if _watch.found:
         pytest.fail(_watch.found[0], pytrace=False)
     if _watch.kind != SPARK and _has_spark_session():
         pytest.fail("the test starts Spark: mark its file as of the kind spark", pytrace=False)
+    return result
 
 
 def _has_spark_session() -> bool:
