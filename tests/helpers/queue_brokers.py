@@ -13,7 +13,7 @@ import itertools
 import threading
 import time
 from collections import Counter
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -28,7 +28,7 @@ from moldau.proto.v1 import queue_pb2 as pb
 from moldau.proto.v1 import queue_pb2_grpc
 from moldau.records.murmur2 import partition_of
 from moldau.testing.ports import free_ports
-from moldau.testing.waiting import wait_seconds_max
+from moldau.testing.waiting import wait_seconds_max, wait_until
 
 T = TypeVar("T")
 STATUS = {
@@ -563,3 +563,15 @@ def keep_what_a_process_shares() -> grpc.Channel:
 
     shared_loop().run(hold())
     return channel
+
+
+def once_polls_wait(brokers: FakeCluster, work: Callable[[], object]) -> threading.Thread:
+    """Does the work in a thread, as soon as a poll waits at a broker."""
+
+    def run() -> None:
+        wait_until(lambda: brokers.has_waiting_polls, "the polls wait")
+        work()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread

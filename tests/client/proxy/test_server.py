@@ -2,7 +2,7 @@
 
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import grpc
@@ -11,7 +11,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
     ProtoReflectionDescriptorDatabase,
 )
-from queue_brokers import FakeCluster
+from queue_brokers import FakeCluster, once_polls_wait
 
 from moldau import QueueClient
 from moldau.client.errors import ClientError
@@ -41,16 +41,6 @@ def poll(stub: Stub, consumer: str, count: int = 10, wait: float = 60.0, **more:
         group="g", consumer_id=consumer, max_messages=count, wait_ms=int(wait * 1000), **more
     )
     return list(stub.Poll(request, timeout=wait + wait_seconds_max()).messages)
-
-
-def once_polls_wait(brokers: FakeCluster, work: Callable[[], object]) -> threading.Thread:
-    def run() -> None:
-        wait_until(lambda: brokers.has_waiting_polls, "the polls wait")
-        work()
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    return thread
 
 
 def refused(call: Any) -> tuple[grpc.StatusCode, str, str]:

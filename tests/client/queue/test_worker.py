@@ -1,12 +1,10 @@
 """A worker gets messages from every leader, settles them there, and survives its own eviction."""
 
 import gc
-import threading
 import time
-from collections.abc import Callable
 
 import pytest
-from queue_brokers import FakeCluster
+from queue_brokers import FakeCluster, once_polls_wait
 
 from moldau import (
     ClientError,
@@ -87,7 +85,7 @@ def test_what_arrives_after_a_poll_is_for_the_next_one(
     worker = client.connect("g", "jobs")
     # Both leaders wait, and both get a message at once.
     brokers.answer_delay = 0.05
-    fill_later = _once_polls_wait(brokers, lambda: fill(brokers, 2))
+    fill_later = once_polls_wait(brokers, lambda: fill(brokers, 2))
     first = worker.poll(1, wait=wait_seconds_max())
     fill_later.join()
     second = worker.poll(1, wait=wait_seconds_max())
@@ -97,7 +95,7 @@ def test_what_arrives_after_a_poll_is_for_the_next_one(
 
 def test_what_nobody_fetches_is_given_back(client: QueueClient, brokers: FakeCluster) -> None:
     idle, busy = client.connect("g", "jobs"), client.connect("g", "jobs")
-    fill_later = _once_polls_wait(brokers, lambda: fill(brokers, 2))
+    fill_later = once_polls_wait(brokers, lambda: fill(brokers, 2))
     (mine,) = idle.poll(1, wait=wait_seconds_max())
     fill_later.join()
     (other,) = busy.poll(1, wait=wait_seconds_max())
@@ -315,13 +313,3 @@ def test_polls_out_of_bounds_are_refused(client: QueueClient, poll: dict[str, fl
 def test_a_mode_that_is_none_is_refused(client: QueueClient) -> None:
     with pytest.raises(InvalidArgumentError, match="mode of 'fast'"):
         client.connect("g", "jobs", mode="fast")
-
-
-def _once_polls_wait(brokers: FakeCluster, work: Callable[[], None]) -> threading.Thread:
-    def run() -> None:
-        wait_until(lambda: brokers.has_waiting_polls, "the polls wait")
-        work()
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    return thread
