@@ -12,9 +12,11 @@ from faults.checker import read_history
 from faults.network import CLIENTS
 from faults.record import ROOT, TOPIC, Load, ScenarioError
 from faults.world import World
+from moldau.testing.waiting import slowdown
 
 _CLIENT_SECONDS_MAX: Final = 120.0
 _PROGRESS_SECONDS_MAX: Final = 60.0
+_LOOK_SECONDS: Final = 0.1
 
 
 class Drive(World):
@@ -252,11 +254,11 @@ class Drive(World):
     def _await(self, holds: Callable[[], bool], otherwise: str, *, seconds_max: float) -> float:
         started = time.monotonic()
         while not holds():
-            if time.monotonic() - started > seconds_max:
+            if time.monotonic() - started > seconds_max * slowdown():
                 self.problem(f"{otherwise} within {seconds_max:.0f} s")
                 self._keep_topologies()
                 break
-            time.sleep(0.05)
+            time.sleep(_LOOK_SECONDS)
         return time.monotonic() - started
 
     def _keep_topologies(self) -> None:

@@ -138,7 +138,7 @@ def durable(world) -> dict[str, object]:
     }
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(
     steps=STEPS,
     delay_ms=st.sampled_from([0, 3000]),
@@ -165,7 +165,6 @@ def test_any_events_keep_the_coordinator_sound(make_world, steps, delay_ms, size
     assert not world.held
 
 
-@settings(max_examples=100, deadline=None)
 @given(steps=STEPS)
 def test_closing_at_any_moment_answers_every_request(make_world, steps):
     world = make_world(initial_rebalance_delay_ms=3000)

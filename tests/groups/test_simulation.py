@@ -3,6 +3,7 @@
 import random
 
 import pytest
+from effort import seeds
 
 from moldau.model.errors import ErrorCode
 
@@ -74,7 +75,7 @@ class Client:
         self.world.leave(instances=[(self.member_id, self.instance)])
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", seeds(12))
 def test_members_that_come_go_and_crash_settle_in_one_generation(make_world, seed):
     rng = random.Random(seed)
     world = make_world(initial_rebalance_delay_ms=rng.choice([0, 3000]))

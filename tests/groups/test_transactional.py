@@ -3,6 +3,7 @@
 import random
 
 import pytest
+from effort import seeds
 
 from moldau.groups import transactional
 from moldau.groups.coordinator import Coordinator
@@ -245,7 +246,7 @@ def test_a_second_report_of_a_write_changes_nothing(world, transactions):
     assert world.committed() == {a: 6}
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", seeds(25))
 def test_whoever_loads_the_log_comes_to_the_same_offsets(world, transactions, seed):
     rng = random.Random(seed)
     places = [world.tp("t", index) for index in range(3)]

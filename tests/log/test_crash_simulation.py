@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import pytest
+from effort import seeds
 
 from moldau.log.disk import DiskLog, open_disk_log
 from moldau.log.flush import DiskFlush
@@ -32,8 +33,8 @@ from moldau.testing.logs import headers_of, make_batch
 from moldau.testing.simdisk import SimCrash, SimDisk, SimFile
 
 PATH = "topics/t/0"
-SEEDS = 40
-LAX_SEEDS = 8
+SEEDS = seeds(12)
+LAX_SEEDS = seeds(3)
 MUTANT_SEEDS = 60
 
 
@@ -347,13 +348,13 @@ def explore(seed: int, policy: FlushPolicy = FlushPolicy.ALWAYS) -> int:
     return points
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_power_cut_before_any_step_loses_nothing_that_was_flushed(seed: int) -> None:
     assert explore(seed) > 20
 
 
 @pytest.mark.parametrize("policy", [FlushPolicy.INTERVAL, FlushPolicy.NEVER])
-@pytest.mark.parametrize("seed", range(LAX_SEEDS))
+@pytest.mark.parametrize("seed", LAX_SEEDS)
 def test_without_flush_always_a_power_cut_leaves_a_prefix_or_a_clear_refusal(
     seed: int, policy: FlushPolicy
 ) -> None:

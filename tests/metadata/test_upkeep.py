@@ -4,7 +4,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from moldau.metadata.apply import apply_all
@@ -197,7 +197,6 @@ def test_internal_topics_are_spread_as_soon_as_a_broker_joins() -> None:
     assert due == [SpreadInternalTopics()]
 
 
-@settings(max_examples=50)
 @given(
     st.lists(
         st.tuples(

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from compacting import check_dense, open_log
+from effort import seeds
 
 from moldau.log.clean import AbortedRange, CleanRequest
 from moldau.log.interface import PartitionLog
@@ -123,7 +124,7 @@ def committed_values(log: PartitionLog, table: ProducerTable) -> dict[bytes | No
 
 
 @pytest.mark.parametrize("kind", ["memory", "simulated disk"])
-@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("seed", seeds(8))
 def test_producers_and_committed_values_are_the_same_after_any_compaction(
     kind: str, seed: int, tmp_path: Path
 ) -> None:

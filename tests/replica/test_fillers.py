@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from effort import seeds
 from raft_brokers import PATIENT
 from replica_brokers import ReplicaBroker, ReplicaCluster
 
@@ -109,7 +110,7 @@ def live(log: PartitionLog) -> dict[bytes | None, tuple[int, bytes | None]]:
 
 
 @pytest.mark.parametrize("kind", ["memory", "disk"])
-@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("seed", seeds(8))
 def test_a_log_is_continued_from_one_that_was_compacted(
     kind: str, seed: int, tmp_path: Path
 ) -> None:

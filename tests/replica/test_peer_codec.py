@@ -4,7 +4,7 @@ import re
 import struct
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from moldau.log.interface import ControlKind, LogStart
@@ -137,7 +137,6 @@ def test_snapshots_survive(key: GroupKey, sent: tuple[Snapshot, LogStart, bytes]
     assert (parcel.group, parcel.message, parcel.start, parcel.payload) == (key.wire, *sent)
 
 
-@settings(max_examples=50)
 @given(keys, appends(), small)
 def test_appends_survive_with_their_entries_and_what_follows_them(
     key: GroupKey, sent: tuple[Append, bytes], after: Message
@@ -167,7 +166,6 @@ def test_appends_survive_with_their_entries_and_what_follows_them(
         assert parcel.message.entries[-1].end == index
 
 
-@settings(max_examples=30)
 @given(keys, appends(), snapshots(), small, st.data())
 def test_a_frame_that_is_cut_anywhere_is_refused_or_ends_between_two_messages(
     key: GroupKey,
@@ -191,7 +189,6 @@ def test_a_frame_that_is_cut_anywhere_is_refused_or_ends_between_two_messages(
             decode(frame[:cut])
 
 
-@settings(max_examples=200)
 @given(st.binary(max_size=200), st.integers(0, 255))
 def test_arbitrary_bytes_are_refused_and_never_crash(data: bytes, kind: int) -> None:
     frame = METADATA_GROUP.wire + bytes([kind]) + data
@@ -202,7 +199,6 @@ def test_arbitrary_bytes_are_refused_and_never_crash(data: bytes, kind: int) -> 
         pass
 
 
-@settings(max_examples=60)
 @given(st.data())
 def test_a_flipped_bit_inside_a_batch_is_noticed(data: st.DataObject) -> None:
     batch = bytearray(make_batch(0, value=b"some value"))

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
 import pytest
+from effort import seeds
 
 from moldau.log.interface import ControlKind, LogConfig, LogStart
 from moldau.log.memory import MemoryLog
@@ -429,7 +430,7 @@ STEPS = {
 }
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", seeds(15))
 def test_a_partition_knows_of_transactions_what_its_history_says(seed: int) -> None:
     world = World(seed)
     # Some histories are never trimmed, so that all must be equal to the end.

@@ -3,6 +3,7 @@
 import random
 
 import pytest
+from effort import seeds
 
 from moldau.model.errors import CorruptionError
 from moldau.model.ids import Offset, TimestampMs
@@ -103,7 +104,7 @@ def test_a_marker_without_a_type_is_corrupt():
         log._append([(b"\0", b"")], producer_id=7, producer_epoch=3, control=True)
 
 
-@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.parametrize("seed", seeds(20))
 def test_it_comes_to_what_a_look_at_the_whole_log_would(seed):
     rng = random.Random(seed)
     log = Log()

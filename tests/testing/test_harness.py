@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -54,79 +55,93 @@ class Project:
     def pytest(self, *arguments: str) -> str:
         return self.run("pytest", "-p", "no:cacheprovider", *arguments).stdout
 
+    def complaints(self) -> dict[str, str]:
+        """What was said of each test, by the name of its file; "" where nothing was."""
+        self.pytest("--junit-xml=report.xml")
+        found: dict[str, str] = {}
+        for case in ElementTree.parse(self.path / "report.xml").iter("testcase"):
+            told = [part.get("message", "") for part in case if part.tag in ("failure", "error")]
+            name = case.get("classname", "").removeprefix("tests.test_")
+            found[name] = found.get(name, "") + "".join(told)
+        return found
+
 
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
     return Project(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("kind", "body", "complaint"),
-    [
-        ("pure", "time.sleep(0)", "sleeps"),
-        ("pure", "time.monotonic()", "reads the real clock"),
-        ("pure", "socket.socket().close()", "opens a socket"),
-        ("pure", "__import__('threading').Thread(target=print).start()", "starts a thread"),
-        ("pure", "subprocess.run(['true'])", "starts a process"),
-        ("inprocess", "subprocess.run(['true'])", "starts a process"),
-    ],
-)
-def test_a_test_that_needs_more_than_its_kind_says_fails(
-    kind: str, body: str, complaint: str, project: Project
-) -> None:
-    # Caught by the test, it is told all the same.
-    project.write(
-        "caught", kind, f"def test():\n    try:\n        {body}\n    except AssertionError: pass"
-    )
-    project.write("plain", kind, f"def test():\n    {body}")
-    said = project.pytest()
-    assert f"the test {complaint}" in said
-    assert "2 failed" in said
+TOO_MUCH = {
+    "sleeps": ("pure", "time.sleep(0)", "sleeps"),
+    "clock": ("pure", "time.monotonic()", "reads the real clock"),
+    "socket": ("pure", "socket.socket().close()", "opens a socket"),
+    "thread": (
+        "pure",
+        "__import__('threading').Thread(target=print).start()",
+        "starts a thread",
+    ),
+    "process": ("pure", "subprocess.run(['true'])", "starts a process"),
+    "process_inprocess": ("inprocess", "subprocess.run(['true'])", "starts a process"),
+}
+FINE = {
+    "fine_inprocess": ("inprocess", "def test(): socket.socket().close()"),
+    "fine_system": ("system", "def test(): subprocess.run(['true'])"),
+    "fine_pure": ("pure", "async def test():\n    import asyncio; await asyncio.sleep(600)"),
+}
 
 
-def test_the_same_is_fine_where_the_kind_allows_it(project: Project) -> None:
-    project.write("inprocess", "inprocess", "def test():\n    socket.socket().close()")
-    project.write("system", "system", "def test():\n    subprocess.run(['true'])")
-    project.write("pure", "pure", "async def test():\n    import asyncio; await asyncio.sleep(600)")
-    assert "3 passed" in project.pytest()
+def test_a_test_that_needs_more_than_its_kind_says_fails(project: Project) -> None:
+    for name, (kind, body, _) in TOO_MUCH.items():
+        # Caught by the test, it is told all the same.
+        caught = f"def test():\n    try:\n        {body}\n    except AssertionError: pass"
+        project.write(f"{name}_caught", kind, caught)
+        project.write(name, kind, f"def test():\n    {body}")
+    for name, (kind, body) in FINE.items():
+        project.write(name, kind, body)
+    found = project.complaints()
+    for name, (_, _, complaint) in TOO_MUCH.items():
+        assert f"the test {complaint}" in found.pop(name), name
+        assert f"the test {complaint}" in found.pop(f"{name}_caught"), name
+    assert found == dict.fromkeys(FINE, "")
 
 
-@pytest.mark.parametrize(
-    ("body", "complaint"),
-    [
-        ("signal.signal(signal.SIGUSR1, lambda *_: None)", "signal handlers: "),
-        ("os.environ['LEFT'] = 'behind'", "environment: b'LEFT'"),
-        ("os.chdir('/')", "working directory: "),
-        ("__import__('logging').getLogger('x').addHandler(H)", "logging handlers: x"),
-        ("KEPT.append(open(__file__))", "open files: "),
-        ("KEPT.append(subprocess.Popen(['sleep', '60']))", "child processes: "),
-        ("asyncio.set_event_loop_policy(Policy())", "event loop policy: "),
-    ],
-)
-def test_a_test_that_leaves_something_behind_fails(
-    body: str, complaint: str, project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kind = "system" if "Popen" in body else "pure"
-    project.write(
-        "leak",
-        kind,
-        f"""
-        import asyncio, logging
-        KEPT = []
-        H = logging.StreamHandler()
-        class Policy(asyncio.DefaultEventLoopPolicy): pass
-        @pytest.fixture(scope="module", autouse=True)
-        def end():
-            yield
-            for kept in KEPT:
-                if hasattr(kept, "kill"): kept.kill()
-        def test():
-            {body}
-        """,
-    )
-    said = project.pytest()
-    assert complaint in said
-    assert "1 passed, 1 error" in said
+LEFT_BEHIND = {
+    "signal": ("signal.signal(signal.SIGUSR1, lambda *_: None)", "signal handlers: "),
+    "environment": ("os.environ['LEFT'] = 'behind'", "environment: b'LEFT'"),
+    "logging": ("logging.getLogger('x').addHandler(H)", "logging handlers: x"),
+    "file": ("KEPT.append(open(__file__))", "open files: "),
+    "child": ("KEPT.append(subprocess.Popen(['sleep', '600']))", "child processes: "),
+    "policy": ("asyncio.set_event_loop_policy(Policy())", "event loop policy: "),
+    "directory": ("os.chdir('/')", "working directory: "),
+}
+
+
+def test_a_test_that_leaves_something_behind_fails(project: Project) -> None:
+    for name, (body, _) in LEFT_BEHIND.items():
+        project.write(
+            name,
+            "system" if name == "child" else "pure",
+            f"""
+            import asyncio, logging
+            KEPT = []
+            H = logging.StreamHandler()
+            class Policy(asyncio.DefaultEventLoopPolicy): pass
+            @pytest.fixture(scope="module", autouse=True)
+            def end():
+                yield
+                for kept in KEPT:
+                    if hasattr(kept, "kill"): kept.kill()
+            def test():
+                {body}
+            def test_that_finds_it_so_and_changes_nothing():
+                pass
+            """,
+        )
+    found = project.complaints()
+    assert found.keys() == LEFT_BEHIND.keys()
+    for name, (_, complaint) in LEFT_BEHIND.items():
+        assert complaint in found[name], name
+        assert found[name].count("the test left behind") == 1, name
 
 
 def test_files_of_spark_never_run_beside_others(project: Project) -> None:
@@ -139,6 +154,7 @@ def test_files_of_spark_never_run_beside_others(project: Project) -> None:
 
 
 FAILS_ONCE = """
+from hypothesis import given, strategies
 from pathlib import Path
 def test_flaky():
     ran = Path(__file__).with_suffix(".ran")
@@ -146,56 +162,48 @@ def test_flaky():
         ran.touch()
         pytest.fail("once")
 """
-GIVEN = """
-from hypothesis import given, strategies
-@given(strategies.just(1))
-def test_flaky(_)"""
+DEFECTS = {
+    "pure": ("pure", FAILS_ONCE),
+    "inprocess": ("inprocess", FAILS_ONCE),
+    "safety": ("system", FAILS_ONCE.replace("def test", "@pytest.mark.safety\ndef test")),
+    "property": (
+        "system",
+        FAILS_ONCE.replace("def test_flaky()", "@given(strategies.just(1))\ndef test_flaky(_)"),
+    ),
+}
 
 
-def test_a_system_test_that_fails_once_is_repeated_and_told(project: Project) -> None:
+def test_only_what_may_fail_by_chance_is_repeated_and_told(project: Project) -> None:
     project.write("slow", "system", FAILS_ONCE)
+    for name, (kind, body) in DEFECTS.items():
+        project.write(name, kind, body)
+    kinds = [f"--kind={kind}" for kind in HEADS]
     done = subprocess.run(
-        [sys.executable, "tests/run.py", "--kind", "system"],
-        cwd=project.path,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout
-    assert "flaky: tests/test_slow.py::test_flaky" in done.stdout
-    assert done.stdout.endswith("1 passed, 0 failed, 0 skipped\n")
-    flaky = (project.path / ".test-results/flaky.txt").read_text()
-    assert flaky == "tests/test_slow.py::test_flaky\n"
-
-
-@pytest.mark.parametrize(
-    ("kind", "body"),
-    [
-        ("pure", FAILS_ONCE),
-        ("inprocess", FAILS_ONCE),
-        ("system", FAILS_ONCE.replace("def test", "@pytest.mark.safety\ndef test")),
-        (
-            "system",
-            "from hypothesis import given, strategies\n"
-            + FAILS_ONCE.replace(
-                "def test_flaky()", "@given(strategies.just(1))\ndef test_flaky(_)"
-            ),
-        ),
-    ],
-)
-def test_what_is_a_defect_when_it_fails_once_is_never_repeated(
-    kind: str, body: str, project: Project
-) -> None:
-    project.write("once", kind, body)
-    done = subprocess.run(
-        [sys.executable, "tests/run.py", "--kind", kind],
+        [sys.executable, "tests/run.py", *kinds, "--", "-n0"],
         cwd=project.path,
         capture_output=True,
         text=True,
     )
     assert done.returncode == 1, done.stdout
-    assert "failed: tests/test_once.py::test_flaky (never repeated)" in done.stdout
-    assert "repeating" not in done.stdout
-    assert done.stdout.endswith("0 passed, 1 failed, 0 skipped\n")
+    assert done.stdout.endswith("1 passed, 4 failed, 0 skipped\n")
+    for name in DEFECTS:
+        assert f"failed: tests/test_{name}.py::test_flaky (never repeated)" in done.stdout
+    assert done.stdout.count("repeating") == 1
+    assert "flaky: tests/test_slow.py::test_flaky" in done.stdout
+    flaky = (project.path / ".test-results/flaky.txt").read_text()
+    assert flaky == "tests/test_slow.py::test_flaky\n"
+
+    for name in DEFECTS:
+        (project.path / f"tests/test_{name}.py").unlink()
+    (project.path / "tests/test_slow.ran").unlink()
+    done = subprocess.run(
+        [sys.executable, "tests/run.py", "--kind=system"],
+        cwd=project.path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.endswith("1 passed, 0 failed, 0 skipped\n")
 
 
 def test_a_seed_gives_an_order_of_its_own_and_the_same_each_time(project: Project) -> None:
@@ -206,9 +214,10 @@ def test_a_seed_gives_an_order_of_its_own_and_the_same_each_time(project: Projec
         said = project.pytest("-v", f"--order-seed={seed}")
         return [line.split()[0] for line in said.splitlines() if "PASSED" in line]
 
-    assert order(1) == order(1)
-    assert sorted(order(1)) == sorted(order(2))
-    assert order(1) != order(2)
+    first, other = order(1), order(2)
+    assert order(1) == first
+    assert sorted(other) == sorted(first)
+    assert other != first
 
 
 def test_results_say_what_failed_and_whether_it_may_be_repeated(project: Project) -> None:

@@ -4,11 +4,12 @@ import errno
 import random
 
 import pytest
+from effort import seeds
 
 from moldau.testing.simdisk import SimCrash, SimDisk
 from moldau.testing.simtear import CrashRates, Truncation, Write, surviving_bytes
 
-SEEDS = range(300)
+SEEDS = seeds(300)
 
 
 def outcomes(disk: SimDisk, look) -> list:

@@ -9,6 +9,7 @@ import random
 
 import msgspec
 import pytest
+from effort import seeds
 
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import Epoch, PartitionIndex, TimestampMs, TopicPartition
@@ -291,7 +292,7 @@ def run(seed: int, steps: int = 400) -> None:
     chaos.begin()
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", seeds(30))
 def test_whatever_happens_the_log_is_right_and_everything_ends(seed):
     run(seed)
 

@@ -22,7 +22,7 @@ class MessageMaker:
     def text(self) -> str:
         size = self.rng.choice((0, 1, 3, 12, 40, 126, 127, 128, 300))
         alphabet = letters.ascii_letters + "äß€漢😀"
-        return "".join(self.rng.choice(alphabet) for _ in range(size))
+        return "".join(self.rng.choices(alphabet, k=size))
 
     def octets(self) -> bytes:
         return self.rng.randbytes(self.rng.choice((0, 1, 5, 126, 127, 128, 1000)))

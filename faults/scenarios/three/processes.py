@@ -35,18 +35,8 @@ def kill_leader(run: Run) -> None:
     """Kill a leader, wait until its partitions can be written to, start it again; many times."""
     run.start_brokers(BROKERS)
     run.start_load()
-    times, led_in_all = 3 if run.quick else 20, 0
-    for turn in range(times):
-        run.await_whole()
-        run.await_acks_of(everything(run))
-        victim = run.cluster.leader(turn % run.load.partitions)
-        led = run.cluster.led_by(victim)
-        run.fault("kill leader", led)
-        kill(run, victim)
-        run.await_acks_of(led)
-        run.healed()
-        led_in_all += len(led)
-        run.restart(victim)
+    times = 3 if run.quick else 20
+    led_in_all = sum(kill_one_leader(run, turn) for turn in range(times))
     run.await_whole()
     run.proof(f"{times} leaders of {led_in_all} partitions ended by signal 9")
     run.finish()
@@ -56,6 +46,20 @@ def kill_leader(run: Run) -> None:
             found.p50 <= _P50_SECONDS_MAX and found.p99 <= _P99_SECONDS_MAX,
             f"unavailable for {found.p50:.1f} s (p50) and {found.p99:.1f} s (p99)",
         )
+
+
+def kill_one_leader(run: Run, turn: int = 0) -> int:
+    """Returns how many partitions it led."""
+    run.await_whole()
+    run.await_acks_of(everything(run))
+    victim = run.cluster.leader(turn % run.load.partitions)
+    led = run.cluster.led_by(victim)
+    run.fault("kill leader", led)
+    kill(run, victim)
+    run.await_acks_of(led)
+    run.healed()
+    run.restart(victim)
+    return len(led)
 
 
 def kill_follower(run: Run) -> None:
@@ -90,16 +94,20 @@ def kill_all(run: Run) -> None:
     run.start_load()
     times = 2 if run.quick else 10
     for _ in range(times):
-        run.await_acks_of(everything(run))
-        run.fault("kill all")
-        kill(run, *run.nodes)
-        run.start(*run.nodes)
-        run.result.recoveries += [(node.data_bytes, node.start_seconds) for node in run.nodes]
-        run.await_acks_of(everything(run))
-        run.healed()
+        kill_all_once(run)
     run.await_whole()
     run.proof(f"{times * BROKERS} processes ended by signal 9")
     run.finish()
+
+
+def kill_all_once(run: Run) -> None:
+    run.await_acks_of(everything(run))
+    run.fault("kill all")
+    kill(run, *run.nodes)
+    run.start(*run.nodes)
+    run.result.recoveries += [(node.data_bytes, node.start_seconds) for node in run.nodes]
+    run.await_acks_of(everything(run))
+    run.healed()
 
 
 def pause_leader(run: Run) -> None:
@@ -107,24 +115,28 @@ def pause_leader(run: Run) -> None:
     run.start_brokers(BROKERS)
     run.start_load()
     for turn, length in enumerate([5.0] if run.quick else [3.0, 12.0, 30.0]):
-        run.await_whole()
-        run.await_acks_of(everything(run))
-        victim = run.cluster.leader(turn % run.load.partitions)
-        led = run.cluster.led_by(victim)
-        run.record_bounds()
-        run.fault("pause leader", led)
-        with run.paused(victim):
-            started = time.monotonic()
-            run.proof(f"leader of {len(led)} in state {victim.state()} for {length:.0f} s")
-            run.await_acks_of(everything(run))
-            run.healed()
-            run.record_bounds()
-            time.sleep(max(0.0, length - (time.monotonic() - started)))
-        run.record_bounds()
-        run.await_acks_of(everything(run))
-        run.record_bounds()
+        pause_one_leader(run, length, turn)
     run.await_whole()
     run.finish()
+
+
+def pause_one_leader(run: Run, seconds: float, turn: int = 0) -> None:
+    run.await_whole()
+    run.await_acks_of(everything(run))
+    victim = run.cluster.leader(turn % run.load.partitions)
+    led = run.cluster.led_by(victim)
+    run.record_bounds()
+    run.fault("pause leader", led)
+    with run.paused(victim):
+        started = time.monotonic()
+        run.proof(f"leader of {len(led)} in state {victim.state()} for {seconds:.0f} s")
+        run.await_acks_of(everything(run))
+        run.healed()
+        run.record_bounds()
+        time.sleep(max(0.0, seconds - (time.monotonic() - started)))
+    run.record_bounds()
+    run.await_acks_of(everything(run))
+    run.record_bounds()
 
 
 def rolling_restart(run: Run) -> None:

@@ -27,8 +27,13 @@ class NeverHappenedError(AssertionError):
 
 def wait_seconds_max() -> float:
     """The limit of a wait now: a minute, and up to four where processes queue for the cores."""
+    return _SECONDS_IDLE * slowdown()
+
+
+def slowdown() -> float:
+    """How much longer things take now than on an idle machine: 1 to 4 times."""
     load_per_core = os.getloadavg()[0] / (os.cpu_count() or 1)
-    return _SECONDS_IDLE * min(max(load_per_core, 1.0), _SLOWDOWN_MAX)
+    return min(max(load_per_core, 1.0), _SLOWDOWN_MAX)
 
 
 def wait_until(

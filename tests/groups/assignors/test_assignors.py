@@ -3,14 +3,13 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from moldau.groups.assignors.interface import AssignorError, GroupSpec, MemberSpec, checked
 from moldau.groups.assignors.range import RangeAssignor
 from moldau.groups.assignors.uniform import UniformAssignor
 
-few = settings(max_examples=40, deadline=None)
 UNIFORM, RANGE = UniformAssignor(), RangeAssignor()
 
 
@@ -73,7 +72,6 @@ def moves(spec, result):
 
 
 @pytest.mark.parametrize("assignor", [UNIFORM, RANGE], ids=lambda one: one.name)
-@few
 @given(spec=groups())
 def test_every_partition_goes_to_one_member_that_wants_it(assignor, spec):
     result = checked(assignor, spec, assignor.assign(spec))
@@ -85,7 +83,6 @@ def test_every_partition_goes_to_one_member_that_wants_it(assignor, spec):
 
 
 @pytest.mark.parametrize("assignor", [UNIFORM, RANGE], ids=lambda one: one.name)
-@few
 @given(spec=groups())
 def test_the_same_group_in_another_order_is_assigned_alike(assignor, spec):
     backwards = GroupSpec(
@@ -95,14 +92,12 @@ def test_the_same_group_in_another_order_is_assigned_alike(assignor, spec):
 
 
 @pytest.mark.parametrize("assignor", [UNIFORM, RANGE], ids=lambda one: one.name)
-@few
 @given(spec=groups())
 def test_nothing_moves_when_nothing_changed(assignor, spec):
     result = assignor.assign(spec)
     assert assignor.assign(changed(spec, result)) == result
 
 
-@few
 @given(spec=groups(equal=True))
 def test_uniform_differs_by_one_at_most_where_all_want_the_same(spec):
     counts = loads(UNIFORM.assign(spec)).values()
@@ -129,7 +124,6 @@ def least_moves(spec):
     )
 
 
-@few
 @given(spec=groups(equal=True), leaving=st.sets(names), joining=st.sets(names))
 def test_uniform_moves_only_what_must_move(spec, leaving, joining):
     before = UNIFORM.assign(spec)
@@ -143,7 +137,6 @@ def test_uniform_moves_only_what_must_move(spec, leaving, joining):
     assert moves(after, UNIFORM.assign(after)) == least_moves(after)
 
 
-@few
 @given(spec=groups())
 def test_uniform_cannot_be_made_more_equal_by_a_move(spec):
     result = UNIFORM.assign(spec)
@@ -154,7 +147,6 @@ def test_uniform_cannot_be_made_more_equal_by_a_move(spec):
                 assert not member.topics & assignment.keys()
 
 
-@few
 @given(spec=groups())
 def test_uniform_moves_nothing_for_a_member_that_wants_what_nobody_has(spec):
     before = UNIFORM.assign(spec)
@@ -186,7 +178,6 @@ def test_uniform_spreads_each_topic_over_the_members():
         assert {len(indexes) for indexes in assignment.values()} == {2}
 
 
-@few
 @given(sizes, st.integers(1, 6))
 def test_range_cuts_topics_of_one_size_alike_and_in_runs(topics, members):
     spec = GroupSpec(

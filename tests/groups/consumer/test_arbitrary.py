@@ -3,6 +3,7 @@
 import random
 
 import pytest
+from effort import seeds
 
 from moldau.groups.events import ConsumerHeartbeat
 from moldau.groups.group import Group
@@ -97,7 +98,7 @@ def facts(group):
     )
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", seeds(25))
 def test_arbitrary_requests_are_answered_and_the_log_tells_the_same_state(make_world, seed):
     rng = random.Random(seed)
     world = make_world(consumer_group_size_max=3)

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from moldau.groups.consumer import patterns
@@ -44,7 +44,6 @@ texts = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
 @given(texts, st.lists(names, min_size=1, max_size=8))
 def test_names_match_as_python_says(text, some):
     pattern = Pattern(text)

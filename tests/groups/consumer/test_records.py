@@ -1,7 +1,7 @@
 """The records of consumer groups are Kafka's, byte for byte."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from moldau.groups.consumer.records import (
@@ -19,7 +19,6 @@ from moldau.groups.records import decode, encode
 from moldau.model.errors import CorruptionError
 from moldau.model.ids import TimestampMs, TopicId
 
-few = settings(max_examples=60, deadline=None)
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=10)
 maybe = st.none() | texts
 int32 = st.integers(-(2**31), 2**31 - 1)
@@ -59,13 +58,11 @@ records = st.one_of(
 )
 
 
-@few
 @given(records)
 def test_every_record_round_trips(record):
     assert decode(*encode(record)) == record
 
 
-@few
 @given(records, st.data())
 def test_a_record_cut_before_its_tags_is_corruption(record, data):
     key, value = encode(record)
@@ -77,7 +74,6 @@ def test_a_record_cut_before_its_tags_is_corruption(record, data):
             decode(key, value[: data.draw(st.integers(0, len(value) - 2))])
 
 
-@few
 @given(st.integers(3, 8), st.binary(max_size=60))
 def test_arbitrary_values_are_a_record_or_corruption(kind, value):
     try:

@@ -3,6 +3,7 @@
 import random
 
 import pytest
+from effort import seeds
 
 from moldau.model.errors import ErrorCode
 
@@ -70,7 +71,7 @@ def check_exclusive(consumers) -> None:
                 taken.add((topic, index))
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(16))
 def test_no_partition_is_read_twice_and_all_are_read_in_the_end(make_world, seed):
     rng = random.Random(seed)
     world = make_world()

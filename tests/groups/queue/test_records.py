@@ -3,7 +3,7 @@
 from contextlib import suppress
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from moldau.groups.queue.config import QueueConfig
@@ -94,7 +94,6 @@ def test_arbitrary_bytes_are_read_or_refused_as_corrupt(key, value):
         decode(key, value)
 
 
-@settings(max_examples=300)
 @given(queue_records(), st.data())
 def test_bytes_that_were_changed_are_applied_or_refused_as_corrupt(record, data):
     key, value = encode(record)

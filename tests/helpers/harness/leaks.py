@@ -151,14 +151,15 @@ def _leaks(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     # Pure tests have nothing that would go away by itself, but for cycles of garbage.
     patience = 0.0 if kind_of(request.path) == PURE else wait_seconds_max() / 6
-    began, is_collected = time.perf_counter(), False
+    began, is_collected, pause = time.perf_counter(), False, 0.02
     while changes := [change for change in _changes(before) if not _is_excused(change, request)]:
         if is_collected and time.perf_counter() - began >= patience:
             pytest.fail("the test left behind:\n  " + "\n  ".join(changes), pytrace=False)
         gc.collect()
         is_collected = True
         if patience:
-            time.sleep(0.05)
+            time.sleep(pause)
+            pause = min(2 * pause, 1.0)
 
 
 def _is_excused(change: str, request: pytest.FixtureRequest) -> bool:

@@ -9,6 +9,7 @@ import random
 from typing import Any, Final
 
 import pytest
+from effort import EXAMPLES
 from hypothesis import settings
 
 _LONGEST_FIRST: Final = (
@@ -41,7 +42,13 @@ def pytest_configure(config: pytest.Config) -> None:
     # Chance is no reason why a change lands or not: property tests take the same examples each
     # time, but where a seed is given. Nor is time: a busy machine makes any example slow.
     by_chance = config.getoption("order_seed") is not None
-    settings.register_profile("moldau", deadline=None, database=None, derandomize=not by_chance)
+    settings.register_profile(
+        "moldau",
+        deadline=None,
+        database=None,
+        derandomize=not by_chance,
+        max_examples=EXAMPLES,
+    )
     settings.load_profile("moldau")
 
 

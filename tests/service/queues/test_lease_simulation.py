@@ -7,6 +7,7 @@ from collections import defaultdict
 from contextlib import suppress
 
 import pytest
+from effort import seeds
 from queue_world import QueueWorld
 
 from moldau.model.queue_headers import (
@@ -168,7 +169,7 @@ class Simulation:
         assert poison <= dead.keys()
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(6))
 async def test_whatever_happens_every_message_is_done_once_or_dead(seed: int) -> None:
     world = await QueueWorld.make(
         partitions=PARTITIONS, attempts_max=ATTEMPTS_MAX, visibility_ms=100, backoff_ms=5

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from effort import seeds
 from sink_world import FATES, QUERY, Call, Chances, ModelPort, Process, World
 
 from moldau.client.errors import ClientError
@@ -53,7 +54,7 @@ def test_whoever_dies_at_whichever_call_each_row_is_there_once(number: int, how:
         lived_through(7, Chances(die_at=number, die_how=how, outlive=outlive))
 
 
-@pytest.mark.parametrize("first", range(0, 400, 25))
+@pytest.mark.parametrize("first", seeds(100)[::25])
 def test_many_faults_in_any_order_leave_each_row_once(first: int) -> None:
     for seed in range(first, first + 25):
         lived_through(seed, WILD)
@@ -71,8 +72,8 @@ def test_what_losers_of_a_race_left_open_is_aborted_by_the_next_commit() -> None
 # -- the model sees what it is there to see
 
 
-def survives(chances: Chances = WILD, seeds: int = 400) -> bool:
-    for seed in range(seeds):
+def survives(chances: Chances = WILD) -> bool:
+    for seed in range(400):
         try:
             lived_through(seed, chances)
         except (AssertionError, LostTransactionError):

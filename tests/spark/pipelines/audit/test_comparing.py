@@ -7,7 +7,7 @@ import pytest
 np = pytest.importorskip("numpy", reason="the extra `spark` is not installed")
 pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 
-from hypothesis import given, settings  # noqa: E402
+from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from moldau.spark.pipelines.audit.comparing import (  # noqa: E402
@@ -37,7 +37,6 @@ def compared(
     return {each.kind: each for each in found}
 
 
-@settings(max_examples=150, deadline=None)
 @given(TOPIC, LAKE, st.sets(st.integers(0, 12), max_size=4))
 def test_each_kind_of_difference_is_counted(
     topic: dict[int, int], lake: list[tuple[int, int]], dead: set[int]
@@ -90,7 +89,6 @@ def copies(identities: list[int], *, place: int = 0) -> Copies:
 IDENTITIES = st.lists(st.integers(0, 5), max_size=12)
 
 
-@settings(max_examples=150, deadline=None)
 @given(IDENTITIES, IDENTITIES, IDENTITIES)
 def test_each_input_is_wanted_exactly_once(
     wanted: list[int], allowed: list[int], copied: list[int]

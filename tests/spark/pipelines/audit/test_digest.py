@@ -5,7 +5,7 @@ import pytest
 pa = pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 
 import numpy as np  # noqa: E402
-from hypothesis import given, settings  # noqa: E402
+from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from moldau.spark.pipelines.audit.digest import column_digests, joined  # noqa: E402
@@ -13,7 +13,6 @@ from moldau.spark.pipelines.audit.digest import column_digests, joined  # noqa: 
 VALUES = st.lists(st.one_of(st.none(), st.binary(max_size=40)), max_size=40)
 
 
-@settings(max_examples=60, deadline=None)
 @given(VALUES)
 def test_values_have_the_same_number_if_and_only_if_they_are_equal(
     values: list[bytes | None],
@@ -24,7 +23,6 @@ def test_values_have_the_same_number_if_and_only_if_they_are_equal(
     assert [by_value[value] for value in values] == found
 
 
-@settings(max_examples=40, deadline=None)
 @given(VALUES, st.integers(0, 10))
 def test_types_slices_and_chunks_do_not_matter(values: list[bytes | None], first: int) -> None:
     plain = pa.array(values, pa.binary())

@@ -7,7 +7,7 @@ import pytest
 np = pytest.importorskip("numpy", reason="the extra `spark` is not installed")
 pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 
-from hypothesis import given, settings  # noqa: E402
+from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from moldau.spark.pipelines.audit.tally import (  # noqa: E402
@@ -41,7 +41,6 @@ def tallied(rows: list[Row], *, log_start: int = 0, parts: int = 1) -> Tallies:
     return result
 
 
-@settings(max_examples=80, deadline=None)
 @given(ROWS, ROWS, st.randoms(use_true_random=False), st.integers(1, 3))
 def test_sums_differ_exactly_where_rows_do(
     one: list[Row], other: list[Row], rng: object, parts: int
