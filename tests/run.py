@@ -25,9 +25,9 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / ".test-results"
 FLAKY = RESULTS / "flaky.txt"
 
-LANES = (("pure", "inprocess", "system"), ("spark",))
-"""The kinds of a lane run one after the other, those that are quickest to tell of a mistake first;
-beside them the other lane, which mostly waits."""
+LANES = (("pure", "system"), ("inprocess", "spark"))
+"""The kinds of a lane run one after the other, those that are quickest to tell of a mistake first.
+Two lanes, since kinds with sockets and processes wait for half of their time."""
 PROCESSES = {"pure": 2, "inprocess": 2, "system": 3, "spark": 0}
 PROGRESS_SECONDS = 60
 NO_TESTS = 5

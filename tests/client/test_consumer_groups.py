@@ -51,8 +51,13 @@ class Member:
 
 @pytest.fixture(scope="module")
 def brisk_broker() -> Iterator[Broker]:
-    """In the newer protocol a broker says how often members are heard of: by default, 5 s."""
-    with Broker(settings={"GROUP__CONSUMER_HEARTBEAT_INTERVAL_MS": "200"}) as started:
+    """In the newer protocol a broker says how often members are heard of, by default every 5 s,
+    and who is gone: by default after 45 s."""
+    settings = {
+        "GROUP__CONSUMER_HEARTBEAT_INTERVAL_MS": "200",
+        "GROUP__CONSUMER_SESSION_TIMEOUT_MS": "15000",
+    }
+    with Broker(settings=settings) as started:
         yield started
 
 

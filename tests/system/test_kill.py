@@ -21,7 +21,8 @@ from raw_client import RawClient
 
 pytestmark = pytest.mark.system
 
-KILLS = 20
+KILLS = 8
+"""`make faults` kills more often."""
 PARTITIONS = 3
 SEED = 20261115
 PENDING_MAX = 300
@@ -167,7 +168,7 @@ def wait_for_acks(history: History, count: int) -> None:
 
 
 @pytest.mark.safety
-def test_nothing_acknowledged_is_lost_or_doubled_by_20_kills(tmp_path: Path) -> None:
+def test_nothing_acknowledged_is_lost_or_doubled_by_kills(tmp_path: Path) -> None:
     rng = random.Random(SEED)
     # Small segments, so that some kills hit the moment of rolling.
     settings = {"LOG__FLUSH": "always", "LOG__SEGMENT_BYTES": "1000000"}
@@ -194,7 +195,7 @@ def test_a_stop_under_load_is_clean_and_clients_go_on_after_it(
     tmp_path: Path, stop: Callable[[Broker], int]
 ) -> None:
     with loaded_broker(tmp_path) as (broker, history, load):
-        for _ in range(3):
+        for _ in range(2):
             wait_for_acks(history, 200)
             assert stop(broker) == 0
             broker.start()

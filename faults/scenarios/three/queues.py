@@ -44,20 +44,21 @@ def workers_and_leaders(run: Run) -> None:
         settings=_SETTINGS,
     )
     run.start_load()
-    workers = [run.start_worker(f"q{number}") for number in range(1, _WORKERS + 1)]
+    count = _WORKERS // 2 if run.quick else _WORKERS
+    workers = [run.start_worker(f"q{number}") for number in range(1, count + 1)]
     for number in range(1, _ORDERED_WORKERS + 1):
         run.start_worker(f"o{number}", "order")
     run.await_settled(100)
     done = dict.fromkeys(_KINDS, 0)
     for turn in range(3 if run.quick else 2 * len(_KINDS)):
         kind = _KINDS[turn % len(_KINDS)]
-        chosen = rng.randrange(_WORKERS)
+        chosen = rng.randrange(count)
         run.fault(kind)
         if kind == "pause a worker past its lease":
             _pause_worker(run, workers[chosen])
         elif kind == "kill a worker":
             run.kill_worker(workers[chosen])
-            workers[chosen] = run.start_worker(f"q{_WORKERS + 1 + turn}")
+            workers[chosen] = run.start_worker(f"q{count + 1 + turn}")
         else:
             _break_broker(run, kind, rng)
         done[kind] += 1

@@ -8,6 +8,7 @@ from queue_brokers import FakeCluster
 from moldau import NotFoundError, Outgoing, QueueClient, SendFailedError, UnreachableError
 from moldau.proto.v1 import queue_pb2 as pb
 from moldau.records.murmur2 import partition_of
+from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = pytest.mark.inprocess
 
@@ -133,7 +134,7 @@ def test_an_unknown_topic_is_not_found(client: QueueClient) -> None:
 
 
 def test_with_nobody_there_the_error_names_who_was_tried(brokers: FakeCluster) -> None:
-    with QueueClient(brokers.addresses, timeout=0.5) as client:
+    with QueueClient(brokers.addresses, timeout=wait_seconds_max() / 20) as client:
         brokers.kill(1)
         brokers.kill(2)
         with pytest.raises(UnreachableError) as raised:

@@ -199,7 +199,7 @@ def test_an_ack_is_tried_until_somebody_takes_it(client: QueueClient, brokers: F
 
 
 def test_an_ack_that_reaches_nobody_says_so(brokers: FakeCluster) -> None:
-    with QueueClient(brokers.addresses, timeout=0.5) as client:
+    with QueueClient(brokers.addresses, timeout=wait_seconds_max() / 20) as client:
         fill(brokers, 1)
         worker = client.connect("g", "jobs")
         (message,) = worker.poll(wait=wait_seconds_max())
@@ -257,7 +257,7 @@ def test_new_assignments_come_with_heartbeats(client: QueueClient, brokers: Fake
 
 
 def test_an_outage_looks_empty_at_first_and_then_is_told(brokers: FakeCluster) -> None:
-    with QueueClient(brokers.addresses, timeout=3.0) as client:
+    with QueueClient(brokers.addresses, timeout=wait_seconds_max() / 20) as client:
         worker = client.connect("g", "jobs")
         brokers.kill(1)
         brokers.kill(2)
