@@ -86,11 +86,11 @@ check: $(VENV)/check ## lint, types, layers
 
 # Each kind of test in processes of its own: see tests/run.py. A part of them, or options of pytest:
 # make test PYTEST_ARGS="tests/log -x"
-test: $(VENV)/test kcat check ## everything that must hold before a change lands (about 15 minutes)
+test: $(VENV)/test kcat check ## everything that must hold before a change lands (about 10 minutes)
 	@$(BIN)/python tests/run.py -- $(PYTEST_ARGS)
 
 .PHONY: test-quick test-order
-test-quick: $(VENV)/check ## the pure tests alone: no process, no socket, no clock (about two minutes)
+test-quick: $(VENV)/check ## the pure tests alone: no process, no socket, no clock (less than a minute)
 	@$(BIN)/python tests/run.py --kind pure -- $(PYTEST_ARGS)
 
 test-order: $(VENV)/test kcat ## all tests in a random order, and property tests with other examples: SEED=…
