@@ -84,6 +84,9 @@ class Member:
 
     def _read(self) -> None:
         for line in self._process.stdout or ():
+            if not line.endswith("\n"):
+                # It was killed while it wrote that.
+                return
             what, *numbers = line.split()
             now = time.monotonic()
             if what == "own":

@@ -197,7 +197,7 @@ def test_only_what_may_fail_by_chance_is_repeated_and_told(project: Project) -> 
         (project.path / f"tests/test_{name}.py").unlink()
     (project.path / "tests/test_slow.ran").unlink()
     done = subprocess.run(
-        [sys.executable, "tests/run.py", "--kind=system"],
+        [sys.executable, "tests/run.py", "--kind=system", "--", "-n1"],
         cwd=project.path,
         capture_output=True,
         text=True,

@@ -140,7 +140,7 @@ def door() -> Iterator[Door]:
 
 
 @pytest.mark.parametrize("method", [name for name in VALID if name not in CHANGES_THE_CLUSTER])
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_broker_answers_any_bytes_and_goes_on(
     channel: grpc.Channel, method: str, data: st.DataObject
@@ -150,7 +150,7 @@ def test_a_broker_answers_any_bytes_and_goes_on(
 
 
 @pytest.mark.parametrize("method", CHANGES_THE_CLUSTER)
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_door_answers_any_bytes_that_would_change_the_cluster(
     door: Door, method: str, data: st.DataObject

@@ -27,7 +27,7 @@ from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = pytest.mark.system
 
-EXAMPLES = int(os.environ.get("MOLDAU_HTTP_EXAMPLES", "25"))
+EXAMPLES = int(os.environ.get("MOLDAU_HTTP_EXAMPLES", "10"))
 CHECKS = [
     not_a_server_error,
     status_code_conformance,
