@@ -28,7 +28,7 @@ FLAKY = RESULTS / "flaky.txt"
 LANES = (("pure", "system"), ("inprocess", "spark"))
 """The kinds of a lane run one after the other, those that are quickest to tell of a mistake first.
 Two lanes, since kinds with sockets and processes wait for half of their time."""
-PROCESSES = {"pure": 2, "inprocess": 3, "system": 4, "spark": 0}
+PROCESSES = {"pure": 2, "inprocess": 2, "system": 3, "spark": 0}
 PROGRESS_SECONDS = 60
 NO_TESTS = 5
 """pytest's exit code where nothing was to be run."""

@@ -20,7 +20,7 @@ from moldau.replica.producers import ProducerTable
 
 pytestmark = pytest.mark.inprocess
 
-SECONDS = 5.0
+SECONDS = 3.0
 IN_FLIGHT = 5
 CONFIG = RaftConfig(
     election_ms_min=80, election_ms_max=160, retry_ms=40, snapshot_retry_ms=200, transfer_ms_max=150

@@ -1,5 +1,6 @@
 """The folder of a pipeline."""
 
+import fcntl
 import json
 import os
 import stat
@@ -50,6 +51,20 @@ def test_a_holder_that_is_killed_holds_it_no_longer(home):
     assert home.process() is None
     with home.held():
         pass
+
+
+def test_one_whose_last_threads_are_just_ending_is_waited_for(home, monkeypatch):
+    home.create()
+    with open(home.path / "lock", "ab") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        monkeypatch.setattr("moldau.spark.pipelines.home._KILLED_SECONDS_MAX", 0.1)
+        with pytest.raises(BusyError, match="is running already"), home.held():
+            pass
+        monkeypatch.setattr("moldau.spark.pipelines.home._KILLED_SECONDS_MAX", wait_seconds_max())
+        # Closed by the first look at who holds it.
+        monkeypatch.setattr(home, "process", other.close)
+        with home.held():
+            pass
 
 
 def test_a_process_that_got_the_same_number_is_not_taken_for_the_pipeline(home):

@@ -21,6 +21,7 @@ from moldau.client.errors import ClientError, InvalidArgumentError
 from moldau.client.processes import ProcessKey, is_running, process_key
 from moldau.spark.pipelines.record import Record, decode_record, encode_record
 
+_KILLED_SECONDS_MAX: Final = 5.0
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 
 Offsets = Mapping[str, Mapping[str, int]]
@@ -70,10 +71,7 @@ class Home:
         """Be the process that runs it. Raises BusyError if another one is."""
         self.create()
         with open(self._lock_file, "ab") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise self.busy() from error
+            self._lock(file.fileno())
             # Written only by who holds the lock; the start of the process tells it from a later
             # one that got the same number.
             key = process_key(os.getpid())
@@ -83,6 +81,17 @@ class Home:
                 yield
             finally:
                 self._pid_file.unlink(missing_ok=True)
+
+    def _lock(self, descriptor: int) -> None:
+        """Waits for one that was just killed: its threads end one by one, the last lets go."""
+        deadline = time.monotonic() + _KILLED_SECONDS_MAX
+        while True:
+            try:
+                return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                if self.process() is not None or time.monotonic() > deadline:
+                    raise self.busy() from error
+            time.sleep(0.05)
 
     def process(self) -> ProcessKey | None:
         """The process that runs it here; None if none does."""
