@@ -4,11 +4,11 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import uvloop
+from msgspec.structs import replace
 
 from moldau.log.disk import open_disk_log, read_slice
 from moldau.log.files import OsFiles

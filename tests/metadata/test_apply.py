@@ -1,8 +1,8 @@
 from collections.abc import Callable
-from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from moldau.metadata.apply import apply, apply_all
 from moldau.metadata.commands import (

@@ -1,10 +1,10 @@
 from contextlib import suppress
-from dataclasses import replace
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from moldau.metadata.image import (
     EMPTY_IMAGE,

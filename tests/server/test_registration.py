@@ -2,10 +2,10 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from http_cluster import FakeCluster, Served, served, topology
 from moldau.metadata.commands import Command, CreateCluster, RegisterBroker

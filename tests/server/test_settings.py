@@ -1,8 +1,7 @@
 """The broker's configuration under Kafka's names, and what is doubtful in it."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from moldau.server.config.schema import ServerConfig, TopicConfig
 from moldau.server.settings import doubtful_settings

@@ -4,12 +4,12 @@ import asyncio
 import os
 import signal
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from moldau.log.clean_worker import Answer, Asked, CleanAsked, RemovalDone, WorkFailed, work
 from moldau.log.disk import open_disk_log

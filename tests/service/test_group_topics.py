@@ -1,6 +1,6 @@
 """Coordinators see the topics of the current image, and hear when they changed."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from moldau.metadata.image import EMPTY_IMAGE, Partition, Topic
 from moldau.model.ids import BrokerId, PartitionIndex, TopicId

@@ -5,10 +5,10 @@ A failure prints `seed=…`; `World(seed=…, kind=…, compacts=True)` runs the
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 from effort import EFFORT
+from msgspec.structs import replace
 
 from moldau.log import clean_write
 from moldau.log.clean import CleanRequest

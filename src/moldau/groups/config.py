@@ -1,13 +1,12 @@
 """Owns the settings of the group coordinator."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from moldau.groups.records import TEXT_BYTES_MAX
 from moldau.model.errors import ConfigError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupConfig:
+class GroupConfig(Struct, frozen=True, kw_only=True):
     """Defaults as Kafka's; checked once, when made."""
 
     initial_rebalance_delay_ms: int = 3_000

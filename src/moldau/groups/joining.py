@@ -1,7 +1,8 @@
 """Owns the judgement of JoinGroup: who may join, as whom, and whether that means a rebalance."""
 
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from moldau.groups.events import NO_MEMBER_ID, Join
 from moldau.groups.group import Group, Member

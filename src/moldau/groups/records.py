@@ -8,8 +8,9 @@ here decode to None and are skipped, as Kafka does; malformed bytes are a Corrup
 """
 
 import struct
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from moldau.groups.consumer import records as consumer
 from moldau.groups.format import Reader, blob_bytes, string_bytes
@@ -31,8 +32,7 @@ _OFFSET_HEAD: Final = struct.Struct(">hqih")
 """Version, offset, leader epoch, and the size of the metadata."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetRecord:
+class OffsetRecord(Struct, frozen=True, kw_only=True):
     """What a group has stored for a partition; None: nothing any more."""
 
     group_id: str
@@ -40,8 +40,7 @@ class OffsetRecord:
     value: CommittedOffset | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredMember:
+class StoredMember(Struct, frozen=True, kw_only=True):
     member_id: str
     instance_id: str | None
     client_id: str
@@ -52,8 +51,7 @@ class StoredMember:
     assignment: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredGroup:
+class StoredGroup(Struct, frozen=True, kw_only=True):
     """A completed generation, or an empty group."""
 
     protocol_type: str
@@ -64,8 +62,7 @@ class StoredGroup:
     members: tuple[StoredMember, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupRecord:
+class GroupRecord(Struct, frozen=True, kw_only=True):
     """The last completed generation of a group; None: the group is gone."""
 
     group_id: str

@@ -6,8 +6,9 @@ can run in another process; clean_run.py does it.
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
+
+from msgspec import Struct
 
 from moldau.log.keymap import MAP_BYTES_MAX
 from moldau.model.ids import Offset, ProducerId, TimestampMs
@@ -24,8 +25,7 @@ class AbortedRange(NamedTuple):
     last: Offset
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CleanRequest:
+class CleanRequest(Struct, frozen=True, kw_only=True):
     """What the owner of a log knows and the log does not."""
 
     now: TimestampMs

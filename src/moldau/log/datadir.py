@@ -15,11 +15,11 @@ import fcntl
 import json
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from crc32c import crc32c
+from msgspec import Struct
 
 from moldau.log.flush import DISK_FULL
 from moldau.log.port import Files
@@ -37,8 +37,7 @@ _NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _TOPIC_ID: Final = re.compile(r"[0-9a-f]{32}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
+class Identity(Struct, frozen=True, kw_only=True):
     """Who a data directory belongs to."""
 
     broker_id: BrokerId | None

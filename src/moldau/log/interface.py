@@ -9,9 +9,10 @@ FlushTask.run may run elsewhere.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple, Protocol
+
+from msgspec import Struct
 
 from moldau.log.clean import CleanRequest, CleanResult, CleanTask
 from moldau.model.flush import FlushPolicy as FlushPolicy
@@ -29,8 +30,7 @@ class ControlKind(IntEnum):
     """Records below an offset were deleted on request; the payload says below which."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogConfig:
+class LogConfig(Struct, frozen=True, kw_only=True):
     """The settings of one log. Replaced as a whole when a topic's configuration changes."""
 
     segment_bytes_max: int = 1024 * 1024 * 1024

@@ -10,7 +10,8 @@ Every step can be interrupted and repeated: nothing is removed before the reason
 
 import re
 from contextlib import suppress
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from moldau.log.clean import Cleaned
 from moldau.log.cleaned import CleanedFile
@@ -33,8 +34,7 @@ CHECK_BYTES = 4 * 1024 * 1024
 """How much flushed data before the mark is checked too after a crash: rot there is found early."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Recovered:
+class Recovered(Struct, kw_only=True):
     """A log as it was found, ready to be written to."""
 
     generation: int
@@ -50,8 +50,7 @@ class Recovered:
     was_clean: bool
 
 
-@dataclass(slots=True)
-class _Tail:
+class _Tail(Struct):
     """Where the walk over the batches ended, and what it saw."""
 
     place: int

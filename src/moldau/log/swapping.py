@@ -5,7 +5,7 @@ be cut any more. Between begin_clean and end_clean the log goes on as always. Th
 atomic replacement of the file `cleaned`; before it the new files are nothing, after it the old.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from moldau.log.clean import CleanJob, CleanRequest, CleanResult, CleanTask, SegmentFact
 from moldau.log.clean_run import run_clean
@@ -19,8 +19,7 @@ _OVERDUE = 1.0
 """Added to the dirty share: overdue logs come before all others."""
 
 
-@dataclass(frozen=True, slots=True)
-class DiskClean:
+class DiskClean(Struct, frozen=True):
     """One cleaning of a log on disk. `job` may be done by another process instead of `run`."""
 
     files: Files

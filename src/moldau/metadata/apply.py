@@ -5,10 +5,10 @@ harmless. A record about something that is gone is skipped for the same reason.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import assert_never
 
 import msgspec
+from msgspec.structs import replace
 
 from moldau.metadata.image import (
     Broker,
@@ -90,8 +90,7 @@ def apply_all(image: Image, records: Iterable[MetadataRecord]) -> Image:
 def _next(image: Image, **changes: object) -> Image:
     if all(getattr(image, name) == value for name, value in changes.items()):
         return image
-    # The values are fields of Image by construction; replace() cannot know their types.
-    return replace(image, version=image.version + 1, **changes)  # type: ignore[arg-type]
+    return replace(image, version=image.version + 1, **changes)
 
 
 def _register_broker(image: Image, record: BrokerRegistered) -> Image:

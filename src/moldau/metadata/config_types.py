@@ -4,9 +4,10 @@ The tables of settings are in `topic_configs`; what an override means for a topi
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
+
+from msgspec import Struct
 
 from moldau.model.errors import ErrorCode, RefusedError
 
@@ -41,16 +42,14 @@ class ConfigSource(IntEnum):
     DEFAULT_CONFIG = 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Synonym:
+class Synonym(Struct, frozen=True, kw_only=True):
     """A broker setting that gives the default of a topic setting, perhaps in another unit."""
 
     name: str
     scale: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigDefinition:
+class ConfigDefinition(Struct, frozen=True, kw_only=True):
     """One setting. `least` and `most` bound numbers, `choices` strings and the items of lists."""
 
     name: str

@@ -6,10 +6,11 @@ names of fields are also the names in stored snapshots (`snapshot.py`): a new on
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import IntEnum
 from types import MappingProxyType
 from typing import Final
+
+from msgspec import Struct, field
 
 from moldau.metadata.queue_groups import QueueGroup
 from moldau.model.ids import BrokerId, PartitionIndex, ProducerId, TopicId
@@ -41,8 +42,7 @@ class BrokerState(IntEnum):
     """Gone for good; only its id and its data directory are remembered, so that neither returns."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Broker:
+class Broker(Struct, frozen=True, kw_only=True):
     """A broker that registered. `incarnation` names its data directory, made once per directory."""
 
     id: BrokerId
@@ -69,8 +69,7 @@ class Broker:
         return self.state is BrokerState.ACTIVE
 
 
-@dataclass(frozen=True, slots=True)
-class Partition:
+class Partition(Struct, frozen=True):
     """One partition, the brokers that hold it now, and those that shall.
 
     The log of the partition's own Raft group is the truth about its voters. What stands here is
@@ -107,8 +106,7 @@ class Partition:
         return tuple(broker for broker in self.replicas if broker not in self.target)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Topic:
+class Topic(Struct, frozen=True, kw_only=True):
     """A topic; `partitions[i].index == i`. `configs` holds only what was set on the topic."""
 
     name: str
@@ -122,8 +120,7 @@ class Topic:
         return len(self.partitions[0].wanted) if self.partitions else 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Image:
+class Image(Struct, frozen=True, kw_only=True):
     """All metadata of the cluster at one version. Only `apply` makes new ones."""
 
     cluster_id: str = ""

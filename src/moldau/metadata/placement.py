@@ -10,8 +10,9 @@ topic is heaped upon it.
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from zlib import crc32
+
+from msgspec import Struct, field
 
 from moldau.metadata.image import Broker, Image
 from moldau.model.ids import BrokerId, TopicId
@@ -19,8 +20,7 @@ from moldau.model.ids import BrokerId, TopicId
 Replicas = tuple[BrokerId, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Loads:
+class Loads(Struct, frozen=True):
     """How much brokers have to do, of one topic or of all."""
 
     replicas: Counter[BrokerId] = field(default_factory=Counter)

@@ -6,9 +6,10 @@ types and defaults are Kafka's, so that tools for Kafka find what they expect; `
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Final
+
+from msgspec import Struct
 
 from moldau.metadata.config_types import (
     LONG_MAX,
@@ -28,8 +29,7 @@ Layer = tuple[ConfigSource, Mapping[str, str]]
 """Broker settings of one source, by the names of brokers (`log.retention.ms`) or of topics."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicConfig:
+class TopicConfig(Struct, frozen=True, kw_only=True):
     """The settings in force for a topic, typed. Only those that have an effect here."""
 
     retention_ms: int
@@ -121,8 +121,7 @@ def broker_layers(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigSynonym:
+class ConfigSynonym(Struct, frozen=True, kw_only=True):
     """One of the places a value may come from, with the value found there."""
 
     name: str
@@ -130,8 +129,7 @@ class ConfigSynonym:
     source: ConfigSource
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigEntry:
+class ConfigEntry(Struct, frozen=True, kw_only=True):
     """A setting with its value in force, for DescribeConfigs. `synonyms`: best first."""
 
     name: str

@@ -18,8 +18,9 @@ import struct
 from asyncio import AbstractEventLoop
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from moldau.model.clock import Clock
 from moldau.model.errors import PeerProtocolError
@@ -35,8 +36,7 @@ _TURN_SECONDS_MAX = 0.005
 """Frames of one connection are handled for so long; those left wait for its next turn."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectionLimits:
+class ConnectionLimits(Struct, frozen=True, kw_only=True):
     """What one client may occupy."""
 
     request_bytes_max: int

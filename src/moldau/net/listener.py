@@ -7,7 +7,8 @@ import socket
 from asyncio import AbstractEventLoop, TimerHandle
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from moldau.model.clock import Clock
 from moldau.net.bound import bound_socket
@@ -24,8 +25,7 @@ _MID_FRAME_SECONDS_MAX = 30.0
 _WARN_SECONDS = 10.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListenerLimits:
+class ListenerLimits(Struct, frozen=True, kw_only=True):
     """How many clients there may be."""
 
     connections_max: int

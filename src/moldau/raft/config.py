@@ -1,10 +1,9 @@
 """Owns the settings of a Raft group. Times are milliseconds of the driver's steady clock."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RaftConfig:
+class RaftConfig(Struct, frozen=True, kw_only=True):
     """Shared by all groups of a broker."""
 
     election_ms_min: int = 1000

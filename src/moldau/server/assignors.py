@@ -55,14 +55,16 @@ class Guarded:
 def load(names: Sequence[str], found: Sequence[EntryPoint] | None = None) -> list[Assignor]:
     """The assignors of these names, in their order. Raises ConfigError for one that is not there.
 
-    Nothing is imported that is not asked for.
+    Nothing is imported that is not asked for, and nobody looks for installed ones that no name
+    asks for.
     """
     built_in = {assignor.name: assignor for assignor in BUILT_IN_ASSIGNORS}
-    installed = {
-        one.name: one for one in (entry_points(group=ENTRY_POINTS) if found is None else found)
-    }
+    wanted = list(dict.fromkeys(name.strip() for name in names))
+    if found is None:
+        found = [] if built_in.keys() >= set(wanted) else list(entry_points(group=ENTRY_POINTS))
+    installed = {one.name: one for one in found}
     assignors: list[Assignor] = []
-    for name in dict.fromkeys(name.strip() for name in names):
+    for name in wanted:
         if name in built_in:
             assignors.append(built_in[name])
         elif name in installed:

@@ -6,8 +6,9 @@ anything is done in its name.
 """
 
 import uuid
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from moldau.log.datadir import Identity
 from moldau.metadata.image import EMPTY_IMAGE, Image
@@ -24,8 +25,7 @@ _JOIN_SECONDS_MAX: Final = 120.0
 _FIRST_ID: Final = BrokerId(1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoints:
+class Endpoints(Struct, frozen=True, kw_only=True):
     """Where this broker tells others that it is reached."""
 
     kafka: Endpoint
@@ -34,8 +34,7 @@ class Endpoints:
     grpc: Endpoint | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class Entry(Struct, frozen=True, kw_only=True):
     """A broker's place in its cluster."""
 
     broker_id: BrokerId

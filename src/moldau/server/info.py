@@ -1,12 +1,11 @@
 """Owns what is told about a broker that has started."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from moldau.server.config.schema import Address
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerInfo:
+class BrokerInfo(Struct, frozen=True, kw_only=True):
     """What is told about a broker that has become ready."""
 
     broker_id: int

@@ -1,7 +1,8 @@
 """Owns the broker as its doors see it: every use case behind one object."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from moldau.metadata.image import Image
 from moldau.model.clock import Clock
@@ -23,8 +24,7 @@ from moldau.service.transactions import TransactionService
 from moldau.service.views import ClusterViews
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Broker:
+class Broker(Struct, frozen=True, kw_only=True):
     """One broker's use cases. Protocols adapt to this; it knows none of them."""
 
     broker_id: BrokerId

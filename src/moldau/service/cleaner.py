@@ -9,8 +9,10 @@ and a later retry, longer with each failure, never the broker's end.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from moldau.log.clean import AbortedRange, CleanRequest, CleanResult
 from moldau.log.clean_worker import Answer, Asked, CleanAsked, CleanDone, RemovalAsked, WorkFailed
@@ -32,8 +34,7 @@ AskHeld = Callable[[Iterable[Replica]], Awaitable[Mapping[TopicPartition, Offset
 _NOTHING_HELD: Final = Offset(0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CleanerConfig:
+class CleanerConfig(Struct, frozen=True, kw_only=True):
     """How often to look for work, and with how much memory to do it."""
 
     check_seconds: float = 15.0

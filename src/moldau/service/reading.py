@@ -7,8 +7,9 @@ Batches are decompressed and taken apart in a thread: clients of the broker do n
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import Offset
@@ -43,8 +44,7 @@ _threads: Final = ThreadPoolExecutor(2, thread_name_prefix="read")
 Wants = Callable[[Record], bool]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadPage:
+class ReadPage(Struct, frozen=True, kw_only=True):
     """Records from one place on, and where to go on."""
 
     records: list[Record]

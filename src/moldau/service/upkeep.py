@@ -4,7 +4,8 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from moldau.model.clock import Clock
 from moldau.model.errors import DiskFullError
@@ -21,8 +22,7 @@ _PARTITIONS_PER_TURN = 50
 """Retention yields to requests after so many partitions."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpkeepConfig:
+class UpkeepConfig(Struct, frozen=True, kw_only=True):
     """How often, and how much room to keep."""
 
     retention_check_ms: int

@@ -5,7 +5,8 @@ so that a broker whom nobody asks spends nothing on it.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from moldau.model.histogram import Histogram
 from moldau.net.listener import Listener
@@ -13,8 +14,7 @@ from moldau.replica.flusher import Flusher
 from moldau.service.cleaner import CleanerMetrics
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Vitals:
+class Vitals(Struct, frozen=True, kw_only=True):
     """What the services of a broker cannot tell, since it happens above or below them."""
 
     requests_by_api: Callable[[], Mapping[str, int]]

@@ -1,12 +1,11 @@
 """Owns the settings of the transaction coordinator."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from moldau.model.errors import ConfigError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionConfig:
+class TransactionConfig(Struct, frozen=True, kw_only=True):
     """Defaults as Kafka's where Kafka has them; checked once, when made."""
 
     timeout_ms_max: int = 900_000

@@ -1,10 +1,9 @@
 """What every assignor owes, and what `uniform` and `range` promise beyond that."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from moldau.groups.assignors.interface import AssignorError, GroupSpec, MemberSpec, checked
 from moldau.groups.assignors.range import RangeAssignor

@@ -1,8 +1,7 @@
 """What a queue answers, rule by rule."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from moldau.groups.queue.answers import Done, Judged, Polled, Refusal, Refused
 from moldau.groups.queue.commands import (

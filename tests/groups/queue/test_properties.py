@@ -6,12 +6,12 @@ that are easiest to make, and each must be caught.
 """
 
 import random
-from dataclasses import replace
 
 import pytest
 from effort import seeds
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from moldau.groups.queue import decide as decide_module
 from moldau.groups.queue import draft as draft_module

@@ -1,8 +1,8 @@
 """Polls that wait: what wakes them, who comes first, and how many may."""
 
 import asyncio
-import dataclasses
 
+from msgspec.structs import replace
 from queue_world import (
     LIMITS,
     QueueWorld,
@@ -135,7 +135,7 @@ async def test_a_damaged_batch_takes_the_partition_offline() -> None:
 
 
 async def test_too_many_polls_that_wait_are_refused() -> None:
-    world = QueueWorld(limits=dataclasses.replace(LIMITS, parked_per_queue_max=2, parked_max=3))
+    world = QueueWorld(limits=replace(LIMITS, parked_per_queue_max=2, parked_max=3))
     await world.create("t", 2)
     polls = [asyncio.create_task(world.take(wait=30, partitions=[0])) for _ in range(2)]
     await until(lambda: world.host.parked_count == 2, "so many polls wait")

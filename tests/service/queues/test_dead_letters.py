@@ -1,7 +1,6 @@
 """Dead letters: what they say, what is tried again, and what must not hold up a queue."""
 
 import asyncio
-import dataclasses
 import logging
 from typing import Any
 
@@ -196,7 +195,7 @@ async def test_a_batch_that_nobody_can_read_leaves_a_dead_letter_that_names_its_
 
 async def test_one_letter_that_the_topic_refuses_does_not_hold_up_the_others() -> None:
     world = await QueueWorld.make(attempts_max=1)
-    world.limits = dataclasses.replace(world.limits, dead_per_write_max=2)
+    world.limits = replace(world.limits, dead_per_write_max=2)
     world.host = world.new_host()
     world.compacted.add("g.dead")
     # Of which a compacted topic takes none.

@@ -1,7 +1,6 @@
 """The lease host: who is given which message, what comes again, and what is refused."""
 
 import asyncio
-import dataclasses
 from contextlib import suppress
 
 import pytest
@@ -227,7 +226,7 @@ async def test_what_retention_deletes_is_passed_and_what_comes_after_is_delivere
 
 
 async def test_a_redelivery_is_read_again_if_it_was_not_kept() -> None:
-    world = QueueWorld(limits=dataclasses.replace(LIMITS, cache_bytes_max=0), visibility_ms=10)
+    world = QueueWorld(limits=replace(LIMITS, cache_bytes_max=0), visibility_ms=10)
     await world.create("t", 1)
     await world.send(b"a", b"b")
     await world.send(b"c")

@@ -1,7 +1,6 @@
 """One queue at work: it tells no more than it knows, and holds up nobody else on its broker."""
 
 import asyncio
-import dataclasses
 from collections.abc import Awaitable
 from typing import Any
 
@@ -92,7 +91,7 @@ async def test_new_messages_in_place_of_a_lost_tail_are_delivered_also_if_a_queu
 
 
 async def test_a_long_stretch_without_messages_holds_up_nobody() -> None:
-    limits = dataclasses.replace(LIMITS, read_bytes=1)
+    limits = replace(LIMITS, read_bytes=1)
     world = await QueueWorld.make(limits=limits)
     for number in range(100):
         await world.send_in_transaction(b"x", producer=1, sequence=number)
@@ -104,7 +103,7 @@ async def test_a_long_stretch_without_messages_holds_up_nobody() -> None:
 
 
 async def test_who_only_looks_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    limits = dataclasses.replace(LIMITS, read_bytes=1, cache_bytes_max=0)
+    limits = replace(LIMITS, read_bytes=1, cache_bytes_max=0)
     world = await QueueWorld.make(limits=limits)
     topic = world.topics["t"]
     await world.send(*[b"x"] * 50)
@@ -126,7 +125,7 @@ async def test_who_only_looks_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -
 
 
 async def test_tokens_that_are_worth_nothing_hold_up_nobody() -> None:
-    limits = dataclasses.replace(LIMITS, tokens_per_round_max=100)
+    limits = replace(LIMITS, tokens_per_round_max=100)
     world = await QueueWorld.make(limits=limits)
     await world.send(b"a")
     taken = await world.take()
@@ -137,7 +136,7 @@ async def test_tokens_that_are_worth_nothing_hold_up_nobody() -> None:
 
 
 async def test_no_more_tokens_wait_than_there_is_room_for() -> None:
-    limits = dataclasses.replace(LIMITS, tokens_waiting_max=250)
+    limits = replace(LIMITS, tokens_waiting_max=250)
     world = await QueueWorld.make(limits=limits)
     await world.send(b"a", b"b")
     taken = await world.take()
@@ -156,9 +155,7 @@ async def test_no_more_tokens_wait_than_there_is_room_for() -> None:
 async def test_of_large_messages_that_come_again_no_more_are_read_than_an_answer_has_room_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    limits = dataclasses.replace(
-        LIMITS, poll_bytes_max=5_000, ahead_bytes_max=5_000, cache_bytes_max=0
-    )
+    limits = replace(LIMITS, poll_bytes_max=5_000, ahead_bytes_max=5_000, cache_bytes_max=0)
     world = await QueueWorld.make(limits=limits, visibility_ms=1_000)
     for number in range(40):
         await world.send(bytes([number]) * 1_000)
@@ -183,7 +180,7 @@ async def test_of_large_messages_that_come_again_no_more_are_read_than_an_answer
 
 
 async def test_queues_that_are_used_no_more_let_go_of_messages_that_others_need_room_for() -> None:
-    limits = dataclasses.replace(LIMITS, held_bytes_max=60_000)
+    limits = replace(LIMITS, held_bytes_max=60_000)
     world = await QueueWorld.make(partitions=3, limits=limits)
     for partition in range(3):
         await world.send(*[bytes([partition]) * 1_000 for _ in range(20)], partition=partition)

@@ -1,10 +1,10 @@
 """What a queue reads of its partition: once, committed, within bounds."""
 
 import asyncio
-import dataclasses
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from queue_world import LIMITS
 
 from moldau.groups.queue.commands import Message
@@ -83,7 +83,7 @@ async def test_an_offer_ends_before_what_is_too_much_and_holds_what_is_not_due()
 
 
 async def test_what_is_kept_is_bounded_and_what_is_not_is_read_again() -> None:
-    limits = dataclasses.replace(LIMITS, cache_bytes_max=2_500)
+    limits = replace(LIMITS, cache_bytes_max=2_500)
     reader, replica = await make(*[batch_of(bytes(1_000)) for _ in range(3)], limits=limits)
     await reader.read_on(3)
     entries = reader.take(Offset(3))

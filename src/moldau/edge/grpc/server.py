@@ -13,8 +13,9 @@ import logging
 import socket
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from moldau.edge.grpc.relay import Relay
 from moldau.net.bound import prefer_second, shared_socket
@@ -29,8 +30,7 @@ MIB: Final = 1024 * 1024
 LOOPBACK: Final = "127.0.0.1"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GrpcLimits:
+class GrpcLimits(Struct, frozen=True, kw_only=True):
     """What protects the broker from those who connect."""
 
     connections_max: int = 1024

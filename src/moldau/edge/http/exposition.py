@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Final, Literal
+
+from msgspec import Struct, field
 
 from moldau.model.histogram import SECONDS, Histogram
 
@@ -12,8 +13,7 @@ MEDIA_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _NO_LABELS: Final[Mapping[str, str]] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
+class Family(Struct, frozen=True):
     """One metric with all its samples; without any it is left out."""
 
     name: str

@@ -4,10 +4,10 @@ The shapes come from the structs that are read and written, so they cannot diffe
 the paths are, and what may follow them, is written down here; a test compares it with the routes.
 """
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -78,8 +78,7 @@ _RECORDS: Final[dict[str, Schema]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Operation:
+class Operation(Struct, frozen=True, kw_only=True):
     """One method of one path. `answers`: by status; a string is a media type without a schema."""
 
     name: str

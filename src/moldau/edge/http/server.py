@@ -11,8 +11,9 @@ import logging
 import socket
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from moldau.net.bound import bound_socket
 
@@ -26,8 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpLimits:
+class HttpLimits(Struct, frozen=True, kw_only=True):
     """What protects the broker from those who connect."""
 
     connections_max: int = 256
@@ -42,8 +42,7 @@ class HttpLimits:
     """So much may bodies and large replies take that are on their way, all together."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Connections:
+class Connections(Struct, kw_only=True):
     """Counted by the web server, for who wants to know."""
 
     open: int = 0

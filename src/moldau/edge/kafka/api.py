@@ -10,9 +10,10 @@ A handler is a function `handle(call, request)`:
 
 from bisect import bisect_left
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
+
+from msgspec import Struct
 
 from moldau.edge.kafka.deadlines import Deadlines
 from moldau.model.histogram import SECONDS, Histogram
@@ -93,8 +94,7 @@ class Call:
         self.note()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Api:
+class Api(Struct, frozen=True, kw_only=True):
     """One served API."""
 
     key: ApiKey

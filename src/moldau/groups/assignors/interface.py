@@ -5,9 +5,10 @@ the same specification gives the same result, on every broker and in every run.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, Protocol
+
+from msgspec import Struct, field
 
 from moldau.model.errors import MoldauError
 from moldau.model.ids import TopicId
@@ -22,8 +23,7 @@ class AssignorError(MoldauError):
     """An assignor failed, or its result breaks the contract; the group keeps what it has."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberSpec:
+class MemberSpec(Struct, frozen=True, kw_only=True):
     """One member: what it wants, and what it was last meant to have."""
 
     topics: frozenset[TopicId]
@@ -32,8 +32,7 @@ class MemberSpec:
     rack: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupSpec:
+class GroupSpec(Struct, frozen=True, kw_only=True):
     members: Mapping[str, MemberSpec]
     """By member id."""
     topics: Mapping[TopicId, int]

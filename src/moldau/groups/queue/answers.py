@@ -1,8 +1,9 @@
 """Owns what a decision says: the record to write first, and the answer that holds once it is."""
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, TypeAlias
+
+from msgspec import Struct
 
 from moldau.groups.queue.state import QueueRecord
 from moldau.groups.queue.tokens import Token
@@ -35,31 +36,27 @@ class Lease(NamedTuple):
     deadline: TimestampMs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Polled:
+class Polled(Struct, frozen=True, kw_only=True):
     """`is_full`: there may be more, but too much is open; acks make room."""
 
     leases: tuple[Lease, ...]
     is_full: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class Judged(Struct, frozen=True, kw_only=True):
     """One verdict per token, in the order of the command."""
 
     refusals: tuple[Refusal, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
+class Done(Struct, frozen=True, kw_only=True):
     """`count`: messages that it was about. `is_more`: the same command would find more."""
 
     count: int
     is_more: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(Struct, frozen=True):
     """The command as a whole."""
 
     refusal: Refusal
@@ -68,8 +65,7 @@ class Refused:
 Answer: TypeAlias = Polled | Judged | Done | Refused
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class Decision(Struct, frozen=True, kw_only=True):
     """Commit the record, apply it, then answer. Without a record: answer."""
 
     record: QueueRecord | None

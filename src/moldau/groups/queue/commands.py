@@ -4,8 +4,9 @@ Whoever sends them sees to it that `now` never goes back within an epoch, and th
 decided only when the record of the one before is committed and applied.
 """
 
-from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
+
+from msgspec import Struct
 
 from moldau.groups.queue.tokens import Token
 from moldau.model.ids import NO_TIMESTAMP, Epoch, Offset, TimestampMs
@@ -14,8 +15,7 @@ BACKOFF = -1
 """As a delay: as long as the settings say for that attempt."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TakeOver:
+class TakeOver(Struct, frozen=True, kw_only=True):
     """A leader begins its epoch. Open leases of the epochs before are void.
 
     `start` is where a queue begins that did not exist. `end` is the end of the leader's log when
@@ -41,8 +41,7 @@ class Message(NamedTuple):
     fault: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Read:
+class Read(Struct, frozen=True, kw_only=True):
     """The log from `first` to before `end`: committed, and all messages there are, ascending.
 
     Offsets between that are not named hold no message (markers, aborted or compacted records) and
@@ -57,8 +56,7 @@ class Read:
 NOTHING_READ = Read(first=Offset(0), end=Offset(0), messages=())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Poll:
+class Poll(Struct, frozen=True, kw_only=True):
     """A worker asks for up to `count_max` messages, to have them for `visibility_ms`."""
 
     member: str
@@ -68,8 +66,7 @@ class Poll:
     read: Read = NOTHING_READ
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ack:
+class Ack(Struct, frozen=True, kw_only=True):
     """The messages are done."""
 
     member: str
@@ -77,8 +74,7 @@ class Ack:
     now: TimestampMs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Nack:
+class Nack(Struct, frozen=True, kw_only=True):
     """The messages could not be done: deliver them again after a delay, while attempts are left."""
 
     member: str
@@ -88,8 +84,7 @@ class Nack:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Extend:
+class Extend(Struct, frozen=True, kw_only=True):
     """The messages take longer: their leases end `visibility_ms` from now."""
 
     member: str
@@ -98,31 +93,27 @@ class Extend:
     visibility_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpireDue:
+class ExpireDue(Struct, frozen=True, kw_only=True):
     """The leader's clock says `now`: leases that ended by then are over."""
 
     now: TimestampMs
     count_max: int = 1_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evict:
+class Evict(Struct, frozen=True, kw_only=True):
     """A member is gone: its messages are for others at once."""
 
     member: str
     now: TimestampMs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bury:
+class Bury(Struct, frozen=True, kw_only=True):
     """These dead messages are committed in the dead-letter topic."""
 
     offsets: frozenset[Offset]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trim:
+class Trim(Struct, frozen=True, kw_only=True):
     """The log begins at `start` now: what was below cannot be delivered any more."""
 
     start: Offset

@@ -1,7 +1,8 @@
 """Owns the settings of a queue: how often a message is tried, and how much may be open at once."""
 
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from moldau.model.errors import ConfigError
 
@@ -12,8 +13,7 @@ _OPEN_BYTES_MAX: Final = 28
 """What an offset that is open takes in a snapshot at most, without its text."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueConfig:
+class QueueConfig(Struct, frozen=True, kw_only=True):
     """Read by decisions only: replaying records gives the same state under any settings."""
 
     attempts_max: int = 5

@@ -15,8 +15,9 @@ import socket
 import struct
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from moldau.model.errors import PeerProtocolError
 from moldau.model.slices import Chunk, FileSlice
@@ -45,8 +46,7 @@ _DIAL_SECONDS_MAX: Final = 10.0
 _STABLE_SECONDS: Final = 5.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkLimits:
+class LinkLimits(Struct, frozen=True, kw_only=True):
     """Bounds of one link."""
 
     queue_bytes_max: int = 2 * 1024 * 1024

@@ -4,11 +4,9 @@ Every format becomes the same flat list of dotted keys with the place where each
 is interpreted here; whether a key exists and what its value means is the loader's business.
 """
 
-import configparser
 import json
 import os
 import re
-import tomllib
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -83,7 +81,7 @@ _YAML_MAP = "tag:yaml.org,2002:map"
 
 
 def _read_yaml(path: str, text: str) -> list[FileEntry]:
-    import yaml  # 20 ms that only a YAML file has to pay
+    import yaml  # only a file of this format pays for its parser, here and below
 
     def entries(prefix: str, node: yaml.MappingNode) -> Iterator[FileEntry]:
         seen: set[str] = set()
@@ -118,6 +116,8 @@ def _read_yaml(path: str, text: str) -> list[FileEntry]:
 
 
 def _read_toml(path: str, text: str) -> list[FileEntry]:
+    import tomllib
+
     try:
         tree = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
@@ -140,6 +140,8 @@ _INI_TOP = "moldau"
 
 def _read_ini(path: str, text: str) -> list[FileEntry]:
     """Sections are the sections of the schema; keys above the first, or in [moldau], the top."""
+    import configparser
+
     parser = configparser.RawConfigParser(default_section="\0", inline_comment_prefixes=("#", ";"))
     parser.optionxform = str  # type: ignore[assignment,method-assign]
     has_top = re.search(rf"^\[{_INI_TOP}\]", text, re.MULTILINE) is not None

@@ -3,13 +3,14 @@
 Also the older names that are still understood, and the way from a key to its environment variable.
 """
 
-import dataclasses
 import difflib
 import types
 import typing
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
+from msgspec.structs import FieldInfo, fields
 
 from moldau.server.config.schema import HOUR_MS, Address, ServerConfig, Setting
 
@@ -26,8 +27,7 @@ OTHER_VARIABLES: Mapping[str, str] = {
 """Variables with our prefix that are no settings of a broker."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Key:
+class Key(Struct, frozen=True, kw_only=True):
     """One setting, by its full name."""
 
     name: str
@@ -45,8 +45,7 @@ class Key:
         return ENV_PREFIX + self.name.replace(".", "__").upper()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
+class Section(Struct, frozen=True, kw_only=True):
     """A group of settings."""
 
     name: str
@@ -54,8 +53,7 @@ class Section:
     type: type
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alias:
+class Alias(Struct, frozen=True, kw_only=True):
     """A name of earlier times for a setting."""
 
     target: str
@@ -75,7 +73,7 @@ ALIASES: Mapping[str, Alias] = {
 }
 
 
-def _key(section: str, field: dataclasses.Field[typing.Any], annotation: object) -> Key:
+def _key(section: str, field: FieldInfo, annotation: object) -> Key:
     kind, setting = typing.get_args(annotation)
     optional = isinstance(kind, types.UnionType)
     if optional:
@@ -95,7 +93,7 @@ def _read_schema() -> tuple[dict[str, Key], dict[str, Section]]:
     keys: dict[str, Key] = {}
     sections: dict[str, Section] = {}
     hints = typing.get_type_hints(ServerConfig, include_extras=True)
-    for field in dataclasses.fields(ServerConfig):
+    for field in fields(ServerConfig):
         annotation = hints[field.name]
         if not isinstance(annotation, type):
             key = _key("", field, annotation)
@@ -104,7 +102,7 @@ def _read_schema() -> tuple[dict[str, Key], dict[str, Section]]:
         doc = (annotation.__doc__ or "").strip()
         sections[field.name] = Section(name=field.name, doc=doc, type=annotation)
         inner_hints = typing.get_type_hints(annotation, include_extras=True)
-        for inner in dataclasses.fields(annotation):
+        for inner in fields(annotation):
             key = _key(field.name, inner, inner_hints[inner.name])
             keys[key.name] = key
     return keys, sections

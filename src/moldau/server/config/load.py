@@ -4,12 +4,13 @@ All that is wrong is found in one pass and reported together, so that nobody fix
 key. Only `load_config` looks at an environment, and only at the one that it is handed.
 """
 
-import dataclasses
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from moldau.model.errors import ConfigError
 from moldau.server.config.files import read_config_file
@@ -47,8 +48,7 @@ class Layer(StrEnum):
     FLAG = "flag"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class Source(Struct, frozen=True, kw_only=True):
     """Which layer set a value, and where exactly."""
 
     layer: Layer
@@ -61,8 +61,7 @@ class Source:
 DEFAULT_SOURCE = Source(layer=Layer.DEFAULT)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class Problem(Struct, frozen=True, kw_only=True):
     """One thing that is wrong with the configuration."""
 
     text: str
@@ -78,8 +77,7 @@ class InvalidConfigError(ConfigError):
         self.hint = next((problem.hint for problem in problems if problem.hint), "")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResolvedConfig:
+class ResolvedConfig(Struct, frozen=True, kw_only=True):
     """The configuration, and the source of every value by dotted key."""
 
     config: ServerConfig
@@ -272,7 +270,7 @@ def _check_together(
 
     def refuse(name: str, reason: str, hint: str = "") -> None:
         problem = _bad(name, _plain(values[name]), sources[name], reason)
-        problems.append(dataclasses.replace(problem, hint=hint))
+        problems.append(replace(problem, hint=hint))
 
     def at_most(low: str, high: str) -> None:
         if int(str(values[low])) > int(str(values[high])):

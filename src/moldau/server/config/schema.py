@@ -5,9 +5,10 @@ file that `moldau config init` writes, and docs/reference/configuration.md. Name
 bound. A value is checked once, when it is loaded; whoever gets one of these objects trusts it.
 """
 
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, NamedTuple
+
+from msgspec import Struct, field
 
 from moldau.model import limits
 from moldau.model.flush import FlushPolicy
@@ -65,8 +66,7 @@ class Unit(StrEnum):
     MINUTES = "minutes"
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(Struct, frozen=True):
     """What is known about one setting beside its type and default."""
 
     doc: str
@@ -77,8 +77,7 @@ class Setting:
     """-1 is allowed and means: no limit."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KafkaConfig:
+class KafkaConfig(Struct, frozen=True, kw_only=True):
     """The listener for Kafka clients, and the bounds that protect the broker from them."""
 
     addr: Annotated[Address, Setting("Where the Kafka listener is bound.")] = KAFKA_ADDR
@@ -130,8 +129,7 @@ class KafkaConfig:
     ] = 10 * MINUTE_MS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RaftConfig:
+class RaftConfig(Struct, frozen=True, kw_only=True):
     """The listener for the other brokers of the cluster."""
 
     addr: Annotated[Address, Setting("Where the listener for other brokers is bound.")] = RAFT_ADDR
@@ -141,8 +139,7 @@ class RaftConfig:
     ] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GrpcConfig:
+class GrpcConfig(Struct, frozen=True, kw_only=True):
     """The listener of the queue API, which is gRPC."""
 
     addr: Annotated[
@@ -154,8 +151,7 @@ class GrpcConfig:
     ] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpConfig:
+class HttpConfig(Struct, frozen=True, kw_only=True):
     """The listener of the HTTP API: joining, topology, health."""
 
     addr: Annotated[Address, Setting("Where the HTTP listener is bound.")] = HTTP_ADDR
@@ -177,8 +173,7 @@ class HttpConfig:
         return tuple(one.strip() for one in (self.cors_origins or "").split(",") if one.strip())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StorageConfig:
+class StorageConfig(Struct, frozen=True, kw_only=True):
     """The section `log`: how partitions are kept on disk. Topics override most of it."""
 
     flush: Annotated[
@@ -264,8 +259,7 @@ class StorageConfig:
     ] = 256 * MIB
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicConfig:
+class TopicConfig(Struct, frozen=True, kw_only=True):
     """Defaults of new topics."""
 
     auto_create: Annotated[
@@ -285,8 +279,7 @@ class TopicConfig:
     ] = limits.MESSAGE_BYTES_MAX
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupConfig:
+class GroupConfig(Struct, frozen=True, kw_only=True):
     """Consumer groups and their offsets."""
 
     initial_rebalance_delay_ms: Annotated[
@@ -353,8 +346,7 @@ class GroupConfig:
     ] = 7 * 24 * 60
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerConfig:
+class ProducerConfig(Struct, frozen=True, kw_only=True):
     """Idempotent producers."""
 
     id_expiry_ms: Annotated[
@@ -367,8 +359,7 @@ class ProducerConfig:
     ] = DAY_MS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionConfig:
+class TransactionConfig(Struct, frozen=True, kw_only=True):
     """Transactions and their coordinators."""
 
     timeout_ms_max: Annotated[
@@ -399,8 +390,7 @@ class TransactionConfig:
     ] = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueConfig:
+class QueueConfig(Struct, frozen=True, kw_only=True):
     """Queue groups and what is stored of them."""
 
     state_partitions: Annotated[
@@ -413,8 +403,7 @@ class QueueConfig:
     ] = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoggingConfig:
+class LoggingConfig(Struct, frozen=True, kw_only=True):
     """What the broker writes to stderr about itself."""
 
     level: Annotated[LogLevel, Setting("The least severe message that is written.")] = LogLevel.INFO
@@ -423,8 +412,7 @@ class LoggingConfig:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerConfig:
+class ServerConfig(Struct, frozen=True, kw_only=True):
     """Everything that one broker is told when it starts."""
 
     broker_id: Annotated[

@@ -1,10 +1,9 @@
 """Owns the bounds of what a broker takes in for its queues. Noun, unit, bound."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseLimits:
+class LeaseLimits(Struct, frozen=True, kw_only=True):
     """They protect a broker from its workers; none is a setting of a group."""
 
     poll_count_max: int = 1_000

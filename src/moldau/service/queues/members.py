@@ -9,8 +9,9 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from moldau.model.clock import Clock
 from moldau.model.ids import TopicId
@@ -28,8 +29,7 @@ _IDLE_SECONDS: Final = 30.0
 _SELDOM_SECONDS: Final = 10.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class Member(Struct, frozen=True, kw_only=True):
     """One member of a group."""
 
     name: str

@@ -10,9 +10,10 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
+
+from msgspec import Struct
 
 from moldau.groups.queue.answers import Answer, Lease, Refusal, Refused
 from moldau.groups.queue.commands import Ack, Command, Nack, TakeOver
@@ -47,8 +48,7 @@ _IN_DOUBT = "whether it was done is not known: ask again"
 _NEVER = float("inf")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class Surroundings(Struct, frozen=True, kw_only=True):
     """What all queues of a broker share."""
 
     loop: asyncio.AbstractEventLoop

@@ -1,7 +1,8 @@
 """Owns what a worker can say about what it was given, and how a queue's refusals are told to it."""
 
-from dataclasses import dataclass
 from typing import Final, TypeAlias
+
+from msgspec import Struct
 
 from moldau.groups.queue.answers import Refusal
 from moldau.groups.queue.commands import BACKOFF, Ack, Extend, Nack
@@ -10,21 +11,18 @@ from moldau.model.ids import TimestampMs
 from moldau.service.queues.types import DONE, QueueRefusedError, Verdict, Why
 
 
-@dataclass(frozen=True, slots=True)
-class Acked:
+class Acked(Struct, frozen=True):
     """The messages are done."""
 
 
-@dataclass(frozen=True, slots=True)
-class Nacked:
+class Nacked(Struct, frozen=True):
     """They could not be done. `delay_ms` None: as the group's backoff says."""
 
     delay_ms: int | None = None
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Extended:
+class Extended(Struct, frozen=True):
     """They take longer: so long from now."""
 
     visibility_ms: int

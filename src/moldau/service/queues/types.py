@@ -4,9 +4,10 @@ What is refused as a whole is raised as QueueRefusedError. What is refused of si
 their verdicts.
 """
 
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from moldau.metadata.queue_groups import QueueSettings
 from moldau.model.errors import MoldauError
@@ -60,8 +61,7 @@ class StartAt(Enum):
     LATEST = "latest"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectAsked:
+class ConnectAsked(Struct, frozen=True, kw_only=True):
     """`mode` None: what the group is; a new one is ordered. `settings`: what is not None changes
     the group's; see QueueSettings."""
 
@@ -78,8 +78,7 @@ class ConnectAsked:
     start: StartAt = StartAt.EARLIEST
 
 
-@dataclass(frozen=True, slots=True)
-class Assigned:
+class Assigned(Struct, frozen=True):
     """A partition to poll, and who leads it; -1: nobody at the moment. `address` is the leader's
     gRPC, as host:port, or empty."""
 
@@ -89,16 +88,14 @@ class Assigned:
     address: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assignment:
+class Assignment(Struct, frozen=True, kw_only=True):
     """`epoch` is another one whenever it changes, on whichever broker."""
 
     epoch: int
     partitions: tuple[Assigned, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Connected:
+class Connected(Struct, frozen=True, kw_only=True):
     """`settings` are those of a queue group."""
 
     consumer: str
@@ -109,8 +106,7 @@ class Connected:
     assignment: Assignment
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Beat:
+class Beat(Struct, frozen=True, kw_only=True):
     """The answer to a heartbeat; `assignment` only if it is another one than the asker's."""
 
     heartbeat_interval_ms: int
@@ -121,8 +117,7 @@ Owned = dict[str, frozenset[int]]
 """Partitions by topic."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PollAsked:
+class PollAsked(Struct, frozen=True, kw_only=True):
     """`partitions` None: all that are assigned to the consumer and led by this broker."""
 
     group: str
@@ -144,16 +139,14 @@ class Delivery(NamedTuple):
     lease_until: TimestampMs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Polled:
+class Polled(Struct, frozen=True, kw_only=True):
     """`is_full`: there is more, but too much is open already; acks make room."""
 
     deliveries: list[Delivery] = field(default_factory=list)
     is_full: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """Of one token; `why` None: it was carried out."""
 
     why: Why | None = None
@@ -163,8 +156,7 @@ class Verdict:
 DONE = Verdict()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionStats:
+class PartitionStats(Struct, frozen=True, kw_only=True):
     """Numbers of one partition, where this broker leads it (`is_here`)."""
 
     topic: str
@@ -179,8 +171,7 @@ class PartitionStats:
     end: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupStats:
+class GroupStats(Struct, frozen=True, kw_only=True):
     """A queue group, as far as this broker can tell."""
 
     group: str
@@ -198,8 +189,7 @@ class MessageState(Enum):
     DEAD = "dead"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Peeked:
+class Peeked(Struct, frozen=True, kw_only=True):
     """A message and what is known of it; `due`: when it is to be had again."""
 
     topic: str
