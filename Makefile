@@ -81,7 +81,7 @@ kcat:
 check: $(VENV)/check ## lint, types, layers
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@$(BIN)/mypy
+	@MYPY_NUM_WORKERS=auto $(BIN)/mypy
 	@$(BIN)/lint-imports
 
 # Each kind of test in processes of its own: see tests/run.py. A part of them, or options of pytest:
