@@ -18,6 +18,7 @@ from moldau.cli.doctor import (
 )
 from moldau.model.layout import LOCK_FILE
 from moldau.server.config import Address, load_config
+from moldau.testing.ports import free_ports
 from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = pytest.mark.inprocess
@@ -34,11 +35,8 @@ def mock_brokers():
     del holder
 
 
-def test_a_healthy_place_has_no_trouble(cli, tmp_path, nobody):
-    port = nobody.rpartition(":")[2]
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        port = other.getsockname()[1]
+def test_a_healthy_place_has_no_trouble(cli, tmp_path):
+    (port,) = free_ports(1)
     outcome = cli("doctor", "--set", f"port={port}", "--set", f"data_dir={tmp_path / 'new'}")
     assert outcome.code == 0, outcome.out
     assert "trouble" not in outcome.out

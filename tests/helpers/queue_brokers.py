@@ -90,7 +90,8 @@ class FakeBroker(queue_pb2_grpc.QueueServicer):
         self.polls: list[pb.PollRequest] = []
         self.hides_addresses = False
         self._server: aio.Server | None = None
-        self.port = 0
+        # One that nobody else gets while this broker is down.
+        (self.port,) = free_ports(1)
 
     @property
     def address(self) -> str:
@@ -99,7 +100,7 @@ class FakeBroker(queue_pb2_grpc.QueueServicer):
     async def start(self) -> None:
         self._server = aio.server(options=[("grpc.so_reuseport", 0)])
         queue_pb2_grpc.add_QueueServicer_to_server(self, self._server)
-        self.port = self._server.add_insecure_port(f"127.0.0.1:{self.port}")
+        self._server.add_insecure_port(self.address)
         await self._server.start()
 
     async def stop(self) -> None:

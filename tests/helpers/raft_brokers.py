@@ -40,6 +40,7 @@ from moldau.replica.log_view import GroupLog
 from moldau.replica.peer_codec import GroupKey
 from moldau.replica.transport import Transport
 from moldau.testing.logs import headers_of, make_batch
+from moldau.testing.ports import free_ports
 from moldau.testing.replicas import MemoryVotes
 from moldau.testing.waiting import until, wait_seconds_max
 
@@ -160,7 +161,8 @@ class Broker:
         self.id = BrokerId(number)
         self.directory = directory
         self.log_config = LogConfig(flush=flush)
-        self.address = ("127.0.0.1", 0)
+        # One that nobody else gets while this broker is down.
+        self.address = ("127.0.0.1", free_ports(1)[0])
         self.memory_votes = Votes()
         self.logs: dict[int, PartitionLog] = {}
         self.members: dict[int, Members] = {}

@@ -1,10 +1,10 @@
 """Several brokers' drivers replicate groups over loopback: elect, replicate, fail over, repair."""
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from raft_brokers import PATIENT, Cluster, content, key, propose, run
 
 from moldau.model.errors import ErrorCode, RefusedError

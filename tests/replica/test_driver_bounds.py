@@ -7,10 +7,10 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from raft_brokers import CLUSTER, PATIENT, Broker, Cluster, content, key, propose, run
 
 from moldau.log.memory import MemoryLog

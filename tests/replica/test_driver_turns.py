@@ -1,10 +1,10 @@
 """What a core hears of proposals, and when: once per turn, and before anything else."""
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from raft_brokers import PATIENT, Broker, Cluster, propose, run
 
 from moldau.model.errors import ErrorCode, RefusedError

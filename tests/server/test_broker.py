@@ -25,6 +25,7 @@ from moldau.server.config.schema import (
     ServerConfig,
 )
 from moldau.server.storage import Storage
+from moldau.testing.ports import free_ports
 from moldau.testing.waiting import until, wait_seconds_max
 
 pytestmark = pytest.mark.inprocess
@@ -142,9 +143,7 @@ async def test_a_broker_without_grpc_tells_no_address_of_it(tmp_path: Path) -> N
 
 
 async def test_one_port_cannot_be_two_listeners(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind((LOOPBACK, 0))
-        address = Address(LOOPBACK, free.getsockname()[1])
+    address = Address(LOOPBACK, free_ports(1)[0])
     settings = {"kafka": KafkaConfig(addr=address), "http": HttpConfig(addr=address)}
     with pytest.raises(ConfigError, match=r"kafka\.addr and http\.addr are both"):
         await start(config_of(tmp_path, **settings))

@@ -11,6 +11,7 @@ import pytest
 
 from http_cluster import FakeCluster, Served, served
 from moldau.edge.http.server import HttpLimits, HttpListener
+from moldau.testing.ports import free_ports
 from moldau.testing.waiting import wait_seconds_max, wait_until
 
 pytestmark = pytest.mark.system
@@ -79,7 +80,7 @@ def test_a_taken_port_is_told_and_a_bound_one_is_closed_until_the_start():
     async def scene() -> None:
         loop = asyncio.get_running_loop()
         first = HttpListener(loop=loop, make_app=lambda: None)
-        host, port = first.bind("127.0.0.1", 0)
+        host, port = first.bind("127.0.0.1", free_ports(1)[0])
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection((host, port), timeout=wait_seconds_max())
         first.start()
