@@ -22,7 +22,8 @@ $(VENV)/python:
 		{ echo "error: cannot make a virtual environment; on Debian: apt-get install python3-venv"; exit 1; }
 	@touch $@
 
-# uv where it is there: it is many times faster. Nothing is compiled ahead: most is never imported.
+# uv where it is there: it is many times faster. Most of it is never imported, so nothing is compiled
+# ahead but for the tests: their processes start together, and each would compile the same.
 UV      := $(shell command -v uv 2>/dev/null)
 INSTALL := $(if $(UV),$(UV) pip install --quiet --python $(BIN)/python,$(BIN)/python -m pip \
 	--disable-pip-version-check --quiet install --no-compile)
@@ -47,6 +48,8 @@ ifdef JAVA
 $(VENV)/test: pyproject.toml | $(VENV)/python
 	@echo "installing moldau, its test tools and Spark into $(VENV) (about 1.3 GB, a minute or two) …"
 	@$(INSTALL) -e '.[test,check,spark,spark-test]'
+	@$(BIN)/python -m compileall -qq -j 0 -x '/(tests|moto|botocore|sqlalchemy|mypy|pip)/' \
+		$(VENV)/lib || true
 	@touch $@ $(VENV)/run $(VENV)/check
 else
 $(VENV)/test: $(VENV)/check

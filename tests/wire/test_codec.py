@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from effort import seeds
+from effort import EFFORT, seeds
 
 from moldau.model.errors import ErrorCode, PeerProtocolError, RefusedError
 from moldau.model.slices import FileSlice
@@ -75,7 +75,8 @@ def test_a_message_cut_anywhere_is_refused(
     for version in versions(key):
         data = body(make_message(cls, version, "cut"), version)
         # Every position of the beginning, then samples: long strings are all alike.
-        for position in [*range(min(len(data), 60)), *range(60, len(data), 17)]:
+        whole = 60 * EFFORT
+        for position in [*range(min(len(data), whole)), *range(whole, len(data), 17)]:
             with pytest.raises(PeerProtocolError):
                 cls.decode(memoryview(data)[:position], version)
 
@@ -87,9 +88,9 @@ def test_damaged_bytes_raise_nothing_but_a_protocol_error(
     cls = messages[key]
     for version in versions(key):
         data = body(make_message(cls, version, "damage"), version)
-        for position in range(min(len(data), 120)):
+        for position, turn in itertools.product(range(min(len(data), 120)), range(min(EFFORT, 4))):
             broken = bytearray(data)
-            broken[position] = (0x00, 0x7F, 0x80, 0xFF)[(position + version) % 4]
+            broken[position] = (0x00, 0x7F, 0x80, 0xFF)[(position + version + turn) % 4]
             with contextlib.suppress(PeerProtocolError):
                 cls.decode(memoryview(broken), version)
 
