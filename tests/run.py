@@ -14,10 +14,14 @@ import argparse
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,6 +34,11 @@ LANES = (("pure", "system"), ("inprocess", "spark"))
 Two lanes, since kinds with sockets and processes wait for half of their time."""
 PROCESSES = {"pure": 2, "inprocess": 2, "system": 3, "spark": 0}
 PROGRESS_SECONDS = 60
+MEMORY = Path("/dev/shm")
+MEMORY_BYTES_MIN = 1 << 30
+"""Ten times what all tests together were seen to need at once."""
+LEFT_OVER = RESULTS / "files"
+"""Of tests that failed."""
 NO_TESTS = 5
 """pytest's exit code where nothing was to be run."""
 
@@ -56,10 +65,11 @@ def main() -> int:
     FLAKY.unlink(missing_ok=True)
     extra = [*options.pytest, *order(options.order_seed)]
     lanes = [[kind for kind in lane if kind in (options.kind or lane)] for lane in LANES]
-    with ThreadPoolExecutor(len(lanes)) as pool:
-        found = pool.map(lambda lane: [run_kind(kind, extra) for kind in lane], lanes)
-        outcomes = [outcome for lane in found for outcome in lane]
-    flaky = repeat(outcomes)
+    with temporary_folder():
+        with ThreadPoolExecutor(len(lanes)) as pool:
+            found = pool.map(lambda lane: [run_kind(kind, extra) for kind in lane], lanes)
+            outcomes = [outcome for lane in found for outcome in lane]
+        flaky = repeat(outcomes)
     return conclude(outcomes, flaky)
 
 
@@ -72,6 +82,38 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--order-seed", type=int, help="run the tests in a random order")
     parser.add_argument("pytest", nargs="*", help="paths and options for pytest, after --")
     return parser.parse_args()
+
+
+@contextmanager
+def temporary_folder() -> Iterator[None]:
+    """Temporary files are in memory where there is enough of it. Tests kill processes and cut the
+    power of disks that they make, never of this machine's: that it is slow proves nothing."""
+    shutil.rmtree(LEFT_OVER, ignore_errors=True)
+    for left in MEMORY.glob("moldau-tests-*"):
+        if not Path(f"/proc/{left.name.split('-')[2]}").exists():
+            shutil.rmtree(left, ignore_errors=True)
+    place = MEMORY if has_room(MEMORY) else None
+    folder = tempfile.mkdtemp(prefix=f"moldau-tests-{os.getpid()}-", dir=place)
+    os.environ["TMPDIR"] = folder
+    try:
+        yield
+    finally:
+        # pytest leaves the files of failed tests alone.
+        if any(Path(folder).glob("pytest-of-*/*/*/*")):
+            # A socket among them cannot be copied; all else is.
+            with suppress(shutil.Error):
+                shutil.copytree(folder, LEFT_OVER, symlinks=True)
+            say(f"\nfiles of failed tests are in {LEFT_OVER.relative_to(ROOT)}")
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def has_room(place: Path) -> bool:
+    try:
+        found = os.statvfs(place)
+    except OSError:
+        return False
+    is_executable = not found.f_flag & os.ST_NOEXEC
+    return is_executable and found.f_bavail * found.f_frsize >= MEMORY_BYTES_MIN
 
 
 def order(seed: int | None) -> list[str]:

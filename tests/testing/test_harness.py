@@ -170,6 +170,14 @@ DEFECTS = {
         "system",
         FAILS_ONCE.replace("def test_flaky()", "@given(strategies.just(1))\ndef test_flaky(_)"),
     ),
+    "files": (
+        "inprocess",
+        """
+        def test_flaky(tmp_path):
+            (tmp_path / "kept.txt").write_text("to look at")
+            assert False
+        """,
+    ),
 }
 
 
@@ -185,13 +193,15 @@ def test_only_what_may_fail_by_chance_is_repeated_and_told(project: Project) -> 
         text=True,
     )
     assert done.returncode == 1, done.stdout
-    assert done.stdout.endswith("1 passed, 4 failed, 0 skipped\n")
+    assert done.stdout.endswith("1 passed, 5 failed, 0 skipped\n")
     for name in DEFECTS:
         assert f"failed: tests/test_{name}.py::test_flaky (never repeated)" in done.stdout
     assert done.stdout.count("repeating") == 1
     assert "flaky: tests/test_slow.py::test_flaky" in done.stdout
     flaky = (project.path / ".test-results/flaky.txt").read_text()
     assert flaky == "tests/test_slow.py::test_flaky\n"
+    (kept,) = (project.path / ".test-results/files").rglob("test_flaky0/kept.txt")
+    assert kept.read_text() == "to look at"
 
     for name in DEFECTS:
         (project.path / f"tests/test_{name}.py").unlink()
@@ -204,6 +214,7 @@ def test_only_what_may_fail_by_chance_is_repeated_and_told(project: Project) -> 
     )
     assert done.returncode == 0, done.stdout
     assert done.stdout.endswith("1 passed, 0 failed, 0 skipped\n")
+    assert not (project.path / ".test-results/files").exists()
 
 
 def test_a_seed_gives_an_order_of_its_own_and_the_same_each_time(project: Project) -> None:
