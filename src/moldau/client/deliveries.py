@@ -102,7 +102,9 @@ class Delivery(msgspec.Struct, eq=False, weakref=True):
     def settle(self, error: KafkaError | None, message: Message) -> None:
         """For librdkafka alone: it is decided."""
         if error is not None:
-            self._error = self._outbox.failed(self, error, message)
+            # Before anybody is told of a failure, it says why: a flush in another thread looks.
+            self._error = self._outbox.failure(error, message)
+            self._outbox.remember(self, error)
         self._message = message
         if self._callbacks is not None:
             self._run_callbacks()
@@ -214,10 +216,10 @@ class Outbox:
                 self._note_fatal(error)
         return len(self.client)
 
-    def failed(self, delivery: Delivery, error: KafkaError, message: Message) -> ClientError:
-        """Translate, and keep it in mind in case that nobody ever looks at the delivery."""
+    def failure(self, error: KafkaError, message: Message) -> ClientError:
+        """Our error for a message that failed."""
         given_up = error.code() in _GIVEN_UP
-        translated = translate(
+        return translate(
             error,
             brokers=self.brokers,
             doing=f"send to {message.topic()}",
@@ -225,14 +227,16 @@ class Outbox:
             if given_up
             else "",
         )
-        if given_up:
+
+    def remember(self, delivery: Delivery, error: KafkaError) -> None:
+        """Keep a failure in mind in case that nobody ever looks at the delivery."""
+        if error.code() in _GIVEN_UP:
             # Whoever aborts or closes knows already.
-            return translated
+            return
         with self.lock:
             if len(self._failures) == _FAILURES_KEPT_MAX:
                 self._failures_dropped += not self._failures[0]._seen
             self._failures.append(delivery)
-        return translated
 
     def take_failures(self) -> tuple[int, list[ClientError]]:
         """How many failures nobody has looked at, and the latest of them; then they are told."""
