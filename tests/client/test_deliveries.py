@@ -1,7 +1,6 @@
 """What is kept in mind of deliveries that fail, while threads look at them at any time."""
 
 from collections.abc import Callable
-from types import TracebackType
 
 import pytest
 from confluent_kafka import KafkaError, Message, Producer
@@ -20,24 +19,21 @@ class Watched:
     def __enter__(self) -> None:
         pass
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         then, self._then = self._then, None
         if then is not None:
             then()
 
 
-def test_a_failure_is_told_to_whoever_looks_the_moment_it_is_known() -> None:
+def test_a_failure_is_told_to_whoever_looks_the_moment_it_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     outbox = Outbox(Producer({"bootstrap.servers": "127.0.0.1:1", "log_level": 0}), "brokers")
     try:
         told: list[int] = []
-        outbox.lock = Watched(lambda: told.append(outbox.take_failures()[0]))  # type: ignore[assignment]
-        delivery = outbox.delivery()
-        delivery.settle(KafkaError(KafkaError._MSG_TIMED_OUT), Message(topic="t"))
+        lock = Watched(lambda: told.append(outbox.take_failures()[0]))
+        monkeypatch.setattr(outbox, "lock", lock)
+        outbox.delivery().settle(KafkaError(KafkaError._MSG_TIMED_OUT), Message(topic="t"))
         assert told == [1]
     finally:
         outbox.close()
