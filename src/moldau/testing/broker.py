@@ -20,6 +20,13 @@ from typing import Self
 from moldau.testing.ports import free_ports
 from moldau.testing.waiting import NeverHappenedError, wait_seconds_max, wait_until
 
+_TEST_SETTINGS = {
+    "GROUP__INITIAL_REBALANCE_DELAY_MS": "0",
+    # Tests write records with fixed, old timestamps: retention, which looks every five minutes,
+    # would delete them under whichever test happens to run then.
+    "LOG__RETENTION_CHECK_MS": "7d",
+}
+
 _READY = re.compile(r"ready.*?((?:\d+\.){3}\d+:\d+)")
 
 
@@ -43,7 +50,7 @@ class Broker:
     ) -> None:
         self._owns_dir = data_dir is None
         self.data_dir = Path(data_dir or tempfile.mkdtemp(prefix="moldau-test-"))
-        self.settings = {"GROUP__INITIAL_REBALANCE_DELAY_MS": "0", **(settings or {})}
+        self.settings = {**_TEST_SETTINGS, **(settings or {})}
         self._port = port
         self.raft_port, self.http_port, self.grpc_port = free_ports(3)
         self._process: subprocess.Popen[str] | None = None
