@@ -18,6 +18,7 @@ from raw_client import TIMESTAMP_MS, RawClient
 
 pytestmark = pytest.mark.system
 VALUE = bytes(1000)
+HUNDRED_YEARS_MS = 100 * 365 * 24 * 3600 * 1000
 
 
 def client(broker: Broker) -> RawClient:
@@ -27,8 +28,14 @@ def client(broker: Broker) -> RawClient:
 def test_the_oldest_segments_go_by_size_and_by_time_and_the_rest_stays(tmp_path: Path) -> None:
     broker = Broker(data_dir=tmp_path / "data", settings={"LOG__RETENTION_CHECK_MS": "200"})
     with broker, client(broker) as raw:
+        # Closed by size alone: the records are old, so that by age each look closes a segment, and
+        # where that is depends on the time of the look.
         raw.create_well(
-            "by-size", segment_bytes="20000", retention_bytes="50000", retention_ms="-1"
+            "by-size",
+            segment_bytes="20000",
+            segment_ms=str(HUNDRED_YEARS_MS),
+            retention_bytes="50000",
+            retention_ms="-1",
         )
         raw.create_well("by-time", segment_bytes="20000", retention_ms="3600000")
         raw.create_well("kept", segment_bytes="20000", retention_ms="-1")
