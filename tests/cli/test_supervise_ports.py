@@ -54,6 +54,15 @@ def test_the_port_of_grpc_goes_along_with_that_of_http_unless_it_is_said(tmp_pat
     assert prepare(tmp_path / "free", 1, (0, 0, 0, None), ()).brokers[0].ports.grpc > 0
 
 
+def test_the_same_draw_twice_gives_two_ports(monkeypatch):
+    first, second = free_ports(2)
+    draws = iter((first, first, second))
+    monkeypatch.setattr("moldau.cli.supervise_ports.random.randint", lambda *_: next(draws))
+    members = [Member(id=n, ports=Ports(kafka=n, raft=0, http=0), directory="") for n in (1, 2)]
+    complete_ports(members)
+    assert [member.ports.grpc for member in members] == [first, second]
+
+
 def test_a_cluster_from_before_there_was_grpc_gets_ports_for_it_and_keeps_them(tmp_path):
     state = prepare(tmp_path, 2, (0, 0, 0, 0), ())
     for member in state.brokers:

@@ -49,7 +49,7 @@ def plan_ports(wanted: Sequence[tuple[int, Ports]], existing: Iterable[Ports] = 
                     problems.append(f"{what} is above {PORT_MAX}")
                 elif port in owners:
                     problems.append(f"{what} is the port of {owners[port]}")
-                # Held until all are chosen, so that no two get the same.
+                # Held until all are chosen, so that nobody else takes one meanwhile.
                 elif port:
                     _hold(held, port, what, problems)
                 else:
@@ -84,6 +84,7 @@ def complete_ports(members: Sequence[Member]) -> None:
                     http=ports.http,
                     grpc=_hold_free(held, owners),
                 )
+                owners[member.ports.grpc] = "a broker of this cluster"
 
 
 def check_ports(ports: Iterable[tuple[int, Ports]]) -> None:
@@ -113,6 +114,7 @@ def _hold(held: ExitStack, port: int, what: str, problems: list[str]) -> None:
 
 
 def _hold_free(held: ExitStack, owners: Mapping[int, str]) -> int:
+    """A port that nobody has, nor was promised: ports that are held may be bound once more."""
     for _ in range(_FREE_TRIES):
         port = random.randint(_FREE_FIRST, _FREE_LAST)
         if port in owners:
