@@ -286,9 +286,8 @@ class ProducerTable:
         False if that is not enough: a marker was lost, or a producer has nothing left here,
         although the log may still hold earlier batches of it. The table is to be built anew then.
 
-        Not for a producer that has some left, though the log may hold what was forgotten for those
-        that are lost now: it has no more in flight than are remembered, so whatever came before was
-        answered, and is not sent again.
+        A producer with some batches left may lack older ones. These were answered, because a
+        producer has no more in flight than the table remembers: they are not sent again.
         """
         if self.last_marker >= offset:
             return False
