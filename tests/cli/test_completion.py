@@ -1,31 +1,14 @@
 """The tab key."""
 
-import os
 import shutil
 import subprocess
-import sys
 
 import pytest
+from tab_key import complete, offered
 
 from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = pytest.mark.system
-
-
-def complete(words, *, env=None):
-    """What bash would be offered for the last word."""
-    clean = {key: value for key, value in os.environ.items() if not key.startswith("MOLDAU_")}
-    line = {"COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
-    code = "from moldau.cli.main import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**clean, **(env or {}), **line, "_MOLDAU_COMPLETE": "bash_complete"},
-        capture_output=True,
-        text=True,
-        timeout=wait_seconds_max(),
-    )
-    assert done.stderr == ""
-    return [row.partition(",")[2] for row in done.stdout.splitlines() if row]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -59,16 +42,16 @@ def test_commands_and_options_are_completed():
 def test_topics_are_completed_from_the_broker(mock_brokers, cli):
     assert cli("produce", "tabbed-topic", "-m", "x", "-b", mock_brokers).code == 0
     words = ["moldau", "consume", "tabbed"]
-    assert complete(words, env={"MOLDAU_BROKERS": mock_brokers}) == ["tabbed-topic"]
-    assert complete(["moldau", "consume", "-b", mock_brokers, "tabbed"]) == ["tabbed-topic"]
+    assert offered(words, env={"MOLDAU_BROKERS": mock_brokers}) == ["tabbed-topic"]
+    assert offered(["moldau", "consume", "-b", mock_brokers, "tabbed"]) == ["tabbed-topic"]
     assert complete(["moldau", "consume", "-b", mock_brokers, "nothing"]) == []
 
 
 def test_topics_of_queue_commands_are_completed_over_grpc(moldau_session_broker, cli, new_name):
     name, grpc = new_name("tabbed-queue"), moldau_session_broker.grpc_address
     assert cli("topic", "create", name, "-b", moldau_session_broker.bootstrap).code == 0
-    assert complete(["moldau", "queue", "work", name[:-1]], env={"MOLDAU_GRPC": grpc}) == [name]
-    assert complete(["moldau", "queue", "send", "--grpc", grpc, name[:-1]]) == [name]
+    assert offered(["moldau", "queue", "work", name[:-1]], env={"MOLDAU_GRPC": grpc}) == [name]
+    assert offered(["moldau", "queue", "send", "--grpc", grpc, name[:-1]]) == [name]
     assert complete(["moldau", "queue", "s"]) == ["send", "stats"]
 
 

@@ -4,11 +4,10 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tab_key import complete, offered
 
 from moldau.cli.errors import ExitCode
 from moldau.client.kafka.client import KafkaClient
@@ -573,21 +572,11 @@ def test_names_are_completed(pipeline, root, brokers, nobody, new_name):
     name = new_name("tabbed")
     assert pipeline("run", "count", "clicks", "--name", name).code == 0
 
-    def complete(*words, **env):
-        line = {"COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
-        done = subprocess.run(
-            [sys.executable, "-c", "from moldau.cli.main import main; main()"],
-            env={**os.environ, **line, "_MOLDAU_COMPLETE": "bash_complete", **env},
-            capture_output=True,
-            text=True,
-            timeout=wait_seconds_max(),
-        )
-        assert done.stderr == ""
-        return [row.partition(",")[2] for row in done.stdout.splitlines() if row]
-
+    here = {"MOLDAU_PIPELINES_HOME": str(root), "MOLDAU_BROKERS": brokers}
     begun = name[:-1]
-    assert name in complete("moldau", "pipeline", "status", begun)
-    elsewhere = complete("moldau", "pipeline", "stop", "--home", str(root / "none"), begun)
+    assert name in offered(["moldau", "pipeline", "status", begun], here)
+    elsewhere = offered(["moldau", "pipeline", "stop", "--home", str(root / "none"), begun], here)
     assert name in elsewhere, "the broker knows it"
-    assert name in complete("moldau", "pipeline", "logs", begun, MOLDAU_BROKERS=nobody)
-    assert complete("moldau", "pipeline", "run", "cou") == ["count"]
+    alone = {**here, "MOLDAU_BROKERS": nobody}
+    assert name in complete(["moldau", "pipeline", "logs", begun], alone)
+    assert complete(["moldau", "pipeline", "run", "cou"], here) == ["count"]
