@@ -393,13 +393,17 @@ async def test_a_client_that_waits_for_its_reply_is_not_idle(
     waiting: list[Reply] = []
     handler = Recorder(lambda connection, frame: waiting.append(connection.defer()))
     clock = SetClock()
-    async with listening(handler, idle_seconds_max=10, clock=clock) as (_, port):
+    async with listening(handler, idle_seconds_max=10, clock=clock) as (listener, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(framed(b"later"))
         await until(lambda: len(waiting) == 1, "it was asked")
         clock.steady += 20
         await settled()
         waiting[0].complete([framed(b"done")])
+        # In the very moment in which it is answered, before the answer has left.
+        assert listener._timer is not None
+        listener._timer.cancel()
+        listener._reap()
         assert await read_frame(reader) == b"done"
         clock.steady += 20
         await until(lambda: handler.closed == 1, "it is closed")

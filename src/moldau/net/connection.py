@@ -346,6 +346,8 @@ class Connection(Outgoing):
         replies = self._replies
         if self.is_closed or not replies or replies[0].chunks is None:
             return
+        # From now on it is the client's turn: an answer that took long is no silence of its own.
+        self.active_at = self._clock.monotonic()
         while replies and (chunks := replies[0].chunks) is not None:
             reply = replies.popleft()
             self._enqueue(chunks)
