@@ -238,7 +238,11 @@ class KafkaPython:
         received: list[Received] = []
 
         def has_all() -> bool:
-            polled = consumer.poll(timeout_ms=500, max_records=count - len(received))
+            # A poll that ends between this client's assignment and the answer to its SyncGroup
+            # forgets that it joined (3.0): the poll waits, and ends with the first messages.
+            polled = consumer.poll(
+                timeout_ms=int(1000 * wait_seconds_max()), max_records=count - len(received)
+            )
             for records in polled.values():
                 received.extend(map(_from_python, records))
             return len(received) >= count

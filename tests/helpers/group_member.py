@@ -208,8 +208,10 @@ def _kafka_python(bootstrap: str, group: str, topic: str, options: dict[str, Any
         **options,
     )
     owned: set[int] = set()
+    # This client (3.0) loses the answer to a SyncGroup that comes when a poll has just ended, where
+    # it joined again because it learned of the topic after its first join: it learns of it before.
+    consumer.partitions_for_topic(topic)
     while not ended.is_set():
-        # This client (3.0) loses the answer to a SyncGroup that comes when a poll has just ended.
         for partition, records in consumer.poll(5000).items():
             for record in records:
                 print("got", partition.partition, record.offset, flush=True)
