@@ -9,6 +9,7 @@ import pytest
 from moldau.model.errors import ErrorCode
 from moldau.testing.broker import Broker
 from moldau.testing.waiting import wait_until
+from moldau.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from moldau.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from moldau.wire.messages.join_group import (
     JoinGroupRequest,
@@ -39,11 +40,24 @@ from raw_client import (
 pytestmark = [pytest.mark.compat, pytest.mark.system]
 
 
-def test_12_a_commit_keeps_the_leader_epoch(
-    raw: RawClient, topic: str, new_name: Callable[[str], str]
-) -> None:
+@pytest.fixture
+def group(raw: RawClient, new_name: Callable[[str], str]) -> str:
+    """A new group whose coordinator answers. The first question of all makes the topic of groups,
+    and which test asks it depends on their order."""
+    name = new_name("group")
+    sought = FindCoordinatorRequest(coordinator_keys=[name], key_type=0)
+    fetched = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=name, topics=[])])
+
+    def error() -> ErrorCode:
+        found = raw.ask(sought, FindCoordinatorResponse, 4).coordinators[0].error_code
+        return ErrorCode(found or raw.ask(fetched, OffsetFetchResponse, 9).groups[0].error_code)
+
+    wait_until(lambda: error() is ErrorCode.NONE, "the coordinator answers", describe=error)
+    return name
+
+
+def test_12_a_commit_keeps_the_leader_epoch(raw: RawClient, topic: str, group: str) -> None:
     epoch = raw.metadata(topic).partitions[0].leader_epoch
-    group = new_name("group")
     assert commit(raw, group, topic, 0, leader_epoch=epoch) == ErrorCode.NONE
     assert committed(raw, group, topic)[1] == epoch
 
@@ -81,9 +95,8 @@ def sync(
 
 
 def test_21_a_new_member_is_given_an_id_before_it_joins(
-    raw: RawClient, new_name: Callable[[str], str]
+    raw: RawClient, group: str, new_name: Callable[[str], str]
 ) -> None:
-    group = new_name("group")
     asked = join(raw, group, "")
     assert asked.error_code == ErrorCode.MEMBER_ID_REQUIRED
     assert asked.member_id
@@ -95,10 +108,9 @@ def test_21_a_new_member_is_given_an_id_before_it_joins(
 
 
 def test_21_consumers_that_join_together_all_get_partitions(
-    broker: Broker, raw: RawClient, new_name: Callable[[str], str]
+    broker: Broker, raw: RawClient, group: str, new_name: Callable[[str], str]
 ) -> None:
     topic = raw.create_well(new_name("topic"), partitions=6)
-    group = new_name("group")
     errors: list[object] = []
     consumers = [
         confluent_kafka.Consumer(
@@ -133,9 +145,8 @@ def test_21_consumers_that_join_together_all_get_partitions(
 
 @pytest.mark.safety
 def test_22_a_static_member_keeps_its_assignment_and_fences_its_double(
-    raw: RawClient, new_name: Callable[[str], str]
+    raw: RawClient, group: str
 ) -> None:
-    group = new_name("group")
     first = join(raw, group, "", instance="one")
     assert first.error_code == ErrorCode.NONE
     assert sync(raw, group, first, instance="one").error_code == ErrorCode.NONE
@@ -194,9 +205,8 @@ def committed(raw: RawClient, group: str, topic: str) -> tuple[int, int, str | N
 
 
 def test_23_a_commit_comes_back_with_its_metadata_and_epoch(
-    raw: RawClient, topic: str, new_name: Callable[[str], str]
+    raw: RawClient, topic: str, group: str
 ) -> None:
-    group = new_name("group")
     assert committed(raw, group, topic) == (-1, -1, "")
     assert commit(raw, group, topic, 7, leader_epoch=3, metadata="Größe 1") == ErrorCode.NONE
     assert committed(raw, group, topic) == (7, 3, "Größe 1")
