@@ -99,12 +99,14 @@ def test_every_idempotent_producer_gets_an_id_of_its_own(
 def test_a_producer_that_names_its_id_gets_a_fresh_one(
     connection: KafkaConnection, version: int
 ) -> None:
+    request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=-1)
+    given = connection.ask(request, InitProducerIdResponse, version).producer_id
     request = InitProducerIdRequest(
-        transactional_id=None, transaction_timeout_ms=-1, producer_id=3, producer_epoch=5
+        transactional_id=None, transaction_timeout_ms=-1, producer_id=given, producer_epoch=5
     )
     response = connection.ask(request, InitProducerIdResponse, version)
     assert (response.error_code, response.producer_epoch) == (0, 0)
-    assert response.producer_id != 3
+    assert response.producer_id > given
 
 
 def test_an_id_without_its_epoch_is_refused(connection: KafkaConnection) -> None:
