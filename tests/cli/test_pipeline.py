@@ -211,7 +211,7 @@ def test_a_defect_of_a_kind_is_told_by_start_too(pipeline, new_name):
     assert "ZeroDivisionError: one by none" in outcome.err
 
 
-def test_a_name_runs_once_at_a_time_here(pipeline, root, new_name):
+def test_a_name_runs_once_at_a_time_here(pipeline, brokers, root, new_name):
     name = new_name("once")
     assert pipeline("start", "count", "clicks", "--name", name).code == 0
     for verb in ("run", "start"):
@@ -219,7 +219,10 @@ def test_a_name_runs_once_at_a_time_here(pipeline, root, new_name):
         assert outcome.code == ExitCode.FAILED
         assert f"pipeline {name} is running already" in outcome.err
     assert "is running, as process" in pipeline("reset", name, "--to", "earliest", "-y").err
-    # From another folder it is the brokers who know.
+    # From another folder it is the brokers who know, as soon as they were told; the first pipeline
+    # of all waits for the topic of it.
+    with Board(brokers) as board:
+        wait_until(lambda: name in board.read(), "the brokers know of it")
     other = pipeline("run", "count", "clicks", "--name", name, "--home", root / "other")
     assert "is running already, on" in other.err
     assert "--force" in other.err
