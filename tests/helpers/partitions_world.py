@@ -18,7 +18,7 @@ from moldau.metadata.commands import (
 from moldau.metadata.decide import decide
 from moldau.metadata.image import EMPTY_IMAGE, Image
 from moldau.model.errors import ErrorCode, MoldauError, RefusedError, StorageError
-from moldau.model.ids import BrokerId, PartitionIndex, TopicId
+from moldau.model.ids import BrokerId, LogId, PartitionIndex, TopicId
 from moldau.raft.config import RaftConfig
 from moldau.replica.replica import Replica
 from moldau.service.partitions import Hosted, Partitions
@@ -109,11 +109,16 @@ class World:
             )
 
     def _open_log(
-        self, name: str, topic_id: TopicId, index: PartitionIndex, config: LogConfig
+        self,
+        name: str,
+        topic_id: TopicId,
+        index: PartitionIndex,
+        config: LogConfig,
+        new_id: LogId,
     ) -> PartitionLog:
         if index in self.log_failures:
             raise self.log_failures[index]
-        log = self.logs[index] = TroubledLog(config)
+        log = self.logs[index] = TroubledLog(config, new_id)
         log.failure = self.append_failures.get(index)
         return log
 

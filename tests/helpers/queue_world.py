@@ -219,6 +219,9 @@ class QueueWorld:
     def on_leadership(self, replica: Replica) -> None:
         self.host.on_leadership(replica)
 
+    def on_voter_replaced(self, replica: Replica) -> None:
+        pass
+
     def on_failed(self, replica: Replica, error: Exception) -> None:
         raise error
 

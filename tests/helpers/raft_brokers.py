@@ -94,6 +94,7 @@ class Owner:
         self.truncated: list[int] = []
         self.resets: list[tuple[int, bytes]] = []
         self.failures: list[MoldauError] = []
+        self.replaced: list[BrokerId] = []
         self.on_committed: Callable[[int], None] = lambda _: None
 
     def on_role(self, group: Group, role: Role, epoch: Epoch, leader: BrokerId) -> None:
@@ -123,6 +124,9 @@ class Owner:
 
     def on_reset(self, group: Group, offset: Offset, payload: bytes) -> None:
         self.resets.append((offset, payload))
+
+    def on_voter_replaced(self, group: Group, voter: BrokerId) -> None:
+        self.replaced.append(voter)
 
     def on_failed(self, group: Group, error: MoldauError) -> None:
         self.failures.append(error)
@@ -214,16 +218,17 @@ class Broker:
         return self.open(number, members)
 
     def open(self, number: int, members: Members) -> Group:
-        self.open_log(number)
+        self.open_log(number, members)
         self.owners[number] = Owner()
         return self.driver.add_group(key(number), self.logs[number], members, self.owners[number])
 
-    def open_log(self, number: int) -> None:
+    def open_log(self, number: int, members: Members) -> None:
+        new_id = self.driver.new_log_id(key(number), members)
         if self.directory is not None:
             files = OsFiles(self.directory)
-            self.logs[number] = open_disk_log(files, f"log{number}", self.log_config)
+            self.logs[number] = open_disk_log(files, f"log{number}", self.log_config, new_id)
         elif number not in self.logs:
-            self.logs[number] = MemoryLog(self.log_config)
+            self.logs[number] = MemoryLog(self.log_config, new_id)
 
     def stop(self) -> None:
         """As a process that ends: links break, logs are closed."""

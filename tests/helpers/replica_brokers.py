@@ -36,7 +36,7 @@ class ReplicaBroker(Broker):
         super().start()
 
     def open(self, number: int, members: Members) -> Group:
-        self.open_log(number)
+        self.open_log(number, members)
         listener = self.listeners[number] = NotingListener()
         replica = self.replicas[number] = Replica(
             partition=TopicPartition("t", PartitionIndex(number)),
@@ -114,7 +114,7 @@ class MetadataBroker(Broker):
     gone: list[Gone]
 
     def open(self, number: int, members: Members) -> Group:
-        self.open_log(number)
+        self.open_log(number, members)
         self.images, self.gone = [], []
         self.replica = MetadataReplica(
             partition=TopicPartition("__cluster_metadata", PartitionIndex(number)),
@@ -144,6 +144,9 @@ class MetadataBroker(Broker):
 
     def on_leadership(self, replica: Replica) -> None:
         self.store.leader_changed()
+
+    def on_voter_replaced(self, replica: Replica) -> None:
+        pass
 
     def on_failed(self, replica: Replica, error: MoldauError) -> None:
         raise AssertionError(f"broker {self.id}: {error}")

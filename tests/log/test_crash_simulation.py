@@ -16,7 +16,7 @@ from effort import seeds
 
 from moldau.log.disk import DiskLog, open_disk_log
 from moldau.log.flush import DiskFlush
-from moldau.log.head import save_start
+from moldau.log.head import Head, save_head
 from moldau.log.interface import (
     ControlEntry,
     ControlKind,
@@ -458,14 +458,14 @@ def keep_snapshots_beyond_the_end(patch: pytest.MonkeyPatch) -> None:
 
 
 def remove_segments_before_the_start_is_durable(patch: pytest.MonkeyPatch) -> None:
-    def save(files: SimDisk, directory: str, generation: int, start: LogStart) -> None:
+    def save(files: SimDisk, directory: str, head: Head) -> None:
         for name in files.listdir(directory):
-            if name.endswith(".log") and int(name[:20]) < start.offset - 8:
+            if name.endswith(".log") and int(name[:20]) < head.start.offset - 8:
                 files.remove(f"{directory}/{name}")
-        real(files, directory, generation, start)
+        real(files, directory, head)
 
-    real = save_start
-    patch.setattr("moldau.log.cutting.save_start", save)
+    real = save_head
+    patch.setattr("moldau.log.cutting.save_head", save)
 
 
 def keep_the_clean_mark_while_writing(patch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from moldau.model.ids import NO_EPOCH, BrokerId, Epoch, RaftIndex
+from moldau.model.ids import FIRST_LOG, NO_EPOCH, BrokerId, Epoch, LogId, RaftIndex
 from moldau.raft import events as e
 from moldau.raft.config import RaftConfig
 from moldau.raft.core import RaftCore
@@ -48,7 +48,7 @@ class Node:
     """A core, its log and a clock."""
 
     def __init__(
-        self, *, me: int, voters: tuple[int, ...], epochs: list[int], epoch: int, may_vote: bool
+        self, *, me: int, voters: tuple[int, ...], epochs: list[int], epoch: int, log_id: int
     ) -> None:
         members = Members(tuple(BrokerId(voter) for voter in voters))
         self.log = ListLog(epochs, members)
@@ -60,7 +60,7 @@ class Node:
             chance=random.Random(1),
             now=0,
             epoch=Epoch(epoch),
-            may_vote=may_vote,
+            log_id=LogId(log_id),
         )
 
     def step(self, event: e.Event) -> list[e.Effect]:
@@ -140,9 +140,9 @@ def make_node() -> MakeNode:
         voters: tuple[int, ...] = (1, 2, 3),
         epochs: list[int] | None = None,
         epoch: int = -1,
-        may_vote: bool = True,
+        log_id: int = FIRST_LOG,
     ) -> Node:
-        return Node(me=me, voters=voters, epochs=epochs or [], epoch=epoch, may_vote=may_vote)
+        return Node(me=me, voters=voters, epochs=epochs or [], epoch=epoch, log_id=log_id)
 
     return make
 

@@ -2,15 +2,23 @@
 
 import pytest
 
-from moldau.model.ids import BrokerId, Epoch, RaftIndex
+from moldau.model.ids import FIRST_LOG, BrokerId, Epoch, LogId, RaftIndex
 from moldau.raft import events as e
 from moldau.raft.events import Role
 from moldau.raft.membership import Members
 from moldau.raft.messages import Ping, TimeoutNow, VoteAnswered, VoteAsked
 
 
-def asked(epoch: int, end: int = 0, last: int = -1, *, pre: bool = False, transfer: bool = False):
-    return VoteAsked(Epoch(epoch), RaftIndex(end), Epoch(last), pre, transfer)
+def asked(
+    epoch: int,
+    end: int = 0,
+    last: int = -1,
+    *,
+    pre: bool = False,
+    transfer: bool = False,
+    log: int = FIRST_LOG,
+):
+    return VoteAsked(Epoch(epoch), RaftIndex(end), Epoch(last), pre, transfer, LogId(log))
 
 
 def test_a_follower_asks_before_it_raises_the_epoch(make_node) -> None:
@@ -136,12 +144,22 @@ def test_a_stale_candidate_is_told_the_epoch(make_node) -> None:
     assert node.sent(node.receive(2, asked(3))) == [(2, VoteAnswered(Epoch(4), False, False))]
 
 
-def test_a_broker_with_a_lost_disk_neither_votes_nor_stands(make_node) -> None:
-    node = make_node(may_vote=False)
+def test_a_broker_with_another_log_neither_votes_nor_stands(make_node) -> None:
+    node = make_node(log_id=8)
     node.receive(2, asked(7))
     assert node.sent(node.persist()) == [(2, VoteAnswered(Epoch(7), False, False))]
     node.step(e.CampaignAsked())
     assert node.core.role is Role.FOLLOWER
+
+
+def test_the_vote_of_a_new_log_is_asked_for_and_given_by_its_id(make_node) -> None:
+    voter = make_node(log_id=8)
+    voter.receive(2, asked(7, log=8))
+    assert voter.sent(voter.persist()) == [(2, VoteAnswered(Epoch(7), True, False))]
+    # A voter whose log is the first one gives nothing to who counts on a later one.
+    voter = make_node()
+    voter.receive(2, asked(7, log=8))
+    assert voter.sent(voter.persist()) == [(2, VoteAnswered(Epoch(7), False, False))]
 
 
 def test_who_is_no_voter_does_not_stand(make_node) -> None:

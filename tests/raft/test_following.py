@@ -2,7 +2,7 @@
 
 import pytest
 
-from moldau.model.ids import BrokerId, Epoch, RaftIndex
+from moldau.model.ids import BrokerId, Epoch, LogId, RaftIndex
 from moldau.raft import events as e
 from moldau.raft.errors import RaftError
 from moldau.raft.membership import Members
@@ -184,11 +184,16 @@ def test_a_snapshot_for_which_there_is_no_room_says_nothing_of_the_old_log(
     assert (node.core.end, node.core.commit, node.core.verified) == (7, 7, 7)
 
 
-def test_a_lost_disk_costs_the_vote_until_it_is_restored(make_node, make_append) -> None:
-    node = make_node(epoch=9, may_vote=False)
-    node.receive(2, make_append(9, 0, -1, [1, 9], commit=2))
+def test_a_lost_log_costs_the_vote_until_an_entry_names_the_new_one(make_node, make_append) -> None:
+    node = make_node(epoch=9, log_id=8)
+    # An entry of old, met while the log is filled again, names the log that is gone.
+    old = make_append(9, 0, -1, [1, 9], commit=2)
+    first = old.entries[0]._replace(members=Members((BrokerId(1), BrokerId(2))))
+    node.receive(2, old._replace(entries=(first, *old.entries[1:])))
     (answer,) = answers(node, node.flush())
-    assert (answer.flushed, node.core.commit) == (2, 2)
-    assert not node.core.may_vote
-    node.step(e.VoteRestored())
-    assert node.core.may_vote
+    assert (answer.flushed, answer.log_id, node.core.commit) == (2, 8, 2)
+    assert not node.core.is_voter
+    new = make_append(9, 2, 9, [9], commit=2)
+    voters = Members((BrokerId(1), BrokerId(2)), (), ((BrokerId(1), LogId(8)),))
+    node.receive(2, new._replace(entries=(new.entries[0]._replace(members=voters),)))
+    assert node.core.is_voter

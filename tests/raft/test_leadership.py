@@ -2,7 +2,7 @@
 
 import pytest
 
-from moldau.model.ids import BrokerId, Epoch, RaftIndex
+from moldau.model.ids import FIRST_LOG, BrokerId, Epoch, RaftIndex
 from moldau.raft import events as e
 from moldau.raft.errors import RaftRefusal
 from moldau.raft.events import Role
@@ -12,7 +12,7 @@ from moldau.raft.messages import AppendAnswered, Ping, Pong, TimeoutNow
 
 def answer(epoch: int, matched: int) -> AppendAnswered:
     place = RaftIndex(matched)
-    return AppendAnswered(Epoch(epoch), True, place, place, place, Epoch(epoch))
+    return AppendAnswered(Epoch(epoch), True, place, place, place, Epoch(epoch), FIRST_LOG)
 
 
 def members(*voters: int, learners: tuple[int, ...] = ()) -> Members:

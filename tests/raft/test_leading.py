@@ -2,7 +2,7 @@
 
 import pytest
 
-from moldau.model.ids import BrokerId, Epoch, RaftIndex
+from moldau.model.ids import FIRST_LOG, BrokerId, Epoch, LogId, RaftIndex
 from moldau.raft import events as e
 from moldau.raft.errors import RaftError
 from moldau.raft.events import Role
@@ -10,16 +10,29 @@ from moldau.raft.messages import AppendAnswered, Ping
 from moldau.raft.progress import PeerState
 
 
-def answer(epoch: int, matched: int, flushed: int | None = None) -> AppendAnswered:
-    flushed = matched if flushed is None else flushed
+def answer(
+    epoch: int, matched: int, flushed: int | None = None, log: int = FIRST_LOG
+) -> AppendAnswered:
     return AppendAnswered(
-        Epoch(epoch), True, RaftIndex(matched), RaftIndex(matched), RaftIndex(flushed), Epoch(epoch)
+        epoch=Epoch(epoch),
+        is_accepted=True,
+        asked=RaftIndex(matched),
+        matched=RaftIndex(matched),
+        flushed=RaftIndex(matched if flushed is None else flushed),
+        hint_epoch=Epoch(epoch),
+        log_id=LogId(log),
     )
 
 
-def refusal(epoch: int, asked: int, place: int, hint: int) -> AppendAnswered:
+def refusal(epoch: int, asked: int, place: int, hint: int, log: int = FIRST_LOG) -> AppendAnswered:
     return AppendAnswered(
-        Epoch(epoch), False, RaftIndex(asked), RaftIndex(place), RaftIndex(0), Epoch(hint)
+        epoch=Epoch(epoch),
+        is_accepted=False,
+        asked=RaftIndex(asked),
+        matched=RaftIndex(place),
+        flushed=RaftIndex(0),
+        hint_epoch=Epoch(hint),
+        log_id=LogId(log),
     )
 
 

@@ -8,7 +8,7 @@ from replica_world import HeldLog, turns
 
 from moldau.log.interface import ControlKind, LogConfig
 from moldau.model.errors import StorageError
-from moldau.model.ids import BrokerId, Epoch, Offset, ProducerId, RaftIndex, TimestampMs
+from moldau.model.ids import FIRST_LOG, BrokerId, Epoch, LogId, Offset, ProducerId, RaftIndex, TimestampMs
 from moldau.raft.membership import Members, encode_members
 from moldau.records.batch import stamp
 from moldau.replica.peer_codec import encode_append, encode_batches_head, encode_control
@@ -28,8 +28,8 @@ pytestmark = pytest.mark.inprocess
 class Follower:
     """Broker 1 of a group, and broker 2's messages as the test writes them."""
 
-    def __init__(self, first: Members) -> None:
-        self.log = HeldLog(LogConfig())
+    def __init__(self, first: Members, log_id: LogId = FIRST_LOG) -> None:
+        self.log = HeldLog(LogConfig(), log_id)
         self.failures: list[StorageError] = []
         self.clock = SetClock(wall_ms=1_700_000_000_000)
         self.flusher = make_flusher(self.clock, self.failures.append)
@@ -77,18 +77,17 @@ def entries(base: int, *values: bytes, producer: int = -1, sequence: int = -1) -
     return encode_batches_head(len(data)) + bytes(data)
 
 
-async def test_a_membership_gives_the_vote_back_when_it_is_committed_and_not_before() -> None:
-    follower = Follower(Members((OTHER,), (ME,)))
+async def test_a_membership_gives_the_vote_to_the_log_that_it_names_and_to_no_other() -> None:
+    follower = Follower(Members((OTHER,), (ME,)), log_id=LogId(7))
     core = follower.replica.group.core
-    assert not core.may_vote
     follower.receive(control(ControlKind.NOOP), entries(0, b"a"), commit=0)
-    both = encode_members(Members((ME, OTHER)))
-    follower.receive(control(ControlKind.MEMBERSHIP, both), entries(1, b"b"), commit=2)
-    # A voter by its log, and entries before are committed just now; the membership is not.
-    assert (core.is_voter, core.commit, core.may_vote) == (True, 2, False)
-    assert follower.replica.high_watermark == 1
-    follower.receive(commit=3)
-    assert (core.commit, core.may_vote) == (3, True)
+    # Of the time before this broker lost its log.
+    before = encode_members(Members((ME, OTHER)))
+    follower.receive(control(ControlKind.MEMBERSHIP, before), entries(1, b"b"), commit=3)
+    assert (core.is_voter, core.commit) == (False, 3)
+    now = encode_members(Members((ME, OTHER), (), ((ME, LogId(7)),)))
+    follower.receive(control(ControlKind.MEMBERSHIP, now), entries(2, b"c"), commit=3)
+    assert core.is_voter
     follower.stop()
 
 
@@ -107,7 +106,7 @@ async def test_a_learner_has_no_vote_however_much_is_committed() -> None:
     await until(lambda: follower.replica.high_watermark == 1, "it is committed")
     await turns()
     assert follower.replica.high_watermark == 1
-    assert not follower.replica.group.core.may_vote
+    assert not follower.replica.group.core.is_voter
     follower.stop()
 
 

@@ -140,9 +140,7 @@ class FakeDriver:
     me = BrokerId(1)
 
     def add_group(self, *_: object, **__: object) -> Any:
-        core = SimpleNamespace(
-            epoch=EPOCH, leader=self.me, is_ready=True, may_vote=True, is_voter=True
-        )
+        core = SimpleNamespace(epoch=EPOCH, leader=self.me, is_ready=True)
         return SimpleNamespace(core=core, is_leader=True)
 
     def check_leading(self, group: object) -> None: ...

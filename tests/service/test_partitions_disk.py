@@ -168,8 +168,8 @@ class Disk:
             listener=NotingListener(),
         )
         self.partitions = Partitions(
-            open_log=lambda name, topic_id, index, config: open_disk_log(
-                self.files, partition_path(name, topic_id, index), config
+            open_log=lambda name, topic_id, index, config, new_id: open_disk_log(
+                self.files, partition_path(name, topic_id, index), config, new_id
             ),
             drop_log=lambda name, topic_id, index: delete_partition(
                 self.files, name, topic_id, index

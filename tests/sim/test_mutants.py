@@ -46,6 +46,15 @@ MANY_CHANGES = Rates(
     kill_ms=3000,
     down_ms=2000,
 )
+LOST_DISKS = Rates(
+    wipe_ms=1000,
+    kill_ms=1500,
+    down_ms=1500,
+    isolate_ms=2000,
+    heal_ms=1500,
+    propose_ms=20,
+    delay_ms=5,
+)
 
 FOUND_BY_CHANCE: list[tuple[type[RaftCore] | type[SimBroker], Rates | None]] = [
     (mutants.AcksBeforeFlush, ANY),
@@ -54,6 +63,8 @@ FOUND_BY_CHANCE: list[tuple[type[RaftCore] | type[SimBroker], Rates | None]] = [
     (mutants.SendsVoteAtOnce, ANY),
     (mutants.VotesTwice, ANY),
     (mutants.VotesForStaleLogs, ANY),
+    (mutants.VotesWithAnyLog, LOST_DISKS),
+    (mutants.StandsWithAnyLog, LOST_DISKS),
     (mutants.CommitsOldEpochs, ANY),
     (mutants.SkipsNoop, ANY),
     (mutants.TruncatesOnDuplicates, ANY),

@@ -8,7 +8,7 @@ start file is replaced before anything below the start is removed.
 from moldau.log.cleaned import CleanedFile
 from moldau.log.controls import Controls
 from moldau.log.epochs import EpochCache
-from moldau.log.head import BatchEpochs, save_start
+from moldau.log.head import BatchEpochs, Head, save_head
 from moldau.log.interface import LogStart
 from moldau.log.journal import REWRITE_DEAD_MIN, ControlJournal
 from moldau.log.mark import HEADER_BYTES
@@ -153,7 +153,7 @@ class CuttingLog(WritingLog):
                 # Shortcuts into the old log: gone before the new one begins.
                 drop_snapshots(self._files, self._directory, Offset(-1))
             self._generation += 1
-            save_start(self._files, self._directory, self._generation, start)
+            self._save_start(start)
             drop_snapshots(self._files, self._directory, Offset(-1), but=start.offset)
             # The old files are leftovers now, of whatever is left after a crash.
             old_segments = self._segments
@@ -167,6 +167,9 @@ class CuttingLog(WritingLog):
         except OSError as error:
             self._failures.append(error)
             raise self._failed(error) from error
+
+    def _save_start(self, start: LogStart) -> None:
+        save_head(self._files, self._directory, Head(self.log_id, self._generation, start))
 
     def _begin_anew(self, start: LogStart) -> None:
         self._start = start
@@ -206,7 +209,7 @@ class CuttingLog(WritingLog):
             self._controls.voters_before(count, self._start.voters),
         )
         try:
-            save_start(self._files, self._directory, self._generation, start)
+            self._save_start(start)
             self._start = start
             self.start_offset = offset
             self._controls.cut_front(count)

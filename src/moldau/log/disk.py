@@ -19,7 +19,7 @@ from moldau.log.segment import Segment
 from moldau.log.snapshots import load_snapshot, save_snapshot
 from moldau.log.swapping import CleaningLog
 from moldau.model.errors import ErrorCode, RefusedError, StorageError
-from moldau.model.ids import Epoch, Offset, RaftIndex, TimestampMs
+from moldau.model.ids import FIRST_LOG, Epoch, LogId, Offset, RaftIndex, TimestampMs
 from moldau.model.slices import FileSlice
 from moldau.records.batch import BatchHeader
 
@@ -31,8 +31,10 @@ _HEADER_CHUNK_BYTES = 16 * 1024
 _NOTHING = LogRead(b"", 0)
 
 
-def open_disk_log(files: Files, path: str, config: LogConfig) -> "DiskLog":
-    """Open the log in the directory `path`, or begin a new one there.
+def open_disk_log(
+    files: Files, path: str, config: LogConfig, new_id: LogId = FIRST_LOG
+) -> "DiskLog":
+    """Open the log in the directory `path`, or begin a new one there, with `new_id`.
 
     Raises CorruptionError, with nothing changed, if flushed data is damaged; StorageError if the
     disk fails.
@@ -40,7 +42,7 @@ def open_disk_log(files: Files, path: str, config: LogConfig) -> "DiskLog":
     try:
         if not files.exists(path):
             files.makedirs(path)
-        return DiskLog(files, path, config, recover(files, path, config))
+        return DiskLog(files, path, config, recover(files, path, config, new_id))
     except OSError as error:
         raise StorageError(f"{path}: {error}") from error
 

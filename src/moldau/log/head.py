@@ -1,8 +1,8 @@
 """Owns the two small files at the head of a log: where it starts, and epochs without a no-op.
 
-`start` holds what must still be known about the entries below the log's start. It is replaced
-atomically and is the only truth about the start; segments below it are leftovers. Its generation
-counts resets: files of an older generation are leftovers too.
+`start` holds what must still be known about the entries below the log's start, and which log this
+is. It is replaced atomically and is the only truth about the start; segments below it are
+leftovers. Its generation counts resets: files of an older generation are leftovers too.
 
 `epochs` holds the epochs that begin with a batch. An elected leader writes a no-op first, so the
 file is empty or missing in practice; but batch headers lie outside of their checksum, and this
@@ -10,6 +10,7 @@ file lets the epochs below the flushed mark be known without reading all headers
 """
 
 import struct
+from typing import NamedTuple
 
 from crc32c import crc32c
 
@@ -17,32 +18,45 @@ from moldau.log.interface import LogStart
 from moldau.log.port import Files
 from moldau.log.sealed import seal, unseal
 from moldau.model.errors import CorruptionError
-from moldau.model.ids import NO_EPOCH, Epoch, Offset
+from moldau.model.ids import NO_EPOCH, Epoch, LogId, Offset
 
 _START_MAGIC = b"MoSt"
 _EPOCHS_MAGIC = b"MoEp"
-_START = struct.Struct(">qqqi")
+_START = struct.Struct(">qqqqi")
 _EPOCH = struct.Struct(">iq")
 _ADVICE = "Nothing was changed; restore the file from a backup, or the partition from a replica."
 
 EMPTY_START = LogStart(Offset(0), 0, NO_EPOCH, b"")
 
 
-def load_start(files: Files, directory: str) -> tuple[int, LogStart]:
-    """Generation and start of a log; both zero if it never had one. CorruptionError if damaged."""
+class Head(NamedTuple):
+    """What the file `start` says."""
+
+    log_id: LogId
+    generation: int
+    start: LogStart
+
+
+def load_head(files: Files, directory: str) -> Head | None:
+    """None if the log has no such file: it is new, or has never needed one. CorruptionError if it
+    is damaged."""
     path = f"{directory}/start"
     if not files.exists(path):
-        return 0, EMPTY_START
+        return None
     payload = unseal(_START_MAGIC, files.read(path), path, _ADVICE)
     if len(payload) < _START.size:
         raise CorruptionError(f"{path}: {len(payload)} bytes are too few. {_ADVICE}")
-    generation, offset, count, epoch = _START.unpack_from(payload)
-    return generation, LogStart(Offset(offset), count, Epoch(epoch), payload[_START.size :])
+    log_id, generation, offset, count, epoch = _START.unpack_from(payload)
+    start = LogStart(Offset(offset), count, Epoch(epoch), payload[_START.size :])
+    return Head(LogId(log_id), generation, start)
 
 
-def save_start(files: Files, directory: str, generation: int, start: LogStart) -> None:
+def save_head(files: Files, directory: str, head: Head) -> None:
     """Durable when it returns."""
-    payload = _START.pack(generation, start.offset, start.control_count, start.epoch)
+    start = head.start
+    payload = _START.pack(
+        head.log_id, head.generation, start.offset, start.control_count, start.epoch
+    )
     files.replace(f"{directory}/start", seal(_START_MAGIC, payload + start.voters))
 
 

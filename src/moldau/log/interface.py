@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from moldau.log.clean import CleanRequest, CleanResult, CleanTask
 from moldau.model.flush import FlushPolicy as FlushPolicy
-from moldau.model.ids import Epoch, Offset, RaftIndex, TimestampMs
+from moldau.model.ids import Epoch, LogId, Offset, RaftIndex, TimestampMs
 from moldau.model.slices import FileSlice
 from moldau.records.batch import BatchHeader
 
@@ -107,6 +107,11 @@ class FlushTask(Protocol):
 
 class PartitionLog(Protocol):
     """The log of one partition."""
+
+    @property
+    def log_id(self) -> LogId:
+        """Which log this is: another one if it was lost and begun anew."""
+        ...
 
     @property
     def start_offset(self) -> Offset:

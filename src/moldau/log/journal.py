@@ -50,6 +50,12 @@ class ControlJournal:
         """Entries in the file, those below the log's start included."""
         return len(self._ends)
 
+    def begin(self) -> None:
+        """Make an empty file, durably: it says that there is a log. Raises OSError."""
+        self._files.open(self.path, create=True).close()
+        self._files.sync_dir(self._directory)
+        self._size = 0
+
     def load(self) -> tuple[int, list[ControlEntry]]:
         """Ordinal of the first entry, and all intact entries. A torn last one is left out."""
         if not self._files.exists(self.path):

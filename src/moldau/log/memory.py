@@ -23,7 +23,15 @@ from moldau.log.interface import (
 )
 from moldau.log.memory_clean import MemoryClean
 from moldau.model.errors import CorruptionError, ErrorCode, RefusedError
-from moldau.model.ids import NO_EPOCH, Epoch, Offset, RaftIndex, TimestampMs
+from moldau.model.ids import (
+    FIRST_LOG,
+    NO_EPOCH,
+    Epoch,
+    LogId,
+    Offset,
+    RaftIndex,
+    TimestampMs,
+)
 from moldau.records.batch import BatchHeader, crc_matches, read_header
 
 _SNAPSHOTS_KEPT = 2
@@ -49,7 +57,8 @@ class MemoryFlush:
 class MemoryLog:
     """A log in two lists: batches and their headers."""
 
-    def __init__(self, config: LogConfig | None = None) -> None:
+    def __init__(self, config: LogConfig | None = None, log_id: LogId = FIRST_LOG) -> None:
+        self.log_id = log_id
         self._config = config or LogConfig()
         self._headers: list[BatchHeader] = []
         self._bases: list[Offset] = []

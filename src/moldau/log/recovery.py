@@ -17,7 +17,7 @@ from moldau.log.clean import Cleaned
 from moldau.log.cleaned import CleanedFile
 from moldau.log.controls import Controls
 from moldau.log.epochs import EpochCache
-from moldau.log.head import BatchEpochs, load_start
+from moldau.log.head import EMPTY_START, BatchEpochs, Head, load_head, save_head
 from moldau.log.index import INDEX_SAVE_BYTES, Index
 from moldau.log.interface import FlushPolicy, LogConfig, LogStart
 from moldau.log.journal import ControlJournal
@@ -27,7 +27,7 @@ from moldau.log.scan import check_run, find_valid_batch, is_zero, walk_headers
 from moldau.log.segment import Segment, list_segments
 from moldau.log.snapshots import drop_snapshots
 from moldau.model.errors import CorruptionError
-from moldau.model.ids import NO_EPOCH, Epoch, Offset, RaftIndex
+from moldau.model.ids import FIRST_LOG, NO_EPOCH, Epoch, LogId, Offset, RaftIndex
 
 _SIDE_FILE = re.compile(r"^(?:control|epochs|cleaned)(?:-([1-9]\d*))?(?:\.journal)?$")
 CHECK_BYTES = 4 * 1024 * 1024
@@ -37,6 +37,7 @@ CHECK_BYTES = 4 * 1024 * 1024
 class Recovered(Struct, kw_only=True):
     """A log as it was found, ready to be written to."""
 
+    log_id: LogId
     generation: int
     start: LogStart
     segments: list[Segment]
@@ -63,9 +64,10 @@ class _Tail(Struct):
     """Epoch and offset of the first batch seen and of each that changed the epoch."""
 
 
-def recover(files: Files, directory: str, config: LogConfig) -> Recovered:
+def recover(files: Files, directory: str, config: LogConfig, new_id: LogId) -> Recovered:
     """Open the log in `directory`. Raises CorruptionError, with nothing changed."""
-    generation, start = load_start(files, directory)
+    head = load_head(files, directory) or _begin(files, directory, new_id)
+    generation, start = head.generation, head.start
     cleaned = CleanedFile(files, directory, generation)
     cleaned.load()
     segments, leftovers = _find_segments(files, directory, generation, start, cleaned.state, config)
@@ -103,6 +105,7 @@ def recover(files: Files, directory: str, config: LogConfig) -> Recovered:
     epochs = _build_epochs(start, kept, batch_epochs, tail, directory)
 
     state = Recovered(
+        log_id=head.log_id,
         generation=generation,
         start=start,
         segments=segments,
@@ -131,6 +134,23 @@ def recover(files: Files, directory: str, config: LogConfig) -> Recovered:
                 segment.save_index(segment.position)
         segment.rest()
     return state
+
+
+def _begin(files: Files, directory: str, new_id: LogId) -> Head:
+    """A log without a head: one that has never needed it, or a new one.
+
+    A new log leaves a file behind before anything is promised in its name, and its id before that:
+    an empty log that was there is known from one that was lost.
+    """
+    first = Head(FIRST_LOG, 0, EMPTY_START)
+    journal = ControlJournal(files, directory, 0)
+    if files.exists(journal.path) or list_segments(files.listdir(directory)):
+        return first
+    head = first._replace(log_id=new_id)
+    if new_id != FIRST_LOG:
+        save_head(files, directory, head)
+    journal.begin()
+    return head
 
 
 def _find_segments(

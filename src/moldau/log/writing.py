@@ -23,7 +23,7 @@ from moldau.log.port import Buffer, Files
 from moldau.log.recovery import Recovered
 from moldau.log.segment import Segment
 from moldau.model.errors import DiskFullError, StorageError
-from moldau.model.ids import Epoch, Offset, RaftIndex, TimestampMs
+from moldau.model.ids import Epoch, LogId, Offset, RaftIndex, TimestampMs
 from moldau.records.batch import BatchHeader
 
 POSITION_MAX = (1 << 32) - 1
@@ -48,6 +48,7 @@ class WritingLog:
         self._files = files
         self._directory = directory
         self._config = config
+        self.log_id: LogId = found.log_id
         self._generation = found.generation
         self._start = found.start
         self.start_offset: Offset = found.start.offset

@@ -15,8 +15,12 @@ ProducerId = NewType("ProducerId", int)
 ProducerEpoch = NewType("ProducerEpoch", int)
 TopicId = NewType("TopicId", bytes)
 """The 16 bytes of a topic's UUID; new each time a topic is created."""
+LogId = NewType("LogId", int)
+"""One replica's log, from its first file on: a log that is lost and begun anew is another one."""
 
 NO_EPOCH = Epoch(-1)
+FIRST_LOG = LogId(0)
+"""A log that was begun together with its group. Later ones have random ids."""
 NO_TIMESTAMP = TimestampMs(-1)
 NO_TOPIC_ID = TopicId(bytes(16))
 

@@ -30,7 +30,6 @@ from moldau.raft.events import (
     Tick,
     TransferAsked,
     VotePersisted,
-    VoteRestored,
 )
 from moldau.raft.leadership import Leadership
 from moldau.raft.membership import NO_BROKER
@@ -97,8 +96,6 @@ class RaftCore(Leadership):
                 self._on_peer_found(peer)
             case AppendFailed():
                 self._on_append_failed()
-            case VoteRestored():
-                self.may_vote = True
             case CampaignAsked():
                 if self.role is not Role.LEADER and self._is_electable():
                     self._campaign(is_pre=True)

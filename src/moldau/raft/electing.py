@@ -24,12 +24,9 @@ class Electing(Following):
     def _is_electable(self) -> bool:
         """Voters stand for election. So does one whose removal is not committed as far as it
         knows: it may be the only one that holds the entry, and nobody could be elected over it."""
-        if self.me in self.members.voters:
-            return self.may_vote
-        return (
-            self.may_vote
-            and self.members_index >= self.commit
-            and self.me in self._previous_members.voters
+        return self.is_voter or (
+            self.members_index >= self.commit
+            and self._previous_members.is_voter(self.me, self.log_id)
         )
 
     def _on_election_timeout(self) -> None:
@@ -56,10 +53,19 @@ class Electing(Following):
         self._ask_for_votes(self.epoch, is_pre=False)
 
     def _ask_for_votes(self, epoch: Epoch, *, is_pre: bool) -> None:
-        question = VoteAsked(epoch, self.end, self.last_epoch, is_pre, self._is_transferred)
         for voter in self.members.voters:
             if voter != self.me:
-                self._send(voter, question)
+                self._send(
+                    voter,
+                    VoteAsked(
+                        epoch=epoch,
+                        end=self.end,
+                        last_epoch=self.last_epoch,
+                        is_pre=is_pre,
+                        is_transfer=self._is_transferred,
+                        voter_log=self.members.log_of(voter),
+                    ),
+                )
 
     def _count_vote(self, voter: BrokerId, *, is_pre: bool) -> None:
         if voter not in self.members.voters:
@@ -100,16 +106,24 @@ class Electing(Following):
         """Whether the candidate's log holds at least what this one does."""
         return (message.last_epoch, message.end) >= (self.last_epoch, self.end)
 
+    def _is_asked(self, message: VoteAsked) -> bool:
+        """Whether the candidate counts on this log, and not on one that this broker lost."""
+        return message.voter_log == self.log_id
+
     def _on_pre_vote_asked(self, sender: BrokerId, message: VoteAsked) -> None:
-        is_granted = self.may_vote and message.epoch > self.epoch and self._is_up_to_date(message)
+        is_granted = (
+            message.epoch > self.epoch
+            and self._is_asked(message)
+            and self._is_up_to_date(message)
+        )
         epoch = message.epoch if is_granted else self.epoch
         self._send(sender, VoteAnswered(epoch, is_granted, True))
 
     def _on_vote_asked(self, sender: BrokerId, message: VoteAsked) -> None:
         is_granted = (
-            self.may_vote
-            and self.leader == NO_BROKER
+            self.leader == NO_BROKER
             and self.voted_for in (NO_BROKER, sender)
+            and self._is_asked(message)
             and self._is_up_to_date(message)
         )
         if is_granted:

@@ -100,11 +100,6 @@ class AppendFailed(NamedTuple):
     """The disk was full: the entries of the last effect are not in the log, or not all of them."""
 
 
-class VoteRestored(NamedTuple):
-    """This broker, started without a vote because its disk was lost, was removed from the voters
-    and is one again: the group no longer counts on anything that it forgot."""
-
-
 class CampaignAsked(NamedTuple):
     """Stand for election now, if others agree: a fresh group, or an operator's wish."""
 
@@ -136,7 +131,6 @@ RareEvent = (
     | PeerLost
     | PeerFound
     | AppendFailed
-    | VoteRestored
     | CampaignAsked
     | TransferAsked
     | MembersAsked
@@ -168,7 +162,9 @@ class SendAppend(NamedTuple):
 
 
 class SendSnapshot(NamedTuple):
-    """Send the message, and what log and state machine need to begin there."""
+    """Send the message, and what log and state machine need to begin there.
+
+    Takes the place of a SendAppend to this peer that is not done yet, and is not reported."""
 
     peer: BrokerId
     message: Message
@@ -221,6 +217,13 @@ class RoleChanged(NamedTuple):
     """NO_BROKER while none is known."""
 
 
+class VoterReplaced(NamedTuple):
+    """A voter came back with another log than the one that the group counts on: it has to learn,
+    and to be made a voter again."""
+
+    voter: BrokerId
+
+
 class TransferEnded(NamedTuple):
     """Given up: this broker still leads, and writes go on."""
 
@@ -248,6 +251,7 @@ RareEffect = (
     | Truncate
     | ResetLog
     | RoleChanged
+    | VoterReplaced
     | TransferEnded
     | ReadReady
     | ReadFailed

@@ -58,6 +58,7 @@ class Following(RaftState):
                 matched=place,
                 flushed=RaftIndex(0),
                 hint_epoch=self._epoch_before(place),
+                log_id=self.log_id,
             ),
         )
 
@@ -130,6 +131,7 @@ class Following(RaftState):
                 matched=matched,
                 flushed=flushed,
                 hint_epoch=self.epoch,
+                log_id=self.log_id,
             ),
         )
 

@@ -1,6 +1,6 @@
 """Owns what is asked of a leader besides entries: transfer, change of members, fresh reads."""
 
-from moldau.model.ids import BrokerId, RaftIndex
+from moldau.model.ids import FIRST_LOG, BrokerId, LogId, RaftIndex
 from moldau.raft.errors import RaftRefusal
 from moldau.raft.events import AppendMembership, ReadReady, Role, Send, TransferEnded
 from moldau.raft.leading import Leading
@@ -78,7 +78,7 @@ class Leadership(Leading):
             raise RaftRefusal("an earlier change of members is not committed yet")
         if self.transfer_target != NO_BROKER:
             raise RaftRefusal("leadership is being transferred")
-        if members == self.members:
+        if members.has_same_brokers(self.members):
             return
         check_change(self.members, members)
         for voter in members.voters:
@@ -89,11 +89,25 @@ class Leadership(Leading):
                 and progress.match <= self.epoch_start
             ):
                 raise RaftRefusal(f"broker {voter} has not caught up yet")
+        members = members._replace(logs=self._logs_of(members.voters))
         index = self.end
         self._emit(AppendMembership(self.epoch, members))
         self._grow(RaftIndex(self.end + 1))
         self._set_members(index, members)
         self._replicate()
+
+    def _logs_of(self, voters: tuple[BrokerId, ...]) -> tuple[tuple[BrokerId, LogId], ...]:
+        """Old voters keep theirs, even one that lost it; new ones vote with the log they have."""
+        logs = (
+            (
+                voter,
+                self.members.log_of(voter)
+                if voter in self.members.voters
+                else self.progress[voter].log_id,
+            )
+            for voter in voters
+        )
+        return tuple(entry for entry in logs if entry[1] != FIRST_LOG)
 
     def _may_change_members(self) -> bool:
         """Before its first commit a leader may not know of a change that a majority already made;

@@ -5,7 +5,7 @@ entries travel), and only once they include an entry of its own epoch: an older 
 of disks can still be overwritten by another leader (figure 8 of the Raft paper).
 """
 
-from moldau.model.ids import BrokerId, Epoch, RaftIndex
+from moldau.model.ids import BrokerId, Epoch, LogId, RaftIndex
 from moldau.raft.electing import Electing
 from moldau.raft.errors import RaftError
 from moldau.raft.events import (
@@ -15,10 +15,11 @@ from moldau.raft.events import (
     Send,
     SendAppend,
     SendSnapshot,
+    VoterReplaced,
 )
 from moldau.raft.membership import NO_BROKER, Members
 from moldau.raft.messages import AppendAnswered, Ping, Snapshot
-from moldau.raft.progress import FOREVER, PeerState, Progress
+from moldau.raft.progress import FOREVER, NO_LOG, PeerState, Progress
 
 
 class Leading(Electing):
@@ -100,6 +101,8 @@ class Leading(Electing):
         index = self.log.start_index
         message = Snapshot(self.epoch, index, self._epoch_before(index), self.log.members(index)[1])
         progress.become_snapshot(self._now + self.config.snapshot_retry_ms)
+        # An Append that the driver still has in hand is dropped for it.
+        progress.is_sending = False
         self._emit(SendSnapshot(peer, message))
 
     def _on_append_sent(self, event: AppendSent) -> None:
@@ -138,6 +141,8 @@ class Leading(Electing):
         if progress is None:
             return
         progress.heard_at = self._now
+        if message.log_id != progress.log_id:
+            self._on_log_told(sender, progress, message.log_id)
         if not message.is_accepted:
             self._on_refused(sender, progress, message)
             return
@@ -156,6 +161,27 @@ class Leading(Electing):
         if self.role is Role.LEADER:
             self._maybe_hand_over()
             self._send_more(sender, progress)
+
+    def _on_log_told(self, peer: BrokerId, progress: Progress, log_id: LogId) -> None:
+        """The member has another log than this leader knew: what the old one held counts no more.
+
+        A voter whose log is not the one that the group counts on gives no votes, so its entries may
+        count for a commit: a majority of votes has to be found among the others."""
+        if progress.match or progress.received:
+            progress.begin_log(log_id)
+            progress.become_probe(min(progress.next, self.end))
+        progress.log_id = log_id
+        if peer in self.members.voters and self.members.log_of(peer) != log_id:
+            self._emit(VoterReplaced(peer))
+
+    def replaced_voters(self) -> list[BrokerId]:
+        """Leader: voters that came back with another log than the one that the group counts on."""
+        return [
+            voter
+            for voter in self.members.voters
+            if voter in self.progress
+            and self.progress[voter].log_id not in (NO_LOG, self.members.log_of(voter))
+        ]
 
     def _on_refused(self, peer: BrokerId, progress: Progress, message: AppendAnswered) -> None:
         """The member's log is not this one at `index`. Go back by whole epochs, not one by one."""

@@ -3,6 +3,10 @@
 A set of members takes effect as soon as it stands in a broker's log, committed or not, and goes
 when it is truncated. Two majorities of sets that differ by one voter always share a broker, so
 voters change one at a time; learners take no part in majorities and change freely.
+
+A voter is a broker with one log: whoever loses the log, and comes back with an empty one, has
+forgotten what it acknowledged, and is not the voter that the majority counted on. So a log that is
+begun later than its group has a random id, and the entry that makes its broker a voter names it.
 """
 
 from typing import Final, NamedTuple
@@ -10,7 +14,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from moldau.model.errors import CorruptionError
-from moldau.model.ids import BrokerId
+from moldau.model.ids import FIRST_LOG, BrokerId, LogId
 from moldau.raft.errors import RaftRefusal
 
 NO_BROKER: Final = BrokerId(-1)
@@ -21,6 +25,8 @@ class Members(NamedTuple):
 
     voters: tuple[BrokerId, ...]
     learners: tuple[BrokerId, ...] = ()
+    logs: tuple[tuple[BrokerId, LogId], ...] = ()
+    """Voters whose log is not the one that was begun with the group, and the ids of these logs."""
 
     @property
     def everyone(self) -> tuple[BrokerId, ...]:
@@ -31,23 +37,42 @@ class Members(NamedTuple):
         """How many voters are a majority."""
         return len(self.voters) // 2 + 1
 
+    def log_of(self, voter: BrokerId) -> LogId:
+        """The log that a voter must have to be one."""
+        for broker, log_id in self.logs:
+            if broker == voter:
+                return log_id
+        return FIRST_LOG
+
+    def is_voter(self, broker: BrokerId, log_id: LogId) -> bool:
+        return broker in self.voters and self.log_of(broker) == log_id
+
+    def has_same_brokers(self, other: "Members") -> bool:
+        """Whatever their logs are."""
+        return self.voters == other.voters and self.learners == other.learners
+
     def with_learner(self, broker: BrokerId) -> "Members":
-        return Members(self.voters, tuple(sorted((*self.learners, broker))))
+        """Also for a voter: it votes no longer."""
+        rest = self.without(broker)
+        return rest._replace(learners=tuple(sorted((*rest.learners, broker))))
 
     def with_voter(self, broker: BrokerId) -> "Members":
-        """A learner becomes a voter."""
-        learners = tuple(other for other in self.learners if other != broker)
-        return Members(tuple(sorted((*self.voters, broker))), learners)
+        """A learner becomes a voter, with the log that it has."""
+        rest = self.without(broker)
+        return rest._replace(voters=tuple(sorted((*rest.voters, broker))))
 
     def without(self, broker: BrokerId) -> "Members":
         return Members(
             tuple(other for other in self.voters if other != broker),
             tuple(other for other in self.learners if other != broker),
+            tuple(entry for entry in self.logs if entry[0] != broker),
         )
 
 
 NO_MEMBERS: Final = Members(())
-_decoder: Final = msgspec.msgpack.Decoder(tuple[tuple[int, ...], tuple[int, ...]])
+_decoder: Final = msgspec.msgpack.Decoder(
+    tuple[tuple[int, ...], tuple[int, ...], tuple[tuple[int, int], ...]]
+)
 
 
 def encode_members(members: Members) -> bytes:
@@ -57,12 +82,13 @@ def encode_members(members: Members) -> bytes:
 
 def decode_members(payload: bytes) -> Members:
     try:
-        voters, learners = _decoder.decode(payload)
+        voters, learners, logs = _decoder.decode(payload)
     except msgspec.MsgspecError as error:
         raise CorruptionError(f"membership entry: {error}") from error
     return Members(
         tuple(BrokerId(broker) for broker in voters),
         tuple(BrokerId(broker) for broker in learners),
+        tuple((BrokerId(broker), LogId(log_id)) for broker, log_id in logs),
     )
 
 

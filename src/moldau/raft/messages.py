@@ -6,7 +6,7 @@ the core of the other side says so.
 
 from typing import NamedTuple
 
-from moldau.model.ids import Epoch, RaftIndex
+from moldau.model.ids import Epoch, LogId, RaftIndex
 from moldau.raft.membership import Members
 
 
@@ -45,6 +45,8 @@ class AppendAnswered(NamedTuple):
     """Accepted: below this, it is also on the disk."""
     hint_epoch: Epoch
     """Refused: the epoch of the entry just below `matched`."""
+    log_id: LogId
+    """The log that this is said of."""
 
 
 class VoteAsked(NamedTuple):
@@ -57,6 +59,8 @@ class VoteAsked(NamedTuple):
     is_pre: bool
     is_transfer: bool
     """The old leader wishes it: do not wait until it is silent."""
+    voter_log: LogId
+    """The log that makes the receiver a voter, as the candidate's members say."""
 
 
 class VoteAnswered(NamedTuple):

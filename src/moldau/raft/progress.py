@@ -8,10 +8,12 @@ SNAPSHOT   the member needs entries that the leader's log no longer holds
 from collections import deque
 from enum import Enum
 
-from moldau.model.ids import RaftIndex
+from moldau.model.ids import LogId, RaftIndex
 from moldau.raft.config import RaftConfig
 
 FOREVER = 1 << 62
+NO_LOG = LogId(-1)
+"""The member has not said yet which log it has."""
 
 
 class PeerState(Enum):
@@ -32,6 +34,7 @@ class Progress:
         "inflight_bytes",
         "is_sending",
         "is_waiting",
+        "log_id",
         "match",
         "next",
         "received",
@@ -40,8 +43,10 @@ class Progress:
 
     def __init__(self, *, next_index: RaftIndex, now: int) -> None:
         self.state = PeerState.PROBE
+        self.log_id = NO_LOG
+        """The member's log, which all that follows is said of."""
         self.match = RaftIndex(0)
-        """On the member's disk. Only rises while this leader leads."""
+        """On the member's disk. Only rises while this leader leads and the log stays the same."""
         self.received = RaftIndex(0)
         """In the member's log, perhaps not yet flushed."""
         self.next = next_index
@@ -59,6 +64,12 @@ class Progress:
         self.caught_up_at = -FOREVER
         """When the member last held everything that the leader held at that time."""
         self._end_at_answer = (RaftIndex(0), now)
+
+    def begin_log(self, log_id: LogId) -> None:
+        """The member has another log than before: nothing is known of it."""
+        self.log_id = log_id
+        self.match = self.received = RaftIndex(0)
+        self.caught_up_at = -FOREVER
 
     def become_probe(self, next_index: RaftIndex) -> None:
         self.state = PeerState.PROBE

@@ -7,7 +7,7 @@ leading, core. core.py has the way in.
 from collections.abc import Callable
 from typing import Protocol
 
-from moldau.model.ids import NO_EPOCH, BrokerId, Epoch, RaftIndex
+from moldau.model.ids import FIRST_LOG, NO_EPOCH, BrokerId, Epoch, LogId, RaftIndex
 from moldau.raft.config import RaftConfig
 from moldau.raft.errors import RaftError
 from moldau.raft.events import Committed, Effect, PersistVote, ReadFailed, Role, RoleChanged, Send
@@ -39,13 +39,12 @@ class RaftState:
         now: int,
         epoch: Epoch = NO_EPOCH,
         voted_for: BrokerId = NO_BROKER,
-        may_vote: bool = True,
+        log_id: LogId = FIRST_LOG,
     ) -> None:
         """`epoch` and `voted_for` come from the vote journal; without an entry, leave them out.
 
-        may_vote False: this broker's disk was lost or damaged, so it may have forgotten entries
-        that it acknowledged. It follows, stores and acknowledges, but helps to elect nobody until
-        VoteRestored.
+        A broker whose log is not the one that its group counts on may have forgotten entries that
+        it acknowledged. It follows, stores and acknowledges, but helps to elect nobody.
         """
         self.me = me
         self.log = log
@@ -55,7 +54,7 @@ class RaftState:
         is_vote_current = epoch >= log.last_epoch
         self.epoch = epoch if is_vote_current else log.last_epoch
         self.voted_for = voted_for if is_vote_current else NO_BROKER
-        self.may_vote = may_vote
+        self.log_id = log_id
         self.role = Role.FOLLOWER
         self.leader = NO_BROKER
         self.end = log.end_index
@@ -204,4 +203,5 @@ class RaftState:
 
     @property
     def is_voter(self) -> bool:
-        return self.me in self.members.voters
+        """With this log."""
+        return self.members.is_voter(self.me, self.log_id)

@@ -19,7 +19,7 @@ from typing import Final
 from moldau.log.interface import ControlKind, FlushPolicy, PartitionLog
 from moldau.model.clock import Clock
 from moldau.model.errors import ErrorCode, MoldauError, RefusedError
-from moldau.model.ids import NO_EPOCH, BrokerId, Offset, RaftIndex
+from moldau.model.ids import FIRST_LOG, NO_EPOCH, BrokerId, LogId, Offset, RaftIndex
 from moldau.raft import events as e
 from moldau.raft.config import RaftConfig
 from moldau.raft.core import RaftCore
@@ -166,8 +166,6 @@ class Driver:
         partition_log: PartitionLog,
         members: Members,
         owner: GroupOwner,
-        *,
-        may_vote: bool = True,
     ) -> Group:
         """Run a group. `members`: as created; what the log says is more recent.
 
@@ -186,7 +184,7 @@ class Driver:
             now=self.now,
             epoch=epoch,
             voted_for=voted_for,
-            may_vote=may_vote,
+            log_id=partition_log.log_id,
         )
         handle = FlushHandle(partition_log, lambda: self._steps.touch(group))
         group = Group(
@@ -214,8 +212,19 @@ class Driver:
 
     def forget_vote(self, key: GroupKey) -> None:
         """Of a group that does not run here any more, and is deleted everywhere."""
-        if self._votes.get(key.name)[0] != NO_EPOCH:
+        if self.knows(key):
             self._votes.forget(key.name)
+
+    def knows(self, key: GroupKey) -> bool:
+        """Whether this broker ever took part in the group, with a log that may be gone by now."""
+        return self._votes.get(key.name)[0] != NO_EPOCH
+
+    def new_log_id(self, key: GroupKey, members: Members) -> LogId:
+        """For the log of a group, if there is none here: the one that was begun with the group, as
+        `members` were, or one that comes later and knows nothing of what was acknowledged."""
+        if self.me in members.voters and not self.knows(key):
+            return FIRST_LOG
+        return LogId(self._rng.getrandbits(62) + 1)
 
     def get(self, key: GroupKey) -> Group | None:
         return self._groups.get(key.wire)
@@ -322,10 +331,6 @@ class Driver:
         timer = self._loop.call_later(seconds, give_up, future)
         future.add_done_callback(lambda _: timer.cancel())
         return future
-
-    def restore_vote(self, group: Group) -> None:
-        """The group made this broker a voter, and it holds the entry that says so."""
-        self._steps.handle(group, e.VoteRestored())
 
     def look_at(self, group: Group) -> None:
         """The log's settings changed: what counts as flushed may have, too."""

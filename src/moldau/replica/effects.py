@@ -93,6 +93,8 @@ class Effects:
                     if not future.done():
                         refusal = RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
                         group.news.append(partial(future.set_exception, refusal))
+            case e.VoterReplaced(voter):
+                group.news.append(partial(group.owner.on_voter_replaced, group, voter))
             case e.TransferEnded():
                 group.news.append(partial(group.end_transfer, NO_BROKER))
             case _:

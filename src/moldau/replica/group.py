@@ -64,6 +64,10 @@ class GroupOwner(Protocol):
         """The log begins anew at `offset`, and keeps the leader's snapshot for there."""
         ...
 
+    def on_voter_replaced(self, group: "Group", voter: BrokerId) -> None:
+        """This broker leads, and the voter has another log than the group counts on."""
+        ...
+
     def on_failed(self, group: "Group", error: MoldauError) -> None:
         """The group stopped on this broker; its files are kept as they are."""
         ...

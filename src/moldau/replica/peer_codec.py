@@ -99,8 +99,8 @@ class Parcel(NamedTuple):
 _APPEND, _ANSWER, _VOTE, _VOTED, _PING, _PONG, _SNAPSHOT, _TIMEOUT, _DAMAGE = range(1, 10)
 _HEAD: Final = struct.Struct(">20sB")
 _APPEND_BODY: Final = struct.Struct(">iqiqI")
-_ANSWER_BODY: Final = struct.Struct(">i?qqqi")
-_VOTE_BODY: Final = struct.Struct(">iqi??")
+_ANSWER_BODY: Final = struct.Struct(">i?qqqiq")
+_VOTE_BODY: Final = struct.Struct(">iqi??q")
 _VOTED_BODY: Final = struct.Struct(">i??")
 _PING_BODY: Final = struct.Struct(">iqq")
 _PONG_BODY: Final = struct.Struct(">iq")
@@ -200,9 +200,15 @@ def _decode(body: memoryview, position: int) -> tuple[Parcel, int]:
     if kind == _APPEND:
         return _decode_append(group, body, position)
     if kind == _ANSWER:
-        epoch, is_accepted, asked, matched, flushed, hint = _ANSWER_BODY.unpack_from(body, position)
-        message = AppendAnswered(epoch, is_accepted, asked, matched, flushed, hint)
-        _check(message.epoch, hint, asked, matched, flushed)
+        message = AppendAnswered(*_ANSWER_BODY.unpack_from(body, position))
+        _check(
+            message.epoch,
+            message.hint_epoch,
+            message.asked,
+            message.matched,
+            message.flushed,
+            message.log_id,
+        )
         position += _ANSWER_BODY.size
     elif kind == _PING:
         message = Ping(*_PING_BODY.unpack_from(body, position))
@@ -214,7 +220,7 @@ def _decode(body: memoryview, position: int) -> tuple[Parcel, int]:
         position += _PONG_BODY.size
     elif kind == _VOTE:
         message = VoteAsked(*_VOTE_BODY.unpack_from(body, position))
-        _check(message.epoch, message.last_epoch, message.end)
+        _check(message.epoch, message.last_epoch, message.end, message.voter_log)
         position += _VOTE_BODY.size
     elif kind == _VOTED:
         message = VoteAnswered(*_VOTED_BODY.unpack_from(body, position))

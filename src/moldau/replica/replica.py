@@ -48,7 +48,6 @@ from moldau.replica.driver import Driver
 from moldau.replica.flusher import Flusher
 from moldau.replica.group import Group
 from moldau.replica.guards import Guard, Guards
-from moldau.replica.log_view import GroupLog
 from moldau.replica.peer_codec import GroupKey
 from moldau.replica.producer_snapshot import (
     NO_SNAPSHOT,
@@ -89,10 +88,14 @@ class Watcher(Protocol):
 
 
 class Listener(Protocol):
-    """Who keeps the replicas. Both are called between steps of the group."""
+    """Who keeps the replicas. All are called between steps of the group."""
 
     def on_leadership(self, replica: "Replica") -> None:
         """Somebody else leads now as far as is known here, or this replica became ready."""
+        ...
+
+    def on_voter_replaced(self, replica: "Replica") -> None:
+        """This one leads, and a voter has another log than the group counts on."""
         ...
 
     def on_failed(self, replica: "Replica", error: MoldauError) -> None:
@@ -140,15 +143,8 @@ class Replica:
         self._guards = Guards()
         self.refusals = Refusals()
         self._load_state()
-        # One that is still learning may have been here before, and have forgotten what it then
-        # acknowledged: it votes once the group's own log makes it a voter.
-        _, known = GroupLog(log, members).members(log.end_index)
         self.group = driver.add_group(
-            GroupKey(topic_id, partition.partition),
-            log,
-            members,
-            self,
-            may_vote=driver.me in known.voters,
+            GroupKey(topic_id, partition.partition), log, members, self
         )
         self._copies = Copies(driver, self.group, log, lambda: self.copies_min)
         self.is_open = True
@@ -233,8 +229,6 @@ class Replica:
         if self._is_leading and not self.is_ready and core.is_ready:
             self.is_ready = True
             self._listener.on_leadership(self)
-        if not core.may_vote and core.is_voter and core.members_index < core.commit:
-            self._driver.restore_vote(group)
 
     def _advance(self, watermark: Offset) -> None:
         self.high_watermark = watermark
@@ -298,6 +292,9 @@ class Replica:
         self.high_watermark = offset
         self._bytes_since_snapshot = 0
         self._snapshot_offset = offset
+
+    def on_voter_replaced(self, group: Group, voter: BrokerId) -> None:
+        self._listener.on_voter_replaced(self)
 
     def on_failed(self, group: Group, error: MoldauError) -> None:
         self._is_leading = self.is_ready = False

@@ -17,13 +17,13 @@ from moldau.edge.grpc.server import GrpcListener
 from moldau.edge.http.server import HttpListener
 from moldau.edge.kafka.apis import APIS
 from moldau.edge.kafka.dispatcher import Dispatcher
-from moldau.log.interface import LogConfig
+from moldau.log.interface import LogConfig, PartitionLog
 from moldau.metadata.broker_rules import peer_refusal
 from moldau.metadata.image import EMPTY_IMAGE, Image
 from moldau.model.clock import Clock
 from moldau.model.errors import ConfigError, MoldauError, StorageError
 from moldau.model.flush import FlushPolicy
-from moldau.model.ids import PartitionIndex, TopicId, TopicPartition
+from moldau.model.ids import FIRST_LOG, NO_EPOCH, LogId, PartitionIndex, TopicId, TopicPartition
 from moldau.net.buffers import ByteBudget
 from moldau.net.connection import ConnectionLimits
 from moldau.net.listener import Listener, ListenerLimits
@@ -31,6 +31,7 @@ from moldau.net.peers.handshake import Hello
 from moldau.raft.membership import NO_BROKER
 from moldau.replica.driver import Driver
 from moldau.replica.flusher import Flusher
+from moldau.replica.peer_codec import METADATA_GROUP
 from moldau.replica.replica import Replica
 from moldau.replica.transport import Transport
 from moldau.server.config.schema import Address, ServerConfig
@@ -131,7 +132,7 @@ class BrokerServer:
         grpc = self._take_port("grpc.addr", grpc_addr, told) if grpc_addr is not None else None
         # No log before the directory has an identity: nobody would know whose it is.
         storage = self._storage
-        metadata_log = storage.open_metadata_log(_METADATA_LOG) if storage.identity else None
+        metadata_log = self._open_metadata_log() if storage.identity else None
         self._entry = entry = await enter_cluster(
             config,
             self._storage,
@@ -154,7 +155,7 @@ class BrokerServer:
         self._metadata_replica = MetadataReplica(
             partition=TopicPartition(METADATA_TOPIC, PartitionIndex(0)),
             topic_id=METADATA_TOPIC_ID,
-            log=metadata_log or storage.open_metadata_log(_METADATA_LOG),
+            log=metadata_log or self._open_metadata_log(),
             members=entry.metadata_members,
             driver=driver,
             flusher=self._flusher,
@@ -182,6 +183,7 @@ class BrokerServer:
         self._build_cluster(transport, driver)
         self._build_services(defaults, transport)
         self._partitions.on_leadership = self._on_partition_leadership
+        self._partitions.on_replaced = self._steward.mend
         self._metadata.on_deleted = self._coordinators.topics_deleted
         self._listener = listener = self._make_listener()
         self._http = open_http(config.http, self._broker, self._vitals(listener), self._loop)
@@ -230,6 +232,13 @@ class BrokerServer:
                 f"{topic}-{index}" for topic, index in self._partitions.offline
             ),
         )
+
+    def _open_metadata_log(self) -> PartitionLog:
+        storage = self._storage
+        is_first = storage.identity is not None and storage.identity.is_founder
+        is_new = storage.votes.get(METADATA_GROUP.name)[0] == NO_EPOCH
+        new_id = FIRST_LOG if is_first and is_new else LogId(random.getrandbits(62) + 1)
+        return storage.open_metadata_log(_METADATA_LOG, new_id)
 
     def _take_port(self, key: str, address: Address, advertised: Address | None) -> Port:
         port = Port(key, address, advertised)
@@ -356,6 +365,9 @@ class BrokerServer:
             self._controller_told = replica.leader
             log.info("broker %d leads the metadata, in epoch %d", replica.leader, replica.epoch)
 
+    def on_voter_replaced(self, replica: Replica) -> None:
+        """Of the metadata group: its members are looked at all the time."""
+
     def on_failed(self, replica: Replica, error: MoldauError) -> None:
         """A broker without metadata is none."""
         self._on_defect(error)
@@ -363,6 +375,8 @@ class BrokerServer:
     def _on_partition_leadership(self, replica: Replica) -> None:
         self._leaderships += replica.is_leader and replica.is_ready
         self._steward.announce(replica)
+        if replica.is_ready:
+            self._steward.took_over(replica)
         self._coordinators.on_leadership(replica)
         self._broker.queues.on_leadership(replica)
 

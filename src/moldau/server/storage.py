@@ -22,7 +22,7 @@ from moldau.log.interface import LogConfig, PartitionLog
 from moldau.log.votes import VoteJournal
 from moldau.metadata.image import Image
 from moldau.model.errors import StorageError
-from moldau.model.ids import BrokerId, PartitionIndex, TopicId
+from moldau.model.ids import BrokerId, LogId, PartitionIndex, TopicId
 from moldau.server.config.schema import ServerConfig
 
 METADATA_TOPIC: Final = "__cluster_metadata"
@@ -75,9 +75,15 @@ class Storage:
         self.identity = identity
 
     def open_log(
-        self, topic: str, topic_id: TopicId, partition: PartitionIndex, config: LogConfig
+        self,
+        topic: str,
+        topic_id: TopicId,
+        partition: PartitionIndex,
+        config: LogConfig,
+        new_id: LogId,
     ) -> PartitionLog:
-        return open_disk_log(self._files, partition_path(topic, topic_id, partition), config)
+        path = partition_path(topic, topic_id, partition)
+        return open_disk_log(self._files, path, config, new_id)
 
     def find_logs(self) -> list[tuple[str, TopicId, PartitionIndex]]:
         """Every partition that has a log here. Raises StorageError."""
@@ -115,8 +121,8 @@ class Storage:
         except OSError as error:
             raise StorageError(f"{topic}-{partition} could not be deleted: {error}") from error
 
-    def open_metadata_log(self, config: LogConfig) -> PartitionLog:
-        return open_disk_log(self._files, METADATA_PATH, config)
+    def open_metadata_log(self, config: LogConfig, new_id: LogId) -> PartitionLog:
+        return open_disk_log(self._files, METADATA_PATH, config, new_id)
 
     def free_bytes(self) -> int:
         return self._files.free_bytes()

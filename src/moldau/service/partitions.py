@@ -20,7 +20,7 @@ from moldau.model.errors import (
     RefusedError,
 )
 from moldau.model.flush import FlushPolicy
-from moldau.model.ids import BrokerId, PartitionIndex, TopicId, TopicPartition
+from moldau.model.ids import BrokerId, LogId, PartitionIndex, TopicId, TopicPartition
 from moldau.raft.membership import NO_BROKER, Members
 from moldau.records.compression import Codec
 from moldau.replica.driver import Driver
@@ -39,7 +39,8 @@ _CAMPAIGN_SECONDS = (0.0, 0.05, 0.15, 0.4)
 """When the preferred leader of a fresh group asks to be elected: the others may hear of the group
 a moment later. After that the group's own timers do it."""
 
-OpenLog = Callable[[str, TopicId, PartitionIndex, LogConfig], PartitionLog]
+OpenLog = Callable[[str, TopicId, PartitionIndex, LogConfig, LogId], PartitionLog]
+"""The last one is the id of a log that is not there yet."""
 DropLog = Callable[[str, TopicId, PartitionIndex], None]
 
 
@@ -149,6 +150,8 @@ class Partitions:
         self.on_leadership: Callable[[Replica], None] = lambda _: None
         """Told when a replica's leader is another one, or it became a ready leader itself; also
         when it goes."""
+        self.on_replaced: Callable[[Replica], None] = lambda _: None
+        """Told when a replica leads and a voter came back without the log it had."""
 
     # ---- finding
 
@@ -207,6 +210,10 @@ class Partitions:
                 # To be opened anew when there is room.
                 replica.log.discard()
             self.on_leadership(replica)
+
+    def on_voter_replaced(self, replica: Replica) -> None:
+        """For the replica."""
+        self.on_replaced(replica)
 
     def on_failed(self, replica: Replica, error: MoldauError) -> None:
         """For the replica: its group stopped."""
@@ -299,19 +306,23 @@ class Partitions:
     def _open(self, topic: Topic, partition: Partition, config: TopicConfig) -> None:
         """Host the partition, or note why it has to stay offline."""
         key = (topic.name, partition.index)
+        group_key = GroupKey(topic.topic_id, partition.index)
+        members = first_members(partition)
+        new_id = self._driver.new_log_id(group_key, members)
         try:
             opened = self._open_log(
                 topic.name,
                 topic.topic_id,
                 partition.index,
                 log_config(config, internal=topic.internal),
+                new_id,
             )
             is_fresh = opened.end_index == 0
             replica = Replica(
                 partition=TopicPartition(topic.name, partition.index),
                 topic_id=topic.topic_id,
                 log=opened,
-                members=first_members(partition),
+                members=members,
                 driver=self._driver,
                 flusher=self._flusher,
                 clock=self._clock,

@@ -60,6 +60,9 @@ class Steward:
         self._announcements = announcements
         self._driver = driver
         self._is_stopping = False
+        self._unlike: set[tuple[TopicId, PartitionIndex]] = set()
+        """Partitions led here whose group may not be what the metadata wishes, though it is said to
+        be: a voter lost its log and has to become one again."""
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -122,6 +125,18 @@ class Steward:
 
     # ---- partitions
 
+    def mend(self, replica: Replica) -> None:
+        """A voter of this group, which is led here, lost its log."""
+        self._unlike.add((replica.topic_id, replica.partition.partition))
+
+    def took_over(self, replica: Replica) -> None:
+        """The replica leads now: an earlier leader may have left a voter half mended."""
+        topic = self._metadata.image.topic_by_id(replica.topic_id)
+        if topic is not None and replica.partition.partition < len(topic.partitions):
+            wanted = topic.partitions[replica.partition.partition].wanted
+            if set(wanted) != set(replica.members.everyone) or replica.members.learners:
+                self.mend(replica)
+
     async def _step_partitions(self) -> None:
         moving = list(self._moving_here())
         if not moving:
@@ -134,10 +149,10 @@ class Steward:
             await self._step_partition(topic_id, index, epoch)
 
     def _moving_here(self) -> Iterator[tuple[TopicId, PartitionIndex, Epoch]]:
-        """What moves and is led here, with the epoch of that."""
+        """What moves, or has to be mended, and is led here, with the epoch of that."""
         for topic in self._metadata.image.topics.values():
             for partition in topic.partitions:
-                if partition.moving:
+                if partition.moving or (topic.topic_id, partition.index) in self._unlike:
                     hosted = self._partitions.get(topic.name, partition.index)
                     if hosted is not None and hosted.replica.is_ready:
                         yield topic.topic_id, partition.index, hosted.replica.epoch
@@ -145,17 +160,25 @@ class Steward:
     async def _step_partition(self, topic_id: TopicId, index: PartitionIndex, epoch: Epoch) -> None:
         # Looked up anew: the wish may have changed while another partition was waited for.
         topic = self._metadata.image.topic_by_id(topic_id)
-        if topic is None or not topic.partitions[index].moving:
+        is_unlike = (topic_id, index) in self._unlike
+        if topic is None or not (topic.partitions[index].moving or is_unlike):
             return
         partition = topic.partitions[index]
         hosted = self._partitions.get(topic.name, index)
         if hosted is None or not hosted.replica.is_ready or hosted.replica.epoch != epoch:
             return
         replica = hosted.replica
-        wish = Members(tuple(sorted(partition.target)))
+        wish = Members(tuple(sorted(partition.wanted)))
         current = replica.members
         core = replica.group.core
-        if current == wish and core.members_index < core.commit:
+        if (
+            current.has_same_brokers(wish)
+            and core.members_index < core.commit
+            and not core.replaced_voters()
+        ):
+            self._unlike.discard((topic_id, index))
+            if not partition.moving:
+                return
             await self._metadata.submit(
                 ReportReplicas(
                     topic_id=topic.topic_id,
@@ -183,9 +206,20 @@ class Steward:
             for broker, progress in followers.items()
             if progress.caught_up_at >= since and progress.flushed > core.epoch_start
         }
-        step = next_members(current, wish, leader=self._me, ready=ready)
+        replaced = core.replaced_voters()
+        step = (
+            current.with_learner(replaced[0])
+            if replaced
+            else next_members(current, wish, leader=self._me, ready=ready)
+        )
         if step is None:
             return
+        if replaced:
+            log.warning(
+                "%s: broker %d lost its log: it votes again once it has learned everything",
+                group.name,
+                replaced[0],
+            )
         try:
             if self._me not in step.voters:
                 takers = [broker for broker in step.voters if broker in ready]

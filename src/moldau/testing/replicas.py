@@ -78,6 +78,9 @@ class NotingListener:
     def on_leadership(self, replica: Replica) -> None:
         self.leaders.append((replica.leader, replica.is_ready))
 
+    def on_voter_replaced(self, replica: Replica) -> None:
+        pass
+
     def on_failed(self, replica: Replica, error: MoldauError) -> None:
         self.failures.append(error)
 

@@ -71,7 +71,7 @@ class SimBroker(BrokerDisk):
             now=world.now,
             epoch=epoch,
             voted_for=voted_for,
-            may_vote=not self.is_wiped,
+            log_id=self.storage.log.log_id,
         )
         self.process = process = Process(core, view)
         for peer in world.brokers:
@@ -286,6 +286,9 @@ class SimBroker(BrokerDisk):
                 for read_id in read_ids:
                     process.reads.pop(read_id)
                     self.world.note(self.id, f"read {read_id} failed")
+            case e.VoterReplaced(voter):
+                self.world.count("replaced voters")
+                self.world.note(self.id, f"voter {voter} has another log")
             case e.TransferEnded():
                 self.world.note(self.id, f"transfer to {effect.target} given up")
 

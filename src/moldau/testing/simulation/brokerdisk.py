@@ -23,13 +23,20 @@ class BrokerDisk:
         self.id = broker_id
         self.storage = storage
         self.shadow = Shadow()
+        self.lost = (Shadow(), RaftIndex(0))
+        """What it had written, and promised, in a log that was wiped."""
         self.is_full = False
-        self.is_wiped = False
-        """Its disk was lost: it starts from nothing, and says so."""
         self.is_disk_stalled = False
         """Flushes that end wait until it is not."""
         self.promised = RaftIndex(0)
         """Entries below were flushed, and must survive."""
+
+    def wipe(self) -> None:
+        """The log and the votes are gone; what comes next is another log."""
+        self.lost = (self.shadow, self.promised)
+        self.storage = self.storage.replaced()
+        self.shadow = Shadow()
+        self.promised = RaftIndex(0)
 
     def _recover(self, *, is_power_cut: bool) -> None:
         """Find out what the crash left, and compare it with what was promised."""

@@ -139,17 +139,17 @@ class Checker:
         self,
         item: Item,
         voters: Iterable[BrokerId],
-        disks: dict[BrokerId, tuple[Shadow, RaftIndex]],
+        disks: dict[BrokerId, list[tuple[Shadow, RaftIndex]]],
     ) -> None:
-        """A new committed entry is on the disks of a majority."""
+        """A new committed entry is on the disks of a majority, or was before one of them was lost."""
         wanted = tuple(voters)
         having = [
             voter
             for voter in wanted
-            if disks[voter][1] >= item.entry.end
-            and (
-                disks[voter][0].start > item.entry.start
-                or disks[voter][0].at(item.entry.start) == item
+            if any(
+                promised >= item.entry.end
+                and (shadow.start > item.entry.start or shadow.at(item.entry.start) == item)
+                for shadow, promised in disks[voter]
             )
         ]
         if len(having) <= len(wanted) // 2:

@@ -4,15 +4,21 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from moldau.model.ids import BrokerId, Offset
+from moldau.model.ids import FIRST_LOG, BrokerId, Offset
 from moldau.raft.errors import RaftRefusal
 from moldau.raft.events import Event, MembersAsked, ReadAsked, Role, TransferAsked
 from moldau.raft.membership import NO_BROKER, Members
+from moldau.replica.log_view import GroupLog
 from moldau.testing.simulation.broker import SimBroker
 from moldau.testing.simulation.compaction import COMPACT_MS, clean
 
 if TYPE_CHECKING:
     from moldau.testing.simulation.world import World
+
+
+MEND_MS = 300
+WIPED_OF_MIN = 3
+"""Voters that a group must have to bear the loss of a disk."""
 
 
 class Actor:
@@ -42,6 +48,8 @@ class Actor:
             (rates.retention_ms, self._retain),
             (rates.transfer_ms, self._transfer),
             (rates.members_ms, self._change_members),
+            (rates.wipe_ms, self._wipe),
+            (MEND_MS if rates.wipe_ms else 0, self._mend),
         ]
         if self.world.compacts:
             deeds.append((COMPACT_MS, self._compact))
@@ -53,7 +61,7 @@ class Actor:
         rates = self.world.rates
 
         def act() -> None:
-            if self.world.rates is rates or deed == self._propose:
+            if self.world.rates is rates or deed in (self._propose, self._mend):
                 deed()
                 self._again(mean_ms, deed)
 
@@ -184,6 +192,51 @@ class Actor:
         else:
             self.world.crash(self._any(), is_power_cut=True)
 
+    def _wipe(self) -> None:
+        """Lose one disk, while the group can still afford that: never a second one before the
+        first broker is a voter again, and of at least three."""
+        broker = self._any()
+        if all(
+            len(members.voters) >= WIPED_OF_MIN
+            and all(
+                members.log_of(voter) == self.world.brokers[voter].storage.log.log_id
+                for voter in members.voters
+            )
+            for members in self._known_members()
+        ):
+            self.world.wipe(broker)
+            delay = 1 + int(self.rng.random() * 2 * self.world.rates.down_ms)
+            self.world.at(self.world.now + delay, None, lambda: self.world.restart(broker))
+
+    def _known_members(self) -> list[Members]:
+        """The newest members in each log, and those that they came from if that is not over."""
+        known = []
+        for broker in self.world.brokers.values():
+            view = GroupLog(broker.storage.log, self.world.initial)
+            index, members = view.members(view.end_index)
+            known += [members, view.members(index)[1] if index >= 0 else members]
+        return known
+
+    def _mend(self) -> None:
+        """What the product's steward does: whoever lost its log learns, and votes again."""
+        leader = self._leader()
+        if leader is None or leader.process is None:
+            return
+        core = leader.process.core
+        members = core.members
+        for voter in core.replaced_voters():
+            self.world.on_disk(
+                leader, lambda broker: self._ask(broker, MembersAsked(members.with_learner(voter)))
+            )
+            return
+        for learner in members.learners:
+            if self.world.brokers[learner].storage.log.log_id != FIRST_LOG:
+                self.world.on_disk(
+                    leader,
+                    lambda broker: self._ask(broker, MembersAsked(members.with_voter(learner))),
+                )
+                return
+
     def _fail_flush(self) -> None:
         broker = self._any()
         if broker.process is not None:
@@ -210,7 +263,7 @@ class Actor:
         """No faults from here on, and a majority works. The others stay cut off, if that is safe
         to say: while members change, only the whole cluster surely holds a majority."""
         world = self.world
-        changed = bool(world.rates.members_ms)
+        changed = bool(world.rates.members_ms or world.rates.wipe_ms)
         world.rates = world.rates.healed()
         world.network.heal()
         world.network.set_rates(world.rates)

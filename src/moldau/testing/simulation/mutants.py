@@ -5,7 +5,7 @@ scenario where chance would need too long or nothing is lost; tests/sim/test_mut
 Most are mistakes that real systems made.
 """
 
-from moldau.model.ids import NO_EPOCH, BrokerId, Epoch, RaftIndex
+from moldau.model.ids import NO_EPOCH, BrokerId, Epoch, LogId, RaftIndex
 from moldau.raft.core import RaftCore
 from moldau.raft.events import Event, Flushed, ReadReady, StoreEntries, Truncate
 from moldau.raft.membership import NO_BROKER, Members
@@ -17,6 +17,7 @@ from moldau.raft.messages import (
     VoteAnswered,
     VoteAsked,
 )
+from moldau.raft.progress import Progress
 from moldau.testing.simulation.broker import SimBroker
 
 
@@ -64,6 +65,28 @@ class VotesForStaleLogs(RaftCore):
 
     def _is_up_to_date(self, message: VoteAsked) -> bool:
         return True
+
+
+class VotesWithAnyLog(RaftCore):
+    """A broker that lost its log gives the vote that its old log had."""
+
+    def _is_asked(self, message: VoteAsked) -> bool:
+        return True
+
+
+class StandsWithAnyLog(RaftCore):
+    """A broker that lost its log stands for election all the same."""
+
+    @property
+    def is_voter(self) -> bool:
+        return self.me in self.members.voters
+
+
+class KeepsMatchOfLostLogs(RaftCore):
+    """A leader goes on to count what a member held in a log that it lost."""
+
+    def _on_log_told(self, peer: BrokerId, progress: Progress, log_id: LogId) -> None:
+        progress.log_id = log_id
 
 
 class ComparesLengthOnly(RaftCore):

@@ -35,6 +35,8 @@ class Rates:
     pause_length_ms: int = 2000
     full_ms: int = 0
     """The disk takes nothing more, for a while."""
+    wipe_ms: int = 0
+    """One broker's log is lost with its votes, as long as all others are whole."""
     retention_ms: int = 0
     transfer_ms: int = 0
     members_ms: int = 0
@@ -76,6 +78,7 @@ class Rates:
             read_ms=some(50, 500),
             propose_ms=rng.choice((10, 50, 200)),
             is_lazy=rng.random() < 0.5,
+            wipe_ms=some(2000, 8000),
         )
 
     def healed(self) -> "Rates":
@@ -96,6 +99,7 @@ class Rates:
             eio_ms=0,
             pause_ms=0,
             full_ms=0,
+            wipe_ms=0,
             transfer_ms=0,
             members_ms=0,
         )

@@ -28,8 +28,10 @@ the election times, which a fixed seed decides; messages take 1 ms each, flushes
 from collections.abc import Callable
 
 from moldau.model.ids import (
+    FIRST_LOG,
     BrokerId,
     Epoch,
+    LogId,
     Offset,
     ProducerEpoch,
     ProducerId,
@@ -46,7 +48,6 @@ from moldau.raft.events import (
     ReadAsked,
     Role,
     TransferAsked,
-    VoteRestored,
 )
 from moldau.raft.membership import Members
 from moldau.raft.messages import AppendAnswered, Message, VoteAsked
@@ -58,7 +59,7 @@ from moldau.testing.simulation.broker import SimBroker
 from moldau.testing.simulation.checks import Violation
 from moldau.testing.simulation.network import Parcel
 from moldau.testing.simulation.rates import Rates
-from moldau.testing.simulation.storage import FIRST, MemoryStorage, Shadow
+from moldau.testing.simulation.storage import MemoryStorage
 from moldau.testing.simulation.world import World
 
 SEPARATOR = "----"
@@ -98,7 +99,6 @@ class Scenario:
             "kill": self._kill,
             "power": self._kill,
             "wipe": self._wipe,
-            "restore": self._restore,
             "pause": self._pause,
             "campaign": self._campaign,
             "elect": self._elect,
@@ -218,17 +218,7 @@ class Scenario:
             self.world.kill(broker, is_power_cut=words[0] == "power")
 
     def _wipe(self, words: list[str], named: dict[str, str]) -> None:
-        broker = self._broker(words[1])
-        self.world.kill(broker, is_power_cut=True)
-        broker.storage = MemoryStorage()
-        broker.shadow = Shadow()
-        broker.promised = FIRST
-        broker.is_wiped = True
-
-    def _restore(self, words: list[str], named: dict[str, str]) -> None:
-        broker = self._broker(words[1])
-        broker.is_wiped = False
-        broker.handle(VoteRestored())
+        self.world.wipe(self._broker(words[1]))
 
     def _pause(self, words: list[str], named: dict[str, str]) -> None:
         self._broker(words[1]).paused_until = self.world.now + int(named["ms"])
@@ -313,6 +303,7 @@ class Scenario:
             Epoch(int(named["last"])),
             "pre" in words,
             False,
+            LogId(int(named.get("log", FIRST_LOG))),
         )
         self._deliver(source, target, question)
 
@@ -321,7 +312,7 @@ class Scenario:
         epoch = Epoch(int(named["epoch"]))
         matched = RaftIndex(int(named["matched"]))
         answer = AppendAnswered(
-            epoch, True, matched, matched, RaftIndex(int(named["flushed"])), epoch
+            epoch, True, matched, matched, RaftIndex(int(named["flushed"])), epoch, FIRST_LOG
         )
         self._deliver(source, target, answer)
 
@@ -363,4 +354,4 @@ def describe(broker: SimBroker) -> str:
         text += f" voters={','.join(map(str, core.members.voters))}"
         if core.members.learners:
             text += f" learners={','.join(map(str, core.members.learners))}"
-    return text if core.may_vote else f"{text}, may not vote"
+    return text if core.log_id == core.members.log_of(core.me) else f"{text}, may not vote"

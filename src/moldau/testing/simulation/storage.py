@@ -10,7 +10,7 @@ from moldau.log.interface import FlushTask, LogConfig, PartitionLog
 from moldau.log.memory import MemoryLog
 from moldau.log.votes import VoteJournal
 from moldau.model.errors import StorageError
-from moldau.model.ids import NO_EPOCH, BrokerId, Epoch, RaftIndex
+from moldau.model.ids import FIRST_LOG, NO_EPOCH, BrokerId, Epoch, LogId, RaftIndex
 from moldau.raft.membership import NO_BROKER
 from moldau.testing.logs import flush
 from moldau.testing.simdisk import SimCrash, SimDisk
@@ -83,12 +83,17 @@ class Storage(Protocol):
         """Cut the power in the middle of some change, that many changes ahead."""
         ...
 
+    def replaced(self) -> "Storage":
+        """An empty disk, with a log of another id."""
+        ...
+
 
 class MemoryStorage:
     """Fast: a list that forgets its tail."""
 
-    def __init__(self, config: LogConfig | None = None) -> None:
-        self.log = MemoryLog(config)
+    def __init__(self, config: LogConfig | None = None, log_id: LogId = FIRST_LOG) -> None:
+        self._config = config
+        self.log = MemoryLog(config, log_id)
         self._vote = (NO_EPOCH, NO_BROKER)
         self.keeps_unflushed = True
         """Whether a power cut may leave some of what was not flushed."""
@@ -119,12 +124,16 @@ class MemoryStorage:
     def crash_soon(self, steps: int) -> None:
         """Every change in memory is whole."""
 
+    def replaced(self) -> "MemoryStorage":
+        return MemoryStorage(self._config, LogId(self.log.log_id + 1))
+
 
 class DiskStorage:
     """The product's log and vote journal on the simulated disk."""
 
-    def __init__(self, config: LogConfig | None = None) -> None:
+    def __init__(self, config: LogConfig | None = None, log_id: LogId = FIRST_LOG) -> None:
         self._config = config or _CONFIG
+        self._new_id = log_id
         self.disk = SimDisk()
         self.log: DiskLog
         self._open()
@@ -149,8 +158,11 @@ class DiskStorage:
             self._open()
 
     def _open(self) -> None:
-        self.log = open_disk_log(self.disk, _LOG_PATH, self._config)
+        self.log = open_disk_log(self.disk, _LOG_PATH, self._config, self._new_id)
         self._votes = VoteJournal.open(self.disk, _VOTES_PATH)
+
+    def replaced(self) -> "DiskStorage":
+        return DiskStorage(self._config, LogId(self.log.log_id + 1))
 
     def fail_next_flush(self) -> None:
         self.disk.fail_next_flush()

@@ -242,6 +242,12 @@ class World:
         self.count("power cuts" if is_power_cut else "kills")
         self.note(broker.id, "power cut" if is_power_cut else "killed")
 
+    def wipe(self, broker: SimBroker) -> None:
+        """Its disk is lost, and it comes back with an empty one."""
+        self.kill(broker, is_power_cut=True)
+        broker.wipe()
+        self.count("wipes")
+
     def restart(self, broker: SimBroker) -> None:
         if broker.process is None:
             self.note(broker.id, "starts")
@@ -285,7 +291,11 @@ class World:
     # ---- watching
 
     def check_majority(self, item: Item, core: RaftCore) -> None:
-        disks = {broker.id: (broker.shadow, broker.promised) for broker in self.brokers.values()}
+        disks = {
+            # A voter that lost its log has acknowledged what was in there all the same.
+            broker.id: [(broker.shadow, broker.promised), broker.lost]
+            for broker in self.brokers.values()
+        }
         self.checker.on_majority(item, core.members.voters, disks)
 
     def count(self, what: str) -> None:
