@@ -391,6 +391,32 @@ def test_a_client_of_version_2_may_abort_what_it_never_began(world):
     assert world.end(aborted, is_commit=False, version=2).producer_epoch == 2
 
 
+def test_an_empty_abort_right_after_a_commit_waits_for_its_markers(make_world):
+    world = make_world(busy_wait_ms_max=1000)
+    first = world.init()
+    world.add(first, version=2)
+    world.hold_markers = True
+    second = world.end(first, version=2)
+    request = world.end(second, is_commit=False, version=2)
+    assert request not in world.replies, "it waits: the markers of the commit are not written"
+    world.mark()
+    aborted = world.replies[request]
+    assert (aborted.error, aborted.producer_epoch) == (NONE, second.producer_epoch + 1)
+
+
+def test_an_empty_abort_after_the_last_epoch_is_told_to_come_back(world):
+    world.init()
+    world, last = at_epoch(world, "t", 2**15 - 2)
+    world.add(last, version=2)
+    world.hold_markers = True
+    fresh = world.end(last, version=2)
+    assert world.end(fresh, is_commit=False, version=2).error is BUSY
+    world.mark()
+    aborted = world.end(fresh, is_commit=False, version=2)
+    assert (aborted.error, aborted.producer_id) == (NONE, fresh.producer_id)
+    assert aborted.producer_epoch == 1
+
+
 def test_the_last_epoch_ends_with_another_producer_id(world):
     world.init()
     world, last = at_epoch(world, "t", 2**15 - 2)

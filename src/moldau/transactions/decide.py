@@ -210,7 +210,7 @@ def decide_verify(stored: StoredTransaction | None, event: VerifyPartitions) -> 
 
 
 def _producer_error(
-    stored: StoredTransaction, event: AddPartitions | VerifyPartitions
+    stored: StoredTransaction, event: AddPartitions | VerifyPartitions | EndTransaction
 ) -> Refused | None:
     goes_on_with = told_producer(stored)
     if stored.state.is_prepared and (event.producer_id, event.producer_epoch) == goes_on_with:
@@ -254,15 +254,14 @@ def _decide_rising_end(
     stored: StoredTransaction, event: EndTransaction, now_ms: TimestampMs
 ) -> Verdict:
     """The epoch tells a repeated end from the next one, which an older client's does not."""
-    is_current = event.producer_id == stored.producer_id and (
-        event.producer_epoch == stored.producer_epoch
-    )
     is_retry = _is_repeated_end(stored, event)
     if not is_retry:
-        if event.producer_id != stored.producer_id:
-            return UNMAPPED
-        if not is_current or stored.state.is_prepared:
-            return FENCED
+        refusal = _producer_error(stored, event)
+        if refusal is not None:
+            return refusal
+        if stored.state.is_prepared:
+            # The next end of a client that heard of this one before the markers are written.
+            return Busy()
     match stored.state:
         case State.ONGOING:
             return _rising_change(stored, event, now_ms)
