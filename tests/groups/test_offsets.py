@@ -1,5 +1,6 @@
 import pytest
 
+from moldau.groups import offsets, removal
 from moldau.groups.events import OffsetToCommit
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import Epoch, Offset
@@ -218,6 +219,37 @@ def test_offsets_of_a_simple_consumer_expire_by_their_commit(make_world):
     world.commit({new: 1})
     world.advance(60)
     assert world.committed() == {new: 1}
+
+
+def test_many_old_offsets_are_looked_for_and_removed_a_part_at_a_time(make_world, monkeypatch):
+    monkeypatch.setattr(offsets, "_LOOKED_AT_MAX", 5)
+    monkeypatch.setattr(removal, "_REMOVED_MAX", 4)
+    world = make_world(offsets_retention_ms=100_000, offsets_retention_check_ms=1000)
+    groups = [f"g{number}" for number in range(6)]
+    for group in groups:
+        world.commit({world.tp("t", index): 1 for index in range(12)}, group=group)
+    world.hold_writes = True
+    world.advance(99)
+    assert not world.held
+    while not world.held:
+        world.advance(0.01)
+    assert len(world.held) == 1, "one look takes one of these groups"
+    world.advance(1.2)
+    sizes = []
+    while world.held:
+        sizes.append(len(world.held[0].records))
+        world.complete()
+    assert sizes == [4] * 18
+    assert world.coordinator.list_groups() == (ErrorCode.NONE, [])
+
+
+def test_a_group_with_many_offsets_is_deleted_by_several_writes(world, monkeypatch):
+    monkeypatch.setattr(removal, "_REMOVED_MAX", 4)
+    for count in (3, 4, 9):
+        world.commit({world.tp("t", index): 1 for index in range(count)})
+        assert world.delete_groups("g") == {"g": ErrorCode.NONE}
+        assert world.committed() == {}
+        assert world.restarted().coordinator.list_groups() == (ErrorCode.NONE, [])
 
 
 def test_offsets_of_topics_no_longer_subscribed_to_expire(make_world):

@@ -125,6 +125,20 @@ def test_an_offset_of_an_aborted_transaction_never_counts(world, transactions):
     assert world.coordinator.list_groups()[1] == []
 
 
+def test_an_old_offset_stays_while_a_transaction_replaces_it(make_world):
+    world = make_world(offsets_retention_ms=100_000, offsets_retention_check_ms=1000)
+    transactions = Transactions(world)
+    a, b = world.tp("t"), world.tp("u")
+    world.commit({a: 1, b: 1})
+    world.advance(99)
+    assert transactions.commit({a: 5}) is NONE
+    world.advance(10)
+    assert world.committed() == {a: 1}
+    transactions.end()
+    assert world.committed() == {a: 5}
+    assert transactions.reloaded().fetch_offsets("g").offsets[a].offset == 5
+
+
 def test_its_records_belong_to_the_transaction_and_are_written_alone(world, transactions):
     world.hold_writes = True
     world.send_commit({world.tp("t"): 1})

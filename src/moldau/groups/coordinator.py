@@ -66,6 +66,8 @@ from moldau.model.ids import ProducerId, TimestampMs, TopicPartition
 BUILT_IN_ASSIGNORS: Final[tuple[Assignor, ...]] = (UniformAssignor(), RangeAssignor())
 """The first is for groups that ask for none."""
 _EXPIRY = TimerKey(TimerKind.EXPIRY)
+_NEXT_LOOK_SECONDS = 0.02
+"""Between looks at a part of the groups each, so that others are served meanwhile."""
 
 
 class Coordinator:
@@ -224,8 +226,10 @@ class Coordinator:
     def _run_timers(self, now: float) -> None:
         while (key := self._runtime.timers.pop_due(now)) is not None:
             if key == _EXPIRY:
-                self._offsets.expire(now)
-                self._schedule_expiry(now)
+                if self._offsets.expire(now):
+                    self._schedule_expiry(now)
+                else:
+                    self._runtime.timers.set(_EXPIRY, now + _NEXT_LOOK_SECONDS)
                 continue
             group = self._runtime.groups.get(key.group_id)
             if group is not None:

@@ -5,7 +5,7 @@ assignment; and anybody without member id and generation while the group has no 
 that assign their partitions themselves, and administrators).
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from moldau.groups.events import NO_MEMBER_ID, CommitOffsets, DeleteOffsets, OffsetToCommit
 from moldau.groups.group import CONSUMER_PROTOCOL_TYPE, Group
@@ -25,6 +25,8 @@ from moldau.model.errors import ErrorCode
 from moldau.model.ids import TimestampMs, TopicPartition
 
 _TIMESTAMP_MS_MAX = 2**63 - 1
+_LOOKED_AT_MAX = 5_000
+"""Offsets that one look for old ones takes: a few milliseconds, in which nobody else is served."""
 
 
 class Offsets:
@@ -40,6 +42,8 @@ class Offsets:
         self.rebalance = rebalance
         self.consumer_topics = consumer_topics
         """What the members of a group want whose broker assigns."""
+        self._unlooked: list[str] = []
+        """Groups in which this round has not looked for old offsets yet."""
 
     def commit(self, now: float, event: CommitOffsets) -> None:
         if event.group_id not in self.runtime.groups and event.generation >= 0:
@@ -112,19 +116,28 @@ class Offsets:
             ):
                 self.runtime.submit(now, group, RemoveOffsets(self.runtime, group, topics=topics))
 
-    def expire(self, now: float) -> None:
-        for group in list(self.runtime.groups.values()):
-            if group.is_empty and _is_unstored(group) and group.offsets:
-                # That the last member left could not be stored then: the time counts from now.
-                self.runtime.submit(now, group, StoreEmptyGroup(self.runtime, group))
-            elif self.expired(group) or (
-                group.is_empty and not group.offsets and (group.stored or group.consumer)
-            ):
-                self.runtime.submit(
-                    now, group, RemoveOffsets(self.runtime, group, choose=self.expired)
-                )
+    def expire(self, now: float) -> bool:
+        """Look for old offsets in some of the groups. False: others are left for the next look."""
+        if not self._unlooked:
+            self._unlooked = list(self.runtime.groups)
+        looked_at = 0
+        while self._unlooked and looked_at < _LOOKED_AT_MAX:
+            group = self.runtime.groups.get(self._unlooked.pop())
+            if group is not None:
+                looked_at += 1 + len(group.offsets)
+                self._expire_of(now, group)
+        return not self._unlooked
 
-    def expired(self, group: Group) -> list[TopicPartition]:
+    def _expire_of(self, now: float, group: Group) -> None:
+        if group.is_empty and _is_unstored(group) and group.offsets:
+            # That the last member left could not be stored then: the time counts from now.
+            self.runtime.submit(now, group, StoreEmptyGroup(self.runtime, group))
+        elif any(True for _ in self.expired(group)) or (
+            group.is_empty and not group.offsets and (group.stored or group.consumer)
+        ):
+            self.runtime.submit(now, group, RemoveOffsets(self.runtime, group, choose=self.expired))
+
+    def expired(self, group: Group) -> Iterator[TopicPartition]:
         """Offsets that nobody has used for the retention time."""
         now_ms = self.runtime.wall_ms()
         before = now_ms - self.runtime.config.offsets_retention_ms
@@ -134,13 +147,17 @@ class Offsets:
         elif group.members:
             topics = subscriptions(group)
             if topics is None or group.state is not GroupState.STABLE:
-                return []
+                return
             wanted = topics
-        return [
-            partition
-            for partition, offset in group.offsets.items()
-            if partition.topic not in wanted and _is_old(group, offset, before, now_ms)
-        ]
+        # A transaction is about to use these: a removal now would outlive its commit.
+        pending = group.pending_partitions
+        for partition, offset in group.offsets.items():
+            if (
+                partition.topic not in wanted
+                and partition not in pending
+                and _is_old(group, offset, before, now_ms)
+            ):
+                yield partition
 
 
 class Commit(Write):

@@ -1,6 +1,8 @@
 """Owns the removal of durable state: offsets that are no longer wanted, and whole groups."""
 
 from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import Final
 
 from moldau.groups.events import DeleteGroups
 from moldau.groups.group import Group
@@ -12,13 +14,17 @@ from moldau.model.errors import ErrorCode
 from moldau.model.ids import TopicPartition
 
 
+_REMOVED_MAX: Final = 1_000
+"""Offsets that one write removes: it stays small enough for a batch, and for a turn of the loop."""
+
+
 class RemoveOffsets(Write):
     """Offsets of deleted topics, or those that `choose` finds too old. Nobody waits for it.
 
-    An empty group goes with its last offset, unless a client was just given a member id.
+    Many are removed by several writes, one after another. An empty group goes with its last offset, unless a client was just given a member id.
     """
 
-    __slots__ = ("_choose", "_group", "_runtime", "_topics")
+    __slots__ = ("_choose", "_group", "_is_full", "_runtime", "_topics")
 
     def __init__(
         self,
@@ -32,14 +38,18 @@ class RemoveOffsets(Write):
         self._group = group
         self._topics = topics
         self._choose = choose
+        self._is_full = False
 
     def decide(self, now: float) -> list[GroupsRecord]:
         group = self._group
         if self._choose is None:
-            known = dict.fromkeys((*group.offsets, *sorted(group.pending_partitions)))
-            removed = [partition for partition in known if partition.topic in self._topics]
+            old: Iterable[TopicPartition] = (
+                partition for partition in _known(group) if partition.topic in self._topics
+            )
         else:
-            removed = list(self._choose(group))
+            old = self._choose(group)
+        removed = list(islice(old, _REMOVED_MAX))
+        self._is_full = len(removed) == _REMOVED_MAX
         records: list[GroupsRecord] = [
             OffsetRecord(group_id=group.group_id, partition=partition, value=None)
             for partition in removed
@@ -55,7 +65,8 @@ class RemoveOffsets(Write):
         return records
 
     def committed(self, now: float) -> None:
-        """The records are applied; there is nobody to tell."""
+        if self._is_full:
+            self._runtime.submit(now, self._group, self)
 
     def failed(self, now: float, error: ErrorCode) -> None:
         """Old offsets are found again at the next look; those of a deleted topic grow old."""
@@ -98,23 +109,28 @@ class Deletion:
 class DeleteGroup(Write):
     """One group with all its offsets; Dead while the tombstones are under way."""
 
-    __slots__ = ("_deletion", "_group", "_runtime")
+    __slots__ = ("_deletion", "_group", "_is_full", "_runtime")
 
     def __init__(self, runtime: Runtime, group: Group, deletion: Deletion) -> None:
         self._runtime = runtime
         self._group = group
         self._deletion = deletion
+        self._is_full = False
 
     def decide(self, now: float) -> list[GroupsRecord]:
         group = self._group
-        if not group.is_empty:
+        is_begun = self._is_full
+        if not (group.is_empty or is_begun):
             self._deletion.done(group.group_id, ErrorCode.NON_EMPTY_GROUP)
             return []
+        removed = list(islice(_known(group), _REMOVED_MAX))
+        self._is_full = len(removed) == _REMOVED_MAX
         records: list[GroupsRecord] = [
             OffsetRecord(group_id=group.group_id, partition=partition, value=None)
-            for partition in dict.fromkeys((*group.offsets, *sorted(group.pending_partitions)))
+            for partition in removed
         ]
-        records += tombstones(group)
+        if not self._is_full:
+            records += tombstones(group)
         if records:
             group.state = GroupState.DEAD
         else:
@@ -123,6 +139,10 @@ class DeleteGroup(Write):
         return records
 
     def committed(self, now: float) -> None:
+        if self._is_full:
+            # The next of its writes goes before whatever waits.
+            self._group.waiting.appendleft(self)
+            return
         self._reset()
         self._deletion.done(self._group.group_id, ErrorCode.NONE)
 
@@ -140,6 +160,11 @@ class DeleteGroup(Write):
         for member_id in group.pending:
             self._runtime.timers.cancel(pending_key(group, member_id))
         group.pending.clear()
+
+
+def _known(group: Group) -> Iterable[TopicPartition]:
+    """Partitions with an offset, also those for which a transaction would bring one."""
+    return dict.fromkeys((*group.offsets, *sorted(group.pending_partitions)))
 
 
 def tombstones(group: Group) -> list[GroupsRecord]:
