@@ -76,9 +76,11 @@ class World:
             replica=replica,
             config=SimpleNamespace(message_bytes_max=1 << 20, insync_replicas_min=1),
             is_plain=True,
+            internal=False,
             stamps_append_time=False,
             traffic=Traffic(),
         )
+        self.hosted = hosted
 
         def lead(topic: str, index: int) -> Any:
             replica.check_leading()
@@ -293,6 +295,15 @@ async def test_a_plain_batch_of_a_transactional_producer_is_not_asked_about() ->
         await world.answer()
         world.write(2, transactional=False)
         assert world.outcomes == [0, 1, ErrorCode.INVALID_TXN_STATE]
+
+
+async def test_nobody_is_asked_to_enter_an_internal_topic_into_a_transaction() -> None:
+    async with opened() as world:
+        world.hosted.internal = True
+        world.write(0, version=NEW)
+        await settle()
+        assert world.gate.asked == []
+        assert world.outcomes == [ErrorCode.INVALID_TOPIC_EXCEPTION]
 
 
 async def test_a_transactional_batch_without_a_transactional_id_is_refused() -> None:

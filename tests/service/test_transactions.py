@@ -143,6 +143,20 @@ async def test_partitions_that_do_not_exist_are_refused_and_the_others_with_them
     assert world.service.describe(X).state == "Empty"
 
 
+async def test_internal_topics_are_entered_into_no_transaction_by_clients() -> None:
+    world = await TransactionWorld().ready()
+    one = await producer(world)
+    internal = tp(TRANSACTION_STATE_TOPIC)
+    errors = await world.service.add_partitions(
+        X, one.producer_id, one.producer_epoch, [A, internal]
+    )
+    assert errors == {
+        A: ErrorCode.OPERATION_NOT_ATTEMPTED,
+        internal: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    }
+    assert world.service.describe(X).state == "Empty"
+
+
 async def test_without_a_producer_id_to_be_had_clients_are_told_to_ask_again() -> None:
     world = await TransactionWorld().ready()
     world.no_producer_ids = True

@@ -239,4 +239,5 @@ def java_hash(text: str) -> int:
     units = text.encode("utf-16-be")
     for position in range(0, len(units), 2):
         value = (31 * value + (units[position] << 8 | units[position + 1])) & 0xFFFFFFFF
-    return value & 0x7FFFFFFF
+    # The one number without an absolute value in 32 bits counts as 0 there.
+    return value if value < 2**31 else (2**32 - value) % 2**31

@@ -109,11 +109,7 @@ class ProduceService:
         self, hosted: Hosted, data: memoryview, headers: list[BatchHeader]
     ) -> tuple[bytearray | memoryview, list[BatchHeader]]:
         """What the topic's settings ask beyond the plain append."""
-        if hosted.internal:
-            raise RefusedError(
-                ErrorCode.INVALID_TOPIC_EXCEPTION,
-                f"{hosted.replica.partition.topic} is internal; only the broker writes to it",
-            )
+        refuse_internal(hosted)
         if hosted.bounds_timestamps:
             self._check_timestamps(hosted, headers)
         position = 0
@@ -159,3 +155,11 @@ class ProduceService:
                     "a record's timestamp is too far from the broker's time "
                     "(message.timestamp.before.max.ms, message.timestamp.after.max.ms)",
                 )
+
+
+def refuse_internal(hosted: Hosted) -> None:
+    if hosted.internal:
+        raise RefusedError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"{hosted.replica.partition.topic} is internal; only the broker writes to it",
+        )

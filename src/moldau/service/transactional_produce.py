@@ -17,7 +17,7 @@ from moldau.records.batch import BatchFormatError, BatchHeader, read_header
 from moldau.replica.guards import Guard
 from moldau.replica.replica import Proposal, Replica
 from moldau.service.partitions import Partitions
-from moldau.service.produce import ProduceService
+from moldau.service.produce import ProduceService, refuse_internal
 
 log = logging.getLogger(__name__)
 
@@ -103,8 +103,10 @@ class TransactionalProduce:
                 on_done(self._append(write, None))
                 return
             key = (write.topic, write.partition, header.producer_id, header.producer_epoch)
-            replica = self._partitions.lead(write.topic, write.partition).replica
-            guard = replica.guard_for(header)
+            hosted = self._partitions.lead(write.topic, write.partition)
+            # Before the coordinator is asked: its answer would enter the partition.
+            refuse_internal(hosted)
+            guard = hosted.replica.guard_for(header)
         except RefusedError as error:
             on_done(error)
             return

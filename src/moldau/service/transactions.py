@@ -276,16 +276,22 @@ class TransactionService(Coordination[TransactionCoordinator]):
     ) -> Mapping[TopicPartition, ErrorCode]:
         """Enter partitions into a transaction: all of them, or none. Raises RefusedError."""
         wanted = frozenset(partitions)
-        unknown = {each for each in wanted if not self._exists(each)}
-        if unknown:
-            return {
-                each: (
-                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                    if each in unknown
-                    else ErrorCode.OPERATION_NOT_ATTEMPTED
-                )
-                for each in wanted
-            }
+        refused = {
+            each: error
+            for each in wanted
+            if (error := self._entry_error(each)) is not ErrorCode.NONE
+        }
+        if refused:
+            return dict.fromkeys(wanted, ErrorCode.OPERATION_NOT_ATTEMPTED) | refused
+        return await self._enter(transactional_id, producer_id, producer_epoch, wanted)
+
+    async def _enter(
+        self,
+        transactional_id: str,
+        producer_id: ProducerId,
+        producer_epoch: ProducerEpoch,
+        wanted: frozenset[TopicPartition],
+    ) -> Mapping[TopicPartition, ErrorCode]:
         result = await self._ask_partitions(
             await self._coordinator_for(transactional_id),
             lambda request_id: AddPartitions(
@@ -307,8 +313,8 @@ class TransactionService(Coordination[TransactionCoordinator]):
     ) -> ErrorCode:
         """Enter the offsets of a group into a transaction. Raises RefusedError."""
         partition = await self._groups.partition_of(group_id)
-        errors = await self.add_partitions(
-            transactional_id, producer_id, producer_epoch, [partition]
+        errors = await self._enter(
+            transactional_id, producer_id, producer_epoch, frozenset({partition})
         )
         return errors[partition]
 
@@ -452,9 +458,12 @@ class TransactionService(Coordination[TransactionCoordinator]):
             raise TypeError(f"the coordinator answered {type(result).__name__}")
         return result
 
-    def _exists(self, partition: TopicPartition) -> bool:
+    def _entry_error(self, partition: TopicPartition) -> ErrorCode:
         topic = self._topics.image.topic(partition.topic)
-        return topic is not None and 0 <= partition.partition < len(topic.partitions)
+        if topic is None or not 0 <= partition.partition < len(topic.partitions):
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        # Clients write to no internal topic; Kafka answers the same.
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED if topic.internal else ErrorCode.NONE
 
     async def abort_hanging(
         self, partition: TopicPartition, producer_id: ProducerId, producer_epoch: ProducerEpoch
