@@ -5,7 +5,7 @@ from replica_brokers import make_batch
 
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import Offset, TimestampMs
-from moldau.records.batch import BatchHeader, read_header
+from moldau.records.batch import TRANSACTIONAL_BIT, BatchHeader, read_header
 from moldau.replica.producers import ProducerState, ProducerTable
 from moldau.replica.refusals import Refusals
 
@@ -74,13 +74,47 @@ def test_an_earlier_epoch_in_the_log_does_not_tell_that_it_came(refusals: Refusa
     assert is_refused(refusals, batch(1, epoch=1), stored(9, epoch=0))
 
 
-def test_after_a_while_the_gap_is_told(refusals: Refusals) -> None:
+def is_told(
+    refusals: Refusals, header: BatchHeader, state: ProducerState | None, now: float
+) -> bool:
+    try:
+        refusals.check(header, state, now)
+    except RefusedError as error:
+        return error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    return False
+
+
+def test_the_gap_is_told_soon_after_nothing_stood_in_the_way_of_the_batch(
+    refusals: Refusals,
+) -> None:
+    assert is_refused(refusals, batch(11), stored(9), now=40.0)
+    assert is_refused(refusals, batch(11), stored(9), now=49.9)
+    assert is_told(refusals, batch(11), stored(9), now=50.1)
+
+
+def test_a_batch_that_is_refused_again_is_waited_for_again(refusals: Refusals) -> None:
+    assert is_refused(refusals, batch(11), stored(9), now=1.0)
+    refusals.note(batch(10), PASSING, 5.0)
+    assert is_refused(refusals, batch(11), stored(9), now=30.0)
+    assert is_told(refusals, batch(11), stored(9), now=40.1)
+
+
+def test_what_nobody_sends_again_is_not_waited_for_longer_than_clients_wait(
+    refusals: Refusals,
+) -> None:
     assert is_refused(refusals, batch(11), stored(9), now=59.9)
-    # Refused again and again meanwhile: that does not prolong it.
-    refusals.note(batch(10), PASSING, 59.9)
-    with pytest.raises(RefusedError) as told:
-        refusals.check(batch(11), stored(9), 60.1)
-    assert told.value.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert is_told(refusals, batch(11), stored(9), now=70.0)
+    assert is_told(refusals, batch(11), stored(9), now=71.0)
+
+
+def test_a_transaction_hears_of_the_gap_before_it_times_out() -> None:
+    refusals = Refusals()
+    first, second = (
+        header._replace(attributes=TRANSACTIONAL_BIT) for header in (batch(10), batch(11))
+    )
+    refusals.note(first, PASSING, 0.0)
+    assert is_refused(refusals, second, stored(9), now=9.9)
+    assert is_told(refusals, second, stored(9), now=10.1)
 
 
 def test_of_a_producer_that_was_forgotten_anything_is_taken_after_a_while(
@@ -93,29 +127,29 @@ def test_of_a_producer_that_was_forgotten_anything_is_taken_after_a_while(
 @pytest.mark.parametrize(
     ("header", "expected"), [(batch(12), 10), (batch(3, epoch=1), 0)], ids=["a gap", "a new epoch"]
 )
-def test_a_batch_that_comes_too_early_waits_for_what_is_missing(
-    header: BatchHeader, expected: int
+@pytest.mark.parametrize(("led_since", "until"), [(100.0, 160.0), (0.0, 110.0)])
+def test_a_batch_that_comes_too_early_waits_for_what_may_be_at_the_leader_before(
+    header: BatchHeader, expected: int, led_since: float, until: float
 ) -> None:
     refusals = Refusals()
     state = stored(9)
     assert state is not None
-    for now in (0.0, 30.0):
-        with pytest.raises(RefusedError) as told:
-            refusals.miss(header, state, now)
-        assert told.value.code is PASSING
-        assert is_refused(refusals, header, state, now)
     with pytest.raises(RefusedError) as told:
-        refusals.check(header, state, 60.1)
-    assert told.value.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        refusals.miss(header, state, 100.0, led_since)
+    assert told.value.code is PASSING
+    refusals.note(header, PASSING, 100.0)
+    for now in (100.0, 105.0, until - 0.1):
+        assert is_refused(refusals, header, state, now)
+    assert is_told(refusals, header, state, until + 0.1)
     missing = batch(expected, epoch=header.producer_epoch)
-    assert not is_refused(refusals, missing, state, 61.0)
+    assert not is_refused(refusals, missing, state, until + 1)
     assert not refusals.waiting
 
 
 def test_a_batch_that_comes_too_late_is_no_gap() -> None:
     refusals, state = Refusals(), stored(9)
     assert state is not None
-    refusals.miss(batch(4), state, 0.0)
+    refusals.miss(batch(4), state, 0.0, 0.0)
     assert not refusals.waiting
 
 

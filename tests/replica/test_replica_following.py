@@ -8,7 +8,16 @@ from replica_world import HeldLog, turns
 
 from moldau.log.interface import ControlKind, LogConfig
 from moldau.model.errors import StorageError
-from moldau.model.ids import FIRST_LOG, BrokerId, Epoch, LogId, Offset, ProducerId, RaftIndex, TimestampMs
+from moldau.model.ids import (
+    FIRST_LOG,
+    BrokerId,
+    Epoch,
+    LogId,
+    Offset,
+    ProducerId,
+    RaftIndex,
+    TimestampMs,
+)
 from moldau.raft.membership import Members, encode_members
 from moldau.records.batch import stamp
 from moldau.replica.peer_codec import encode_append, encode_batches_head, encode_control

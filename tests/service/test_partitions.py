@@ -22,7 +22,16 @@ from moldau.metadata.commands import (
 from moldau.metadata.image import CLUSTER_DEFAULT, EMPTY_IMAGE, Image, Partition
 from moldau.model.errors import DiskFullError, ErrorCode, RefusedError
 from moldau.model.flush import FlushPolicy
-from moldau.model.ids import FIRST_LOG, BrokerId, Epoch, LogId, Offset, PartitionIndex, RaftIndex, TopicId
+from moldau.model.ids import (
+    FIRST_LOG,
+    BrokerId,
+    Epoch,
+    LogId,
+    Offset,
+    PartitionIndex,
+    RaftIndex,
+    TopicId,
+)
 from moldau.raft.config import RaftConfig
 from moldau.replica.peer_codec import encode_append
 from moldau.service.disk import DiskGuard

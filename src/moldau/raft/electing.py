@@ -112,9 +112,7 @@ class Electing(Following):
 
     def _on_pre_vote_asked(self, sender: BrokerId, message: VoteAsked) -> None:
         is_granted = (
-            message.epoch > self.epoch
-            and self._is_asked(message)
-            and self._is_up_to_date(message)
+            message.epoch > self.epoch and self._is_asked(message) and self._is_up_to_date(message)
         )
         epoch = message.epoch if is_granted else self.epoch
         self._send(sender, VoteAnswered(epoch, is_granted, True))

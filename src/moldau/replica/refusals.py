@@ -9,13 +9,18 @@ the new leader; or if a leader that was deposed does not know what others have s
 Clients take a gap for a loss. librdkafka then begins a new epoch, under which a batch that was
 stored but not yet acknowledged is stored again. So whatever comes after a gap is refused for a
 reason that passes, until the missing batch is there; only if it never comes, the gap is told.
+
+How long it may take depends on why it is missing. Who was refused here, and nothing stands in its
+way any longer, is back soon. What may wait at a former leader comes when the client has given up
+waiting for that one. A transaction is over by then, and its producer fenced: it hears of the gap
+soon, aborts, and sends all of it again, which stores nothing twice.
 """
 
 from typing import Final, NamedTuple
 
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import ProducerEpoch, ProducerId
-from moldau.records.batch import BatchHeader
+from moldau.records.batch import TRANSACTIONAL_BIT, BatchHeader
 from moldau.replica.producers import ProducerState, next_sequence
 
 PASSING: Final = frozenset(
@@ -29,6 +34,8 @@ PASSING: Final = frozenset(
 _SECONDS_MAX: Final = 60.0
 """Longer than clients wait for an answer. One that has not come back by then has given the batch
 up, and has to hear of the gap."""
+_SECONDS_MIN: Final = 10.0
+"""Longer than clients pause before they send again, and than a deposed leader believes to lead."""
 _MISSING: Final = ErrorCode.NOT_LEADER_OR_FOLLOWER
 """To look for the leader again is what every client does before it sends the rest again."""
 _PRODUCERS_MAX: Final = 1000
@@ -40,6 +47,8 @@ class _Refused(NamedTuple):
     sequence: int
     code: ErrorCode
     until: float
+    is_told: bool = True
+    """The client got it back from here, and will send it again."""
 
 
 class Refusals:
@@ -56,16 +65,18 @@ class Refusals:
         if (
             known is not None
             and known.epoch == header.producer_epoch
-            and not _is_less(header.base_sequence, known.sequence)
+            and _is_less(known.sequence, header.base_sequence)
             and now <= known.until
         ):
-            # It was refused because of that one, or is that one again.
+            # It was refused because of that one.
             return
-        if known is None and len(self.waiting) >= _PRODUCERS_MAX:
+        until = now + _seconds_max(header)
+        self._wait_for(header, _Refused(header.producer_epoch, header.base_sequence, code, until))
+
+    def _wait_for(self, header: BatchHeader, missing: _Refused) -> None:
+        if header.producer_id not in self.waiting and len(self.waiting) >= _PRODUCERS_MAX:
             del self.waiting[next(iter(self.waiting))]
-        self.waiting[header.producer_id] = _Refused(
-            header.producer_epoch, header.base_sequence, code, now + _SECONDS_MAX
-        )
+        self.waiting[header.producer_id] = missing
 
     def check(self, header: BatchHeader, state: ProducerState | None, now: float) -> None:
         """Raises RefusedError if something before the batch is still missing.
@@ -77,6 +88,10 @@ class Refusals:
             return
         if _is_before(known, header) and not _is_stored(known, state):
             if now <= known.until:
+                if known.is_told and known.until > now + _SECONDS_MIN:
+                    # Nothing stands in its way any longer.
+                    soon = known._replace(until=now + _SECONDS_MIN)
+                    self.waiting[header.producer_id] = soon
                 raise RefusedError(known.code, "a batch before it is missing and is to come first")
             if state is not None:
                 raise RefusedError(
@@ -85,17 +100,28 @@ class Refusals:
                 )
         del self.waiting[header.producer_id]
 
-    def miss(self, header: BatchHeader, state: ProducerState, now: float) -> None:
-        """The batch is not the next one in the log. Raises RefusedError if it comes too early."""
+    def miss(self, header: BatchHeader, state: ProducerState, now: float, led_since: float) -> None:
+        """The batch is not the next one in the log. Raises RefusedError if it comes too early.
+
+        `led_since`: when this broker became the leader, and clients turned to it.
+        """
         is_same_epoch = state.epoch == header.producer_epoch
         expected = next_sequence(state) if is_same_epoch else 0
         if _is_less(expected, header.base_sequence):
-            self.note(header._replace(base_sequence=expected), _MISSING, now)
+            until = max(led_since + _seconds_max(header), now + _SECONDS_MIN)
+            self._wait_for(
+                header,
+                _Refused(header.producer_epoch, expected, _MISSING, until, is_told=False),
+            )
             raise RefusedError(
                 _MISSING,
                 f"sequence {expected} of producer {header.producer_id} is missing before "
                 f"{header.base_sequence}",
             )
+
+
+def _seconds_max(header: BatchHeader) -> float:
+    return _SECONDS_MIN if header.attributes & TRANSACTIONAL_BIT else _SECONDS_MAX
 
 
 def _is_before(known: _Refused, header: BatchHeader) -> bool:

@@ -133,6 +133,7 @@ class Replica:
         self.watchers: dict[Watcher, None] = {}
         self.is_open = False
         self._is_leading = False
+        self._led_since = 0.0
         self.is_ready = False
         """Leads, and its own epoch's no-op is committed: offsets that it tells are true."""
         self.copies_min = 1
@@ -143,9 +144,7 @@ class Replica:
         self._guards = Guards()
         self.refusals = Refusals()
         self._load_state()
-        self.group = driver.add_group(
-            GroupKey(topic_id, partition.partition), log, members, self
-        )
+        self.group = driver.add_group(GroupKey(topic_id, partition.partition), log, members, self)
         self._copies = Copies(driver, self.group, log, lambda: self.copies_min)
         self.is_open = True
 
@@ -213,6 +212,8 @@ class Replica:
 
     def on_role(self, group: Group, role: Role, epoch: Epoch, leader: BrokerId) -> None:
         was_leading, self._is_leading = self._is_leading, role is Role.LEADER
+        if self._is_leading:
+            self._led_since = self._clock.monotonic()
         self.is_ready = self._is_leading and group.core.is_ready
         if was_leading:
             # Also if it was elected again: what it proposed before may be cut.
@@ -366,7 +367,7 @@ class Replica:
         except RefusedError as error:
             state = self.producers.get(header.producer_id)
             if error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and state is not None:
-                self.refusals.miss(header, state, self._clock.monotonic())
+                self.refusals.miss(header, state, self._clock.monotonic(), self._led_since)
             raise
         if original is None:
             if header.attributes & TRANSACTIONAL_BIT:
