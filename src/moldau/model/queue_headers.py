@@ -7,6 +7,8 @@ from typing import Final
 
 DELIVER_AT_HEADER: Final = "moldau-deliver-at"
 """Milliseconds since 1970 before which queue groups do not deliver the message."""
+DELIVER_DAYS_MAX: Final = 366
+"""How far ahead that may be."""
 
 DEAD_PREFIX: Final = "moldau-dead-"
 DEAD_REASON_HEADER: Final = "moldau-dead-reason"

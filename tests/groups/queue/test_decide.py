@@ -3,6 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
+from moldau.groups.queue import draft
 from moldau.groups.queue.answers import Done, Judged, Polled, Refusal, Refused
 from moldau.groups.queue.commands import (
     Ack,
@@ -14,12 +15,14 @@ from moldau.groups.queue.commands import (
     Nack,
     Poll,
     Read,
+    Recall,
     TakeOver,
     Trim,
 )
 from moldau.groups.queue.config import QueueConfig
 from moldau.groups.queue.machine import QueueMachine
 from moldau.groups.queue.records import encode
+from moldau.groups.queue.shelves import DAY_MS, HOUR_MS, MINUTE_MS, Shelf
 from moldau.groups.queue.state import Dead, Leased, QueueId, Waiting
 from moldau.model.errors import ConfigError, CorruptionError
 
@@ -163,13 +166,96 @@ def test_polls_give_fewer_when_too_much_is_leased():
     assert offsets(queue.poll(10)) == [4]
 
 
-def test_polls_give_fewer_when_too_much_waits():
+def test_polls_give_fewer_when_too_much_was_sent_back():
     queue = Queue(10)
-    queue.log[:6] = [Message(offset, 100) for offset in range(6)]
+    for first in (0, 3):
+        tokens = queue.poll(3)
+        assert offsets(tokens) == list(range(first, first + 3))
+        queue.settle(Nack, *tokens, delay_ms=100)
     assert queue.poll(4) == []
     assert queue.is_full
     assert (len(queue.state.open), queue.state.next) == (6, 6)
     assert offsets(queue.poll(4, now=100)) == [0, 1, 2, 3]
+
+
+# ---- much later
+
+
+def shelf(queue, shelf, now, count=100):
+    found = queue.state.shelves[shelf]
+    end = min(found.first + count, len(queue.log))
+    read = Read(first=found.first, end=end, messages=tuple(queue.log[found.first : end]))
+    return queue.do(Recall(shelf=shelf, now=now, read=read))
+
+
+def test_what_is_for_later_holds_up_nothing():
+    queue = Queue(10)
+    queue.log[:9] = [Message(offset, 5 * DAY_MS) for offset in range(9)]
+    assert offsets(queue.poll(4)) == [9]
+    assert not queue.is_full
+    assert queue.state.shelved_count == 9
+    assert queue.state.floor == 0
+
+
+def test_a_message_comes_from_days_to_hours_to_minutes_and_is_delivered_once():
+    queue = Queue(1)
+    time = 5 * DAY_MS + 7 * HOUR_MS + 30 * MINUTE_MS + 5
+    queue.log[0] = Message(0, time)
+    queue.poll()
+    for span in (DAY_MS, HOUR_MS, MINUTE_MS):
+        (key,) = queue.state.shelves
+        assert key == (span, time - time % span)
+        now = queue.state.next_recall().recall_at
+        assert queue.poll(now=now) == []
+        assert shelf(queue, key, now) == Done(count=1)
+    assert not queue.state.shelves
+    assert queue.state.open == {0: Waiting(0, time)}
+    assert queue.poll(now=time - 1) == []
+    (token,) = queue.poll(now=time)
+    queue.settle(Ack, token, now=time)
+    assert queue.state.floor == 1
+
+
+def test_many_for_soon_are_recalled_as_there_is_room():
+    queue = Queue(8)
+    queue.log[:] = [Message(offset, 100) for offset in range(8)]
+    assert queue.poll(8) == []
+    assert (len(queue.state.open), queue.state.shelved_count) == (3, 5)
+    assert shelf(queue, (MINUTE_MS, 0), 0) == Done(count=0, is_more=True)
+    tokens = queue.poll(8, now=100)
+    assert offsets(tokens) == [0, 1, 2]
+    queue.settle(Ack, *tokens[:2], now=100)
+    assert shelf(queue, (MINUTE_MS, 0), 100) == Done(count=2, is_more=True)
+    assert offsets(queue.poll(8, now=100)) == [3, 4]
+
+
+def test_shelves_outlive_their_leader_and_what_the_log_lost_is_on_none():
+    queue = Queue(4)
+    queue.log[1:] = [Message(offset, 5 * DAY_MS) for offset in (1, 2, 3)]
+    queue.poll(2)
+    queue.next_leader(end=3)
+    assert queue.state.shelves[DAY_MS, 5 * DAY_MS] == Shelf(DAY_MS, 5 * DAY_MS, 1, 3, 3)
+    queue.do(Trim(start=2))
+    assert queue.state.shelves[DAY_MS, 5 * DAY_MS].first == 2
+    queue.do(Trim(start=4))
+    assert not queue.state.shelves
+
+
+def test_a_time_too_far_ahead_makes_a_dead_letter():
+    queue = Queue(2)
+    queue.log[0] = Message(0, 367 * DAY_MS)
+    assert offsets(queue.poll()) == [1]
+    assert isinstance(queue.state.open[0], Dead)
+    assert "366 days" in queue.state.open[0].reason
+
+
+def test_shelves_are_bounded(monkeypatch):
+    monkeypatch.setattr(draft, "SHELVES_MAX", 2)
+    queue = Queue(4)
+    queue.log[:] = [Message(offset, (5 + offset) * DAY_MS) for offset in range(4)]
+    assert queue.poll() == []
+    assert queue.is_full
+    assert (queue.state.next, len(queue.state.shelves)) == (2, 2)
 
 
 def test_dead_letters_that_cannot_be_moved_hold_deliveries_up():
@@ -268,8 +354,9 @@ def test_the_last_attempt_that_fails_makes_a_dead_letter_in_one_record():
     assert decision.record.opened == ((0, Dead(3, "ž" * 60)),)
     queue.machine.apply(decision.record)
     assert queue.poll(now=10**9) == []
-    assert queue.settle(Ack, token) == [Refusal.SETTLED]
+    assert queue.settle(Ack, token) == [Refusal.DEAD]
     assert queue.do(Bury(offsets=frozenset({0, 5}))) == Done(count=1)
+    assert queue.settle(Ack, token) == [Refusal.DEAD], "it is not done, and its worker hears of it"
     assert queue.state.floor == queue.state.next == 1
 
 

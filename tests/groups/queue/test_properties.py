@@ -27,6 +27,7 @@ from moldau.groups.queue.commands import (
     Nack,
     Poll,
     Read,
+    Recall,
     TakeOver,
     Trim,
 )
@@ -35,6 +36,7 @@ from moldau.groups.queue.invariants import InvariantError, check_invariants
 from moldau.groups.queue.ledger import Ledger
 from moldau.groups.queue.machine import QueueMachine
 from moldau.groups.queue.records import decode, encode
+from moldau.groups.queue.shelves import DAY_MS, HOUR_MS, MINUTE_MS
 from moldau.groups.queue.state import Dead, Leased, QueueId, QueueState, Waiting
 from moldau.groups.queue.tokens import Token, decode_token, encode_token
 from moldau.model.errors import CorruptionError
@@ -59,9 +61,10 @@ class World:
             leases_max=leases_max,
             open_max=leases_max + rng.choice([0, 2, 8]),
         )
-        self.now = 1_000
+        self.now = self.latest = 1_000
         self.log: list[Message | None] = []
         self.log_start = 0
+        self.times: list[int] = []
         self.stored: dict[bytes, bytes] = {}
         self.ledger = Ledger()
         self.tokens: list[tuple[Token, str]] = []
@@ -155,6 +158,8 @@ class World:
                         self.answered(command, token)
             case ((ExpireDue() | Evict()), Done(count=count)):
                 self.taken_back(command, decision.record, count)
+            case Recall(), Done():
+                pass
             case Bury(), Done():
                 self.buried |= command.offsets & self.dead
                 self.dead -= command.offsets
@@ -185,7 +190,8 @@ class World:
         assert decode_token(encode_token(token)) == token
         message = self.log[offset]
         assert message is not None, "only messages are delivered"
-        assert message.deliver_at <= self.now, "no message comes too early"
+        # By one leader's clock or another's: once it was due, it may come again at any time.
+        assert message.deliver_at <= max(self.now, self.latest), "no message comes too early"
         assert offset not in self.acked, "an acknowledged message is delivered again"
         assert offset not in self.buried, "a dead letter is delivered again"
         assert offset not in self.held, "a message has one worker at a time"
@@ -220,9 +226,8 @@ class World:
         for offset in range(state.next):
             is_done = offset in self.acked | self.buried | self.trimmed
             is_message = self.log[offset] is not None
-            is_open = offset in state.open
-            assert is_open == (is_message and not is_done), f"offset {offset} is lost or undead"
-            assert state.is_settled(offset) == (not is_open)
+            places = (offset in state.open) + self.shelves_with(offset)
+            assert places == (is_message and not is_done), f"offset {offset} is lost or undead"
         assert {offset for offset, _ in state.dead} == self.dead
         for offset, entry in state.open.items():
             assert entry.attempts == self.deliveries.get(offset, 0)
@@ -230,6 +235,13 @@ class World:
             if isinstance(entry, Dead):
                 assert entry.attempts == self.config.attempts_max
                 assert entry.reason
+
+    def shelves_with(self, offset: int) -> int:
+        message = self.log[offset]
+        return sum(
+            message is not None and shelf.first <= offset < shelf.end and shelf.covers(message[1])
+            for shelf in self.machine.state.shelves.values()
+        )
 
     # ---- what may happen
 
@@ -240,7 +252,15 @@ class World:
             if kind < 0.15:
                 self.log.append(None)
             elif kind < 0.35:
-                self.log.append(Message(offset, self.now + self.rng.randrange(-50, 300)))
+                ahead = self.rng.choice([300, 300, 300, MINUTE_MS, 3 * HOUR_MS, 4 * DAY_MS])
+                time = self.now + self.rng.randrange(-50, ahead)
+                # Some on the first moment of a span, many at the same time as others.
+                if self.rng.random() < 0.2:
+                    time -= time % self.rng.choice([MINUTE_MS, HOUR_MS, DAY_MS])
+                if self.times and self.rng.random() < 0.5:
+                    time = self.rng.choice(self.times[-4:]) + self.rng.choice([0, 0, 1, HOUR_MS])
+                self.times.append(time)
+                self.log.append(Message(offset, time))
             else:
                 self.log.append(Message(offset))
 
@@ -273,8 +293,8 @@ class World:
     def any_command(self):
         rng = self.rng
         kind = rng.choices(
-            ("poll", "ack", "nack", "extend", "expire", "evict", "bury", "trim"),
-            (30, 25, 12, 8, 15, 3, 6, 1),
+            ("poll", "ack", "nack", "extend", "expire", "evict", "bury", "trim", "recall"),
+            (30, 25, 12, 8, 15, 3, 6, 1, 10),
         )[0]
         tokens, member = self.some_tokens()
         match kind:
@@ -286,6 +306,11 @@ class World:
                     visibility_ms=rng.choice([1, 50, 1_000]),
                     read=self.read(),
                 )
+            case "recall":
+                shelves = list(self.machine.state.shelves.values())
+                if not shelves:
+                    return Recall(shelf=(MINUTE_MS, 0), now=self.now, read=self.read())
+                return self.recall(rng.choice(shelves), rng.choice([1, 3, 100]))
             case "ack":
                 return Ack(member=member, tokens=tokens, now=self.now)
             case "nack":
@@ -307,13 +332,28 @@ class World:
                 self.log_start = rng.randrange(self.log_start, len(self.log) + 1)
                 return Trim(start=self.log_start)
 
+    def recall(self, shelf, count) -> Recall:
+        end = min(shelf.first + count, len(self.log))
+        found = [message for message in self.log[shelf.first : end] if message is not None]
+        if self.rng.random() < 0.5:
+            found = [message for message in found if shelf.covers(message.deliver_at)]
+        read = Read(first=shelf.first, end=end, messages=tuple(found))
+        return Recall(shelf=shelf.key, now=self.now, read=read)
+
     def step(self) -> None:
         self.now += self.rng.choice([0, 0, 1, 20, 60])
+        if self.rng.random() < 0.05:
+            self.now += self.rng.choice([MINUTE_MS // 2, HOUR_MS // 2, DAY_MS])
         chance = self.rng.random()
         if chance < 0.15:
             self.append()
         elif chance < 0.18:
-            self.begin(new_epoch=self.rng.random() < 0.7)
+            is_new = self.rng.random() < 0.7
+            if is_new and self.rng.random() < 0.3:
+                # Another broker's clock may be far behind.
+                self.latest = max(self.now, self.latest)
+                self.now = max(1_000, self.now - self.rng.choice([30, 3 * HOUR_MS, 3 * DAY_MS]))
+            self.begin(new_epoch=is_new)
         elif chance < 0.22 and self.past is not None:
             self.let_the_past_try()
         else:
@@ -335,6 +375,13 @@ class World:
             if all(m is None or o in done for o, m in enumerate(self.log)) and not state.open:
                 return
             self.now += 100
+            shelf = state.next_recall()
+            if state.next == len(self.log) and not state.leased_count and not state.dead_count:
+                times = [] if shelf is None else [shelf.recall_at]
+                times += [] if state.next_due() is None else [state.next_due()]
+                self.now = max(self.now, min(times))
+            if shelf is not None and shelf.recall_at <= self.now:
+                self.do(self.recall(shelf, 100))
             self.do(ExpireDue(now=self.now))
             self.do(Bury(offsets=frozenset(self.dead)))
             first = self.machine.state.next
@@ -399,6 +446,7 @@ def test_the_worlds_see_all_that_can_be_seen():
         for _ in range(150):
             world.step()
             seen.update(type(entry) for entry in world.machine.state.open.values())
+            seen.update(span for span, _ in world.machine.state.shelves)
         if world.buried:
             seen.add("buried")
     assert seen == {
@@ -407,6 +455,7 @@ def test_the_worlds_see_all_that_can_be_seen():
         Refusal.OTHER_EPOCH,
         Refusal.NEVER_DELIVERED,
         Refusal.SETTLED,
+        Refusal.DEAD,
         Refusal.EXPIRED,
         Refusal.NOT_HOLDER,
         "full",
@@ -416,6 +465,9 @@ def test_the_worlds_see_all_that_can_be_seen():
         Leased,
         Waiting,
         Dead,
+        DAY_MS,
+        HOUR_MS,
+        MINUTE_MS,
     }
 
 
@@ -518,9 +570,31 @@ def _any_record_follows(monkeypatch):
     monkeypatch.setattr(QueueState, "follows", lambda self, record: True)
 
 
+def _opens_beside_a_shelf(monkeypatch):
+    is_for_shelf = decide_module._is_for_shelf
+
+    def careless(draft, deliver_at, now, open_count):
+        is_near = deliver_at - now < HOUR_MS and open_count < draft.config.open_max // 2
+        return not is_near and is_for_shelf(draft, deliver_at, now, open_count)
+
+    monkeypatch.setattr(decide_module, "_is_for_shelf", careless)
+
+
+def _shelves_on_the_shortest(monkeypatch):
+    keys = draft_module.shelf_keys
+    monkeypatch.setattr(draft_module, "shelf_keys", lambda time: keys(time)[::-1])
+
+
+def _loses_what_is_recalled(monkeypatch):
+    monkeypatch.setattr(QueueState, "_is_recalled", lambda self, offset, record: False)
+
+
 @pytest.mark.parametrize(
     "mistake",
     [
+        _opens_beside_a_shelf,
+        _shelves_on_the_shortest,
+        _loses_what_is_recalled,
         _takes_over_without_voiding,
         _never_dies,
         _forgets_attempts,

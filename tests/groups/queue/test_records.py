@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from moldau.groups.queue.config import QueueConfig
 from moldau.groups.queue.records import SLOTS, decode, encode, queue_key, tombstones
+from moldau.groups.queue.shelves import DAY_MS, MINUTE_MS, SPANS_MS, Shelf
 from moldau.groups.queue.state import Dead, Leased, QueueId, QueueRecord, QueueState, Waiting
 from moldau.groups.queue.tokens import Token, decode_token, encode_token
 from moldau.model.errors import CorruptionError, RefusedError
@@ -36,6 +37,11 @@ def queue_records(draw):
     opened = draw(st.dictionaries(offsets, _entries, max_size=20)) if end else {}
     is_snapshot = draw(st.booleans())
     settled = () if is_snapshot or not end else draw(st.frozensets(offsets, max_size=20))
+    shelves = {}
+    for span in draw(st.lists(st.sampled_from(SPANS_MS), max_size=5)) if end else ():
+        begin = draw(st.integers(0, 2**63 // span - 1)) * span
+        ends = sorted(draw(st.tuples(offsets, offsets)))
+        shelves[span, begin] = Shelf(span, begin, *ends, draw(st.integers(0, 2**40)))
     return QueueRecord(
         queue=draw(_queues),
         sequence=draw(st.integers(1, 2**63 - 1)),
@@ -44,6 +50,7 @@ def queue_records(draw):
         settled=tuple(sorted(settled)),
         opened=tuple(sorted(opened.items(), key=lambda item: item[0])),
         is_snapshot=is_snapshot,
+        shelves=tuple(shelves[key] for key in sorted(shelves)),
     )
 
 
@@ -72,6 +79,28 @@ def test_the_bytes_are_as_documented():
         "01 09 00"  # waiting: one offset between, attempts, time
         "00 0e 01"  # dead: the offset after, attempts, reason
     )
+
+
+def test_the_bytes_of_shelves_are_as_documented():
+    shelves = (Shelf(MINUTE_MS, 2 * MINUTE_MS, 1, 9, 5), Shelf(DAY_MS, DAY_MS, 10, 12, 130))
+    record = QueueRecord(queue=QUEUE, sequence=1, epoch=0, next=20, shelves=shelves)
+    assert encode(record)[1][31:] == bytes.fromhex(
+        "00 00 00"  # no texts, nothing settled, nothing open
+        "02"
+        "02 02 01 08 05"  # minutes, the second after the first, from 1 for 8, 5 messages
+        "00 01 0a 02 8201"  # days
+    )
+
+
+@pytest.mark.parametrize(
+    ("shelf", "said"), [("03 00 00 00 00", "kind 3"), ("00 00 00 15 00", "not come to")]
+)
+def test_a_shelf_that_cannot_be_is_corrupt(shelf, said):
+    shelves = (Shelf(MINUTE_MS, 0, 0, 1, 1),)
+    record = QueueRecord(queue=QUEUE, sequence=1, epoch=0, next=20, shelves=shelves)
+    key, value = encode(record)
+    with pytest.raises(CorruptionError, match=said):
+        decode(key, value[:-5] + bytes.fromhex(shelf))
 
 
 def test_a_snapshot_has_a_key_of_its_own_and_changes_take_turns():
@@ -136,8 +165,8 @@ def test_a_record_in_the_place_of_another_is_corrupt():
 
 def test_a_later_version_of_a_value_is_refused_and_one_of_a_key_skipped():
     key, value = encode(QueueRecord(queue=QUEUE, sequence=1, epoch=0, next=0))
-    with pytest.raises(CorruptionError, match="version 1"):
-        decode(key, b"\0\1" + value[2:])
+    with pytest.raises(CorruptionError, match="version 2"):
+        decode(key, b"\0\2" + value[2:])
     assert decode(b"\0\7" + key[2:], value) is None
 
 

@@ -6,13 +6,14 @@ from typing import Final
 from moldau.edge.grpc.checks import LONG_MAX, number
 from moldau.edge.grpc.refusals import invalid
 from moldau.model.ids import Offset, TimestampMs
-from moldau.model.queue_headers import DELIVER_AT_HEADER
+from moldau.model.queue_headers import DELIVER_AT_HEADER, DELIVER_DAYS_MAX
 from moldau.proto.v1.queue_pb2 import Header, Message, OutgoingMessage
 from moldau.records.record import Headers, Record
 from moldau.service.queues.types import Delivery
 
 _FIRST: Final = Offset(0)
 HEADERS_MAX: Final = 1000
+_DAY_MS: Final = 24 * 3_600_000
 
 
 def read_message(message: OutgoingMessage, now: TimestampMs) -> Record:
@@ -26,6 +27,11 @@ def read_message(message: OutgoingMessage, now: TimestampMs) -> Record:
         headers = _read_headers(message.headers)
     if deliver_at:
         number("deliver_at_ms", deliver_at)
+        if deliver_at - now > DELIVER_DAYS_MAX * _DAY_MS:
+            days = (deliver_at - now) // _DAY_MS
+            raise invalid(
+                f"deliver_at_ms is {days} days ahead; a message can wait for {DELIVER_DAYS_MAX} days"
+            )
         headers = [header for header in headers if header[0] != DELIVER_AT_HEADER]
         headers.append((DELIVER_AT_HEADER, b"%d" % deliver_at))
     if timestamp:

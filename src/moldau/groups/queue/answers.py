@@ -20,7 +20,8 @@ class Refusal(Enum):
         "the message is delivered again"
     )
     NEVER_DELIVERED = "the token names a delivery that never was"
-    SETTLED = "the message is settled already, by an earlier ack or as a dead letter"
+    SETTLED = "the message is settled already"
+    DEAD = "the lease has ended, and it was the last: the message is a dead letter"
     EXPIRED = "the lease has ended; the message is delivered again, or was"
     NOT_HOLDER = "the message is leased to another member"
     NOT_LEADING = "the queue is not led in this epoch"

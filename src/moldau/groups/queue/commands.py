@@ -8,6 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 from msgspec import Struct
 
+from moldau.groups.queue.shelves import ShelfKey
 from moldau.groups.queue.tokens import Token
 from moldau.model.ids import NO_TIMESTAMP, Epoch, Offset, TimestampMs
 
@@ -66,6 +67,17 @@ class Poll(Struct, frozen=True, kw_only=True):
     read: Read = NOTHING_READ
 
 
+class Recall(Struct, frozen=True, kw_only=True):
+    """Take messages off a shelf: `read` is the log from the shelf's first offset on.
+
+    It may leave out messages whose time is not in the shelf's span.
+    """
+
+    shelf: ShelfKey
+    now: TimestampMs
+    read: Read
+
+
 class Ack(Struct, frozen=True, kw_only=True):
     """The messages are done."""
 
@@ -119,4 +131,6 @@ class Trim(Struct, frozen=True, kw_only=True):
     start: Offset
 
 
-Command: TypeAlias = TakeOver | Poll | Ack | Nack | Extend | ExpireDue | Evict | Bury | Trim
+Command: TypeAlias = (
+    TakeOver | Poll | Recall | Ack | Nack | Extend | ExpireDue | Evict | Bury | Trim
+)

@@ -4,11 +4,14 @@ from typing import Final
 
 from msgspec import Struct
 
+from moldau.groups.queue.shelves import SHELVES_MAX
 from moldau.model.errors import ConfigError
 
 ATTEMPTS_LIMIT: Final = 2**31 - 1
-_RECORD_BYTES_MAX: Final = 1_000_000
+_RECORD_BYTES_MAX: Final = 1_020_000
 """A snapshot is one record, and must fit into one batch of the internal topic."""
+_SHELF_BYTES_MAX: Final = 34
+"""What a shelf takes in a snapshot at most."""
 _OPEN_BYTES_MAX: Final = 28
 """What an offset that is open takes in a snapshot at most, without its text."""
 
@@ -25,7 +28,7 @@ class QueueConfig(Struct, frozen=True, kw_only=True):
     visibility_ms_max: int = 12 * 3_600_000
     """How long a lease may last, and how much an extension may add."""
     delay_ms_max: int = 7 * 24 * 3_600_000
-    """How long a worker may put a message off. A message's own `deliver_at` has no such end."""
+    """How long a worker may put a message off."""
     leases_max: int = 4_000
     """Messages that are leased, or dead and not yet moved, at a time. Polls give fewer then."""
     open_max: int = 18_000
@@ -52,6 +55,7 @@ class QueueConfig(Struct, frozen=True, kw_only=True):
                 f"queue.attempts_max is {self.attempts_max}, but must be at most {ATTEMPTS_LIMIT}"
             )
         size = self.open_max * _OPEN_BYTES_MAX + self.leases_max * self.text_bytes_max
+        size += SHELVES_MAX * _SHELF_BYTES_MAX
         if size > _RECORD_BYTES_MAX:
             raise ConfigError(
                 f"queue.open_max and queue.leases_max make records of up to {size} bytes, "

@@ -11,6 +11,8 @@ worker down with it, or its leader, still comes to an end of its attempts.
 from collections.abc import Iterator
 from typing import assert_never
 
+import msgspec
+
 from moldau.groups.queue.answers import (
     Answer,
     Decision,
@@ -33,20 +35,31 @@ from moldau.groups.queue.commands import (
     Nack,
     Poll,
     Read,
+    Recall,
     TakeOver,
     Trim,
 )
 from moldau.groups.queue.config import QueueConfig
 from moldau.groups.queue.draft import Draft
+from moldau.groups.queue.shelves import (
+    DELIVER_MS_MAX,
+    HOUR_MS,
+    MINUTE_MS,
+    SPANS_MS,
+    Shelf,
+    span_for,
+)
 from moldau.groups.queue.state import Dead, Leased, Open, QueueId, QueueState, Waiting
 from moldau.groups.queue.tokens import Token
-from moldau.model.ids import Offset, TimestampMs
+from moldau.model.ids import NO_TIMESTAMP, Offset, TimestampMs
+from moldau.model.queue_headers import DELIVER_DAYS_MAX
 
 _EXPIRED_LAST = "the last lease expired"
 _EVICTED_LAST = "the worker of the last attempt is gone"
 _LEADER_CHANGED_LAST = "the leader changed during the last attempt"
 _TRIED_ENOUGH = "delivered as often as is allowed"
 _NACKED_LAST = "the worker sent it back"
+_TOO_LATE = f"deliver_at was more than {DELIVER_DAYS_MAX} days ahead when the message was read"
 
 
 def decide(
@@ -62,6 +75,8 @@ def decide(
     match command:
         case Poll():
             answer = _poll(draft, of_queue, command)
+        case Recall():
+            answer = _recall(draft, command)
         case Ack() | Nack() | Extend():
             answer = _settle(draft, of_queue, command)
         case ExpireDue():
@@ -102,6 +117,9 @@ def _take_over(
     for offset in state.open:
         if offset >= command.end:
             draft.settle(offset)
+    for shelf in state.shelves.values():
+        if shelf.end > command.end:
+            draft.put_shelf(msgspec.structs.replace(shelf, end=max(shelf.first, command.end)))
     voided = 0
     for offset, lease in state.leases_by_deadline():
         if offset < command.end:
@@ -147,6 +165,14 @@ def _poll(draft: Draft, of_queue: int, command: Poll) -> Answer:
     open_count = len(state.open)
     for offset, deliver_at, fault in _fresh(state, command.read):
         draft.next = offset
+        if deliver_at > command.now + DELIVER_MS_MAX:
+            deliver_at, fault = NO_TIMESTAMP, _TOO_LATE
+        if not fault and _is_for_shelf(draft, deliver_at, command.now, open_count):
+            span_ms = span_for(deliver_at - command.now)
+            if draft.shelve(offset, deliver_at, draft.shelf_of(deliver_at), span_ms):
+                continue
+            is_full = True
+            break
         is_now = deliver_at <= command.now
         if is_now and not fault and len(leases) == command.count_max:
             break
@@ -166,6 +192,60 @@ def _poll(draft: Draft, of_queue: int, command: Poll) -> Answer:
         if command.read.first <= draft.next:
             draft.next = max(draft.next, command.read.end)
     return Polled(leases=tuple(leases), is_full=is_full)
+
+
+def _is_for_shelf(draft: Draft, deliver_at: TimestampMs, now: TimestampMs, open_count: int) -> bool:
+    """If there is a shelf for it, if it is for much later, or if many others wait."""
+    if deliver_at == NO_TIMESTAMP:
+        return False
+    if draft.shelf_of(deliver_at) is not None:
+        return True
+    ahead_ms = deliver_at - now
+    return ahead_ms > 0 and (ahead_ms >= HOUR_MS or open_count >= _delayed_max(draft.config))
+
+
+def has_room_for(shelf: Shelf, state: QueueState, config: QueueConfig) -> bool:
+    """Whether something could be taken off the shelf. Those of long spans go to other shelves."""
+    return shelf.span_ms > MINUTE_MS or len(state.open) < _delayed_max(config)
+
+
+def _delayed_max(config: QueueConfig) -> int:
+    """The other half is for what is to be had now."""
+    return max(1, config.open_max // 2)
+
+
+def _recall(draft: Draft, command: Recall) -> Answer:
+    """`is_more`: there is no room for the rest now."""
+    shelf = draft.shelf(command.shelf)
+    read = command.read
+    if shelf is None or read.first > shelf.first:
+        return Done(count=0)
+    open_count = len(draft.state.open)
+    end = min(read.end, shelf.end)
+    count = 0
+    is_stopped = False
+    for offset, deliver_at, fault in read.messages:
+        # What cannot be read is a dead letter since it was passed for the first time.
+        if not shelf.first <= offset < end or fault or not shelf.covers(deliver_at):
+            continue
+        shorter = draft.shelf_of(deliver_at, below_ms=shelf.span_ms)
+        is_last = shelf.span_ms == MINUTE_MS
+        ahead_ms = deliver_at - command.now
+        is_near = is_last or ahead_ms < HOUR_MS
+        if shorter is None and is_near and open_count < _delayed_max(draft.config):
+            draft.put(offset, Waiting(0, deliver_at))
+            open_count += 1
+        elif is_last or not draft.shelve(offset, deliver_at, shorter, _span_below(shelf, ahead_ms)):
+            end, is_stopped = offset, True
+            break
+        count += 1
+    left = max(0, shelf.count - count)
+    draft.put_shelf(msgspec.structs.replace(shelf, first=max(shelf.first, end), count=left))
+    return Done(count=count, is_more=is_stopped)
+
+
+def _span_below(shelf: Shelf, ahead_ms: int) -> int:
+    return min(span_for(ahead_ms), SPANS_MS[SPANS_MS.index(shelf.span_ms) + 1])
 
 
 def _due(state: QueueState, now: TimestampMs) -> Iterator[tuple[Offset, Waiting]]:
@@ -220,11 +300,11 @@ def _judge(
     if token.queue_sum != of_queue:
         return Refusal.OTHER_QUEUE
     entry = draft.get(token.offset)
+    if isinstance(entry, Dead) or draft.state.was_buried(token.offset):
+        return Refusal.DEAD
     if entry is None:
         # Before the epoch: who asks again because the answer was lost hears that it is done.
         return Refusal.SETTLED if token.offset < draft.next else Refusal.NEVER_DELIVERED
-    if isinstance(entry, Dead):
-        return Refusal.SETTLED
     if token.epoch != draft.state.epoch:
         return Refusal.OTHER_EPOCH
     if token.attempt > entry.attempts:
@@ -296,5 +376,11 @@ def _trim(draft: Draft, command: Trim) -> Answer:
     gone = draft.state.open_below(command.start)
     for offset in gone:
         draft.settle(offset)
+    count = len(gone)
+    for shelf in draft.state.shelves.values():
+        if shelf.first < command.start:
+            left = msgspec.structs.replace(shelf, first=min(command.start, shelf.end))
+            count += shelf.count if left.is_empty else 0
+            draft.put_shelf(left)
     draft.next = max(draft.next, command.start)
-    return Done(count=len(gone))
+    return Done(count=count)

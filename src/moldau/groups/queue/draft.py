@@ -2,10 +2,13 @@
 
 from typing import Final
 
+import msgspec
+
 from moldau.groups.queue.config import QueueConfig
 from moldau.groups.queue.records import SLOTS
+from moldau.groups.queue.shelves import SHELVES_MAX, SPANS_MS, Shelf, ShelfKey, shelf_keys
 from moldau.groups.queue.state import Dead, Open, QueueId, QueueRecord, QueueState
-from moldau.model.ids import Epoch, Offset
+from moldau.model.ids import Epoch, Offset, TimestampMs
 
 SNAPSHOT_EVERY: Final = SLOTS
 """Each record whose number is a multiple of it holds the whole state."""
@@ -15,7 +18,7 @@ class Draft:
     """Read through it and a decision sees what it has decided so far: a token named twice in one
     command is good once."""
 
-    __slots__ = ("_opened", "_settled", "config", "next", "queue", "state")
+    __slots__ = ("_opened", "_settled", "_shelves", "config", "next", "queue", "state")
 
     def __init__(self, state: QueueState, config: QueueConfig, queue: QueueId) -> None:
         self.state = state
@@ -24,6 +27,7 @@ class Draft:
         self.next = state.next
         self._opened: dict[Offset, Open] = {}
         self._settled: set[Offset] = set()
+        self._shelves: dict[ShelfKey, Shelf] = {}
 
     @property
     def died(self) -> tuple[Offset, ...]:
@@ -44,9 +48,46 @@ class Draft:
     def put(self, offset: Offset, entry: Open) -> None:
         self._opened[offset] = entry
 
+    # ---- shelves
+
+    def shelf(self, key: ShelfKey) -> Shelf | None:
+        found = self._shelves.get(key) or self.state.shelves.get(key)
+        return None if found is None or found.is_empty else found
+
+    def shelf_of(self, time: TimestampMs, below_ms: int = SPANS_MS[0] + 1) -> Shelf | None:
+        """The one that a message of that time belongs onto; of a span shorter than `below_ms`."""
+        for key in shelf_keys(time):
+            if key[0] < below_ms and (found := self.shelf(key)) is not None:
+                return found
+        return None
+
+    def put_shelf(self, shelf: Shelf) -> None:
+        self._shelves[shelf.key] = shelf
+
+    def shelve(self, offset: Offset, time: TimestampMs, shelf: Shelf | None, span_ms: int) -> bool:
+        """Onto the shelf, or onto a new one of that span. False: there are too many shelves."""
+        end = Offset(offset + 1)
+        if shelf is None:
+            shelf = Shelf(span_ms, TimestampMs(time - time % span_ms), offset, end, 0)
+            if len(self.state.shelves | self._shelves) >= SHELVES_MAX:
+                return False
+        self.put_shelf(
+            msgspec.structs.replace(
+                shelf,
+                # Below its stretch it never is; if it were, twice is better than never.
+                first=min(shelf.first, offset),
+                end=max(shelf.end, end),
+                count=shelf.count + 1,
+            )
+        )
+        return True
+
+    # ---- the record
+
     def record(self) -> QueueRecord | None:
         """None if nothing changes."""
-        if not self._opened and not self._settled and self.next == self.state.next:
+        is_same = not (self._opened or self._settled or self._shelves)
+        if is_same and self.next == self.state.next:
             return None
         sequence = self.state.sequence + 1
         # By the number alone: whoever loads the queue knows when, whatever it was loaded from.
@@ -59,6 +100,7 @@ class Draft:
             next=self.next,
             settled=tuple(sorted(self._settled)),
             opened=tuple(sorted(self._opened.items(), key=_offset_of)),
+            shelves=tuple(self._shelves[key] for key in sorted(self._shelves)),
         )
 
     def snapshot(self, epoch: Epoch) -> QueueRecord:
@@ -66,6 +108,7 @@ class Draft:
         after = {**self.state.open, **self._opened}
         for offset in self._settled:
             after.pop(offset, None)
+        shelves = {**self.state.shelves, **self._shelves}
         return QueueRecord(
             queue=self.queue,
             sequence=self.state.sequence + 1,
@@ -73,6 +116,7 @@ class Draft:
             next=self.next,
             opened=tuple(sorted(after.items(), key=_offset_of)),
             is_snapshot=True,
+            shelves=tuple(shelves[key] for key in sorted(shelves) if not shelves[key].is_empty),
         )
 
 

@@ -1,6 +1,7 @@
 """Owns what must hold of a queue's state, one fact each; for tests and simulations."""
 
 from moldau.groups.queue.config import QueueConfig
+from moldau.groups.queue.shelves import SHELVES_MAX
 from moldau.groups.queue.state import Dead, Leased, QueueState, Waiting
 
 
@@ -14,7 +15,16 @@ def check_invariants(state: QueueState, config: QueueConfig) -> None:
     waiting = [offset for offset, entry in state.open.items() if isinstance(entry, Waiting)]
     dead = [offset for offset, entry in state.open.items() if isinstance(entry, Dead)]
     _require(all(0 <= offset < state.next for offset in state.open), "what is open was looked at")
-    _require(state.floor == min(state.open, default=state.next), "the floor is the first open one")
+    firsts = [*state.open, *(shelf.first for shelf in state.shelves.values())]
+    _require(
+        state.floor == min(firsts, default=state.next), "the floor is the first that is not settled"
+    )
+    for key, shelf in state.shelves.items():
+        _require(
+            key == shelf.key and shelf.begin % shelf.span_ms == 0, "a shelf is where it belongs"
+        )
+        _require(0 <= shelf.first < shelf.end <= state.next, "a shelf holds what was looked at")
+    _require(len(state.shelves) <= SHELVES_MAX, "shelves are bounded")
     _require(
         sorted(leased) == sorted(offset for offset, _ in state.leases_by_deadline()),
         "every lease has its deadline",
@@ -31,7 +41,7 @@ def check_invariants(state: QueueState, config: QueueConfig) -> None:
     _require(len(state.open) <= config.open_max, "what is open is bounded")
     _require(len(leased) + len(dead) <= config.leases_max, "leases are bounded")
     ranges = list(state.settled_ranges())
-    _require(len(ranges) <= len(state.open), "between two settled ranges something is open")
+    _require(len(ranges) <= len(state.open) + 1, "between two settled ranges something is open")
     settled = sum(end - first for first, end in ranges)
     _require(
         settled + len(state.open) == state.next - state.floor,

@@ -3,7 +3,7 @@
 A queue has one key for its last snapshot, and SLOTS keys that the changes after it take turns in:
 a key comes around only after a snapshot that holds what it held, so a compacted log keeps a queue
 whole. Both kinds of value are the same: version, flags, epoch, sequence, next offset, a base for
-times, a table of texts, runs of settled offsets, open offsets. Numbers in lists are varints, each
+times, a table of texts, runs of settled offsets, open offsets, and in version 1 shelves. Numbers in lists are varints, each
 offset as the distance from the one before.
 """
 
@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from moldau.groups.format import Reader, string_bytes
 from moldau.groups.queue.config import ATTEMPTS_LIMIT
+from moldau.groups.queue.shelves import SPANS_MS, Shelf
 from moldau.groups.queue.state import Dead, Leased, Open, QueueId, QueueRecord, Waiting
 from moldau.model.errors import CorruptionError, ErrorCode, RefusedError
 from moldau.model.ids import Epoch, Offset, PartitionIndex, TimestampMs, TopicId
@@ -22,7 +23,9 @@ SLOTS: Final = 128
 GROUP_BYTES_MAX: Final = 2**15 - 1
 _SNAPSHOT_KEY: Final = 0
 _CHANGE_KEY: Final = 1
-_VALUE_VERSION: Final = 0
+_VALUE_VERSION: Final = 1
+_WITHOUT_SHELVES: Final = 0
+"""The version of a record that has none: a broker from before there were any reads it."""
 _IS_SNAPSHOT: Final = 1
 _HEAD: Final = struct.Struct(">hBiqqq")
 _INT64_MAX: Final = 2**63 - 1
@@ -88,9 +91,9 @@ def decode_head(key: bytes, value: bytes | None) -> RecordHead | QueueId | None:
     if len(value) < _HEAD.size:
         raise CorruptionError("queue record ends early")
     version, flags, epoch, sequence, _, _ = _HEAD.unpack_from(value)
-    if version != _VALUE_VERSION:
+    if not _WITHOUT_SHELVES <= version <= _VALUE_VERSION:
         raise CorruptionError(
-            f"queue record has version {version}, this version reads {_VALUE_VERSION}"
+            f"queue record has version {version}, this version reads up to {_VALUE_VERSION}"
         )
     if epoch < 0 or sequence < 1:
         raise CorruptionError("queue record has a negative number where none can be")
@@ -137,7 +140,7 @@ def _encode_value(record: QueueRecord) -> bytes:
                 _add_varint(opened, texts.setdefault(entry.reason, len(texts)))
     data = bytearray(
         _HEAD.pack(
-            _VALUE_VERSION,
+            _VALUE_VERSION if record.shelves else _WITHOUT_SHELVES,
             _IS_SNAPSHOT if record.is_snapshot else 0,
             record.epoch,
             record.sequence,
@@ -159,6 +162,14 @@ def _encode_value(record: QueueRecord) -> bytes:
         end = first + length
     _add_varint(data, len(record.opened))
     data += opened
+    if record.shelves:
+        _add_varint(data, len(record.shelves))
+        for shelf in record.shelves:
+            _add_varint(data, SPANS_MS.index(shelf.span_ms))
+            _add_varint(data, shelf.begin // shelf.span_ms)
+            _add_varint(data, shelf.first)
+            _add_varint(data, shelf.end - shelf.first)
+            _add_varint(data, shelf.count)
     return bytes(data)
 
 
@@ -198,7 +209,7 @@ def _add_varint(data: bytearray, value: int) -> None:
 
 
 def _decode_value(head: RecordHead, value: bytes) -> QueueRecord:
-    _, _, _, _, next_offset, base = _HEAD.unpack_from(value)
+    version, _, _, _, next_offset, base = _HEAD.unpack_from(value)
     if next_offset < 0:
         raise CorruptionError("queue record has a negative number where none can be")
     texts, position = _read_texts(value, _HEAD.size)
@@ -206,6 +217,7 @@ def _decode_value(head: RecordHead, value: bytes) -> QueueRecord:
     try:
         settled = _read_settled(numbers, next_offset)
         opened = _read_opened(numbers, next_offset, base, texts)
+        shelves = _read_shelves(numbers, next_offset) if version > _WITHOUT_SHELVES else ()
     except StopIteration:
         raise CorruptionError("queue record ends early") from None
     if next(numbers, None) is not None:
@@ -220,6 +232,7 @@ def _decode_value(head: RecordHead, value: bytes) -> QueueRecord:
         settled=settled,
         opened=opened,
         is_snapshot=head.is_snapshot,
+        shelves=shelves,
     )
 
 
@@ -278,6 +291,22 @@ def _read_opened(
             raise CorruptionError(f"queue record holds an offset of the unknown kind {kind}")
         opened.append((Offset(offset), entry))
     return tuple(opened)
+
+
+def _read_shelves(numbers: Iterator[int], end_max: int) -> tuple[Shelf, ...]:
+    shelves: list[Shelf] = []
+    for _ in range(next(numbers)):
+        kind = next(numbers)
+        if kind >= len(SPANS_MS):
+            raise CorruptionError(f"queue record holds a shelf of the unknown kind {kind}")
+        span_ms = SPANS_MS[kind]
+        begin = _time(next(numbers) * span_ms)
+        first = next(numbers)
+        end = first + next(numbers)
+        if end > end_max:
+            raise CorruptionError("queue record has a shelf for offsets that it has not come to")
+        shelves.append(Shelf(span_ms, begin, Offset(first), Offset(end), next(numbers)))
+    return tuple(shelves)
 
 
 def _time(time_ms: int) -> TimestampMs:

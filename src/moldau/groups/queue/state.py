@@ -4,18 +4,19 @@
                     floor                     next
 
 Every offset below `next` is either open, and then in a table, or settled: acknowledged, moved to
-the dead letters, or no message at all. So acks in any order take no room; what is bounded is how
-many are open. Only committed records change a state, in `apply`, which takes every record that can
+the dead letters, or no message at all; or it is to be delivered much later, and on a shelf. So acks
+in any order take no room; what is bounded is how many are open. Only committed records change a state, in `apply`, which takes every record that can
 be decoded and reads neither clock nor settings.
 """
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from msgspec import Struct
 
+from moldau.groups.queue.shelves import Shelf, ShelfKey
 from moldau.model.ids import NO_EPOCH, Epoch, Offset, PartitionIndex, TimestampMs, TopicId
 
 
@@ -67,12 +68,31 @@ class QueueRecord(Struct, frozen=True, kw_only=True):
     opened: tuple[tuple[Offset, Open], ...] = ()
     """Open as of now, ascending; offsets that `next` passes and that are not here are settled."""
     is_snapshot: bool = False
+    shelves: tuple[Shelf, ...] = ()
+    """As they are now, by their keys; an empty one is gone."""
+
+
+_BURIED_MAX: Final = 1_000
+"""Dead letters whose workers may still come with an ack."""
 
 
 class QueueState:
     """The state of one queue. `epoch` is that of the leader whose leases are in it."""
 
-    __slots__ = ("_dead", "_deadlines", "_due", "_offsets", "_open", "epoch", "next", "sequence")
+    __slots__ = (
+        "_buried",
+        "_dead",
+        "_deadlines",
+        "_due",
+        "_next_recall",
+        "_offsets",
+        "_open",
+        "_shelf_floor",
+        "_shelves",
+        "epoch",
+        "next",
+        "sequence",
+    )
 
     def __init__(self) -> None:
         self.sequence = 0
@@ -85,6 +105,11 @@ class QueueState:
         self._deadlines: list[tuple[TimestampMs, Offset]] = []
         self._due: list[tuple[TimestampMs, Offset]] = []
         self._dead: set[Offset] = set()
+        self._buried: dict[Offset, None] = {}
+        """The last ones, as far as they were seen: no part of what is stored."""
+        self._shelves: dict[ShelfKey, Shelf] = {}
+        self._shelf_floor = Offset(0)
+        self._next_recall: Shelf | None = None
 
     # ---- reading
 
@@ -95,7 +120,8 @@ class QueueState:
     @property
     def floor(self) -> Offset:
         """Everything below is settled; the log may forget it as far as this queue is concerned."""
-        return self._offsets[0] if self._offsets else self.next
+        opened = self._offsets[0] if self._offsets else self.next
+        return min(opened, self._shelf_floor) if self._shelves else opened
 
     @property
     def open(self) -> Mapping[Offset, Open]:
@@ -103,6 +129,19 @@ class QueueState:
 
     def get(self, offset: Offset) -> Open | None:
         return self._open.get(offset)
+
+    @property
+    def shelves(self) -> Mapping[ShelfKey, Shelf]:
+        return MappingProxyType(self._shelves)
+
+    @property
+    def shelved_count(self) -> int:
+        """No more than these."""
+        return sum(shelf.count for shelf in self._shelves.values())
+
+    def next_recall(self) -> Shelf | None:
+        """The shelf that is to be taken from first."""
+        return self._next_recall
 
     @property
     def leased_count(self) -> int:
@@ -122,8 +161,9 @@ class QueueState:
     def dead_count(self) -> int:
         return len(self._dead)
 
-    def is_settled(self, offset: Offset) -> bool:
-        return offset < self.next and offset not in self._open
+    def was_buried(self, offset: Offset) -> bool:
+        """Whether it was moved to the dead letters a short while ago."""
+        return offset in self._buried
 
     def settled_ranges(self) -> Iterator[tuple[Offset, Offset]]:
         """What is settled above the floor: first offsets and the ends after them."""
@@ -167,16 +207,18 @@ class QueueState:
             next=self.next,
             opened=tuple((offset, self._open[offset]) for offset in self._offsets),
             is_snapshot=True,
+            shelves=tuple(self._shelves[key] for key in sorted(self._shelves)),
         )
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, QueueState):
             return NotImplemented
-        return (self.sequence, self.epoch, self.next, self._open) == (
+        return (self.sequence, self.epoch, self.next, self._open, self._shelves) == (
             other.sequence,
             other.epoch,
             other.next,
             other._open,
+            other._shelves,
         )
 
     # ---- changing
@@ -205,7 +247,11 @@ class QueueState:
 
     def _replace(self, record: QueueRecord) -> None:
         """All at once: one by one, thousands of them would hold up the loop."""
-        self._open = dict(record.opened)
+        after = dict(record.opened)
+        for offset in self._dead:
+            if offset not in after:
+                self._bury(offset)
+        self._open = after
         self._offsets = sorted(self._open)
         self._deadlines = []
         self._due = []
@@ -220,6 +266,8 @@ class QueueState:
                     self._dead.add(offset)
         self._deadlines.sort()
         self._due.sort()
+        self._shelves = {shelf.key: shelf for shelf in record.shelves}
+        self._index_shelves()
         self.next = record.next
 
     def _change(self, record: QueueRecord) -> None:
@@ -228,15 +276,45 @@ class QueueState:
             self._remove(offset)
         for offset, entry in record.opened:
             # What is settled stays settled, whatever a record says: no ack is ever undone.
-            if offset >= seen or offset in self._open:
+            if offset >= seen or offset in self._open or self._is_recalled(offset, record):
                 self._put(offset, entry)
+        for shelf in record.shelves:
+            if shelf.is_empty:
+                self._shelves.pop(shelf.key, None)
+            else:
+                self._shelves[shelf.key] = shelf
+        if record.shelves:
+            self._index_shelves()
         self.next = max(seen, record.next)
+
+    def _index_shelves(self) -> None:
+        shelves = self._shelves.values()
+        self._shelf_floor = min((shelf.first for shelf in shelves), default=Offset(0))
+        # Of two the longer span first: it may hold what belongs onto the other.
+        self._next_recall = min(
+            shelves, key=lambda shelf: (shelf.recall_at, -shelf.span_ms), default=None
+        )
+
+    def _is_recalled(self, offset: Offset, record: QueueRecord) -> bool:
+        """Whether the record takes that part of the log off a shelf."""
+        return any(
+            before.first <= offset < after.first
+            for after in record.shelves
+            if (before := self._shelves.get(after.key)) is not None
+        )
 
     def _remove(self, offset: Offset) -> None:
         if offset in self._open:
+            if offset in self._dead:
+                self._bury(offset)
             self._unindex(offset)
             del self._open[offset]
             del self._offsets[bisect_left(self._offsets, offset)]
+
+    def _bury(self, offset: Offset) -> None:
+        if len(self._buried) >= _BURIED_MAX:
+            del self._buried[next(iter(self._buried))]
+        self._buried[offset] = None
 
     def _put(self, offset: Offset, entry: Open) -> None:
         if offset in self._open:

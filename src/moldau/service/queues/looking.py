@@ -1,6 +1,9 @@
 """Owns what is shown of a queue to somebody who takes nothing: its numbers, and its messages."""
 
+from typing import NamedTuple
+
 from moldau.groups.queue.machine import QueueMachine
+from moldau.groups.queue.shelves import Shelf
 from moldau.groups.queue.state import Dead, Leased, Open, Waiting
 from moldau.model.errors import CorruptionError, RefusedError
 from moldau.model.ids import Offset, TimestampMs
@@ -31,7 +34,7 @@ async def stats_of(queue: OneQueue) -> PartitionStats:
             is_here=True,
             ready=waiting - delayed + unseen,
             leased=state.leased_count,
-            delayed=delayed,
+            delayed=delayed + state.shelved_count,
             dead=state.dead_count,
             floor=state.floor,
             end=replica.high_watermark,
@@ -40,18 +43,31 @@ async def stats_of(queue: OneQueue) -> PartitionStats:
     return await queue.look(see)
 
 
-async def peek_queue(queue: OneQueue, count_max: int, bytes_max: int) -> list[Peeked]:
-    """What is open, by offset, and then what nobody has looked at. Raises QueueRefusedError."""
+class _Seen(NamedTuple):
+    opened: list[tuple[Offset, Open]]
+    next: Offset
+    shelves: list[Shelf]
+    now: TimestampMs
 
-    def see(
-        machine: QueueMachine, now: TimestampMs
-    ) -> tuple[list[tuple[Offset, Open]], Offset, TimestampMs]:
+
+async def peek_queue(queue: OneQueue, count_max: int, bytes_max: int) -> list[Peeked]:
+    """What is open, by offset, then what nobody has looked at, then what is on shelves.
+
+    Raises QueueRefusedError.
+    """
+
+    def see(machine: QueueMachine, now: TimestampMs) -> _Seen:
         state = machine.state
         offsets = state.open_below(state.next)[:count_max]
         entries = [(offset, state.get(offset)) for offset in offsets]
-        return [(offset, entry) for offset, entry in entries if entry is not None], state.next, now
+        return _Seen(
+            [(offset, entry) for offset, entry in entries if entry is not None],
+            state.next,
+            sorted(state.shelves.values(), key=lambda shelf: shelf.begin),
+            now,
+        )
 
-    opened, position, now = await queue.look(see)
+    opened, position, shelves, now = await queue.look(see)
     found: list[Peeked] = []
     try:
         loaded = await queue.reader.load([offset for offset, _ in opened], lambda _: False)
@@ -71,6 +87,15 @@ async def peek_queue(queue: OneQueue, count_max: int, bytes_max: int) -> list[Pe
                 if bytes_max < 0 and found:
                     break
                 found.append(_show(queue, entry, None, now))
+        for shelf in shelves:
+            if len(found) >= count_max or bytes_max < 0:
+                break
+            count = count_max - len(found)
+            for entry in await queue.reader.browse(shelf.first, count, bytes_max):
+                message = entry.message
+                if message.offset < shelf.end and shelf.covers(message.deliver_at):
+                    bytes_max -= entry.size
+                    found.append(_show(queue, entry, None, now))
     except (RefusedError, CorruptionError) as error:
         raise QueueRefusedError(Why.UNAVAILABLE, str(error)) from None
     return found

@@ -46,6 +46,7 @@ See = Callable[[QueueMachine, TimestampMs], R]
 _NOT_FETCHED = "the worker was gone before the message could be handed over"
 _IN_DOUBT = "whether it was done is not known: ask again"
 _NEVER = float("inf")
+_RECALL_AGAIN_MS = 1_000
 
 
 class Surroundings(Struct, frozen=True, kw_only=True):
@@ -418,6 +419,12 @@ class OneQueue:
         # What was due already waits for room, not for time.
         if due is not None and due > serving.now and (wanted is None or due < wanted):
             wanted = due
+        shelf = state.next_recall()
+        if shelf is not None:
+            # One that was due already waits for room, or could not be read.
+            recall = shelf.recall_at if serving.due_shelf is None else now + _RECALL_AGAIN_MS
+            if recall > serving.now and (wanted is None or recall < wanted):
+                wanted = TimestampMs(recall)
         if wanted is None:
             return
         delay = min(max(0.0, (wanted - now) / 1000), self._limits.timer_seconds_max)
@@ -439,6 +446,7 @@ class OneQueue:
     async def _round(self, serving: Serving) -> bool:
         """Decide, write, answer. Returns whether there is more to do at once."""
         serving.keep_house()
+        await self._recall(serving)
         asks, share = self._next_asks(serving)
         if asks:
             await self._prepare(serving, asks, share)
@@ -469,6 +477,14 @@ class OneQueue:
                     ask.give_up()
         is_more = serving.is_more or bool(self._told)
         return is_more or (not is_dry and any(ask.is_open for ask in self._asks))
+
+    async def _recall(self, serving: Serving) -> None:
+        try:
+            await serving.recall()
+        except RefusedError as error:
+            log.info("%s cannot read what is due later yet: %s", self._name, error)
+        except CorruptionError as error:
+            self._around.take_offline(self.replica, error)
 
     def _next_asks(self, serving: Serving) -> tuple[list[Ask], int]:
         """The first that wait, as many as one round is for, and how much each of them may get.

@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from moldau.groups.queue.commands import Message, Read
+from moldau.groups.queue.shelves import Shelf
 from moldau.model.errors import CorruptionError, ErrorCode, RefusedError
 from moldau.model.ids import NO_TIMESTAMP, Offset, TimestampMs
 from moldau.model.queue_headers import DELIVER_AT_HEADER
@@ -239,6 +240,22 @@ class QueueReader:
             found[offset] = entry
             bytes_left -= 0 if entry is None else entry.size
         return found
+
+    async def scan(self, shelf: Shelf) -> Read:
+        """What is on the shelf, as far as one round goes. Raises RefusedError, CorruptionError."""
+        messages: list[Message] = []
+        position = shelf.first
+        for reads in range(self._limits.reads_per_round_max):
+            if position >= shelf.end or len(messages) >= self._limits.round_count_max:
+                break
+            if reads:
+                await asyncio.sleep(0)
+            entries, end = await self._read(position, self._limits.read_bytes)
+            if end == position:
+                break
+            messages += (message for message, _, _ in entries if shelf.covers(message.deliver_at))
+            position = end
+        return Read(first=shelf.first, end=position, messages=tuple(messages))
 
     async def browse(self, position: Offset, count: int, bytes_max: int) -> list[Entry]:
         """As read_on, for somebody who only looks."""

@@ -11,8 +11,19 @@ from typing import NamedTuple
 
 from moldau.groups.queue.answers import Answer, Decision, Done, Judged, Lease, Refusal, Refused
 from moldau.groups.queue.answers import Polled as Leases
-from moldau.groups.queue.commands import Ack, Command, ExpireDue, Extend, Nack, Poll, Trim
+from moldau.groups.queue.commands import (
+    Ack,
+    Command,
+    ExpireDue,
+    Extend,
+    Nack,
+    Poll,
+    Recall,
+    Trim,
+)
+from moldau.groups.queue.decide import has_room_for
 from moldau.groups.queue.machine import QueueMachine
+from moldau.groups.queue.shelves import Shelf
 from moldau.groups.queue.state import Dead, QueueRecord
 from moldau.model.ids import Offset, TimestampMs
 from moldau.replica.replica import Replica
@@ -116,6 +127,29 @@ class Serving:
             self._is_blocked = False
             self.is_more |= isinstance(expired, Done) and expired.is_more
 
+    @property
+    def due_shelf(self) -> Shelf | None:
+        """The one to be taken from now, if there is room for what is on it."""
+        machine = self.machine
+        shelf = machine.state.next_recall()
+        if shelf is None or shelf.recall_at > self.now:
+            return None
+        return shelf if has_room_for(shelf, machine.state, machine.config) else None
+
+    async def recall(self) -> None:
+        """Take messages off a shelf, so that they are at hand when their time comes.
+
+        Raises RefusedError, CorruptionError.
+        """
+        shelf = self.due_shelf
+        if shelf is None:
+            return
+        read = await self._reader.scan(shelf)
+        recalled = self.decide(Recall(shelf=shelf.key, now=self.now, read=read)).answer
+        self.is_more |= (
+            isinstance(recalled, Done) and not recalled.is_more and read.end > shelf.first
+        )
+
     def carry_out(self, make: Make) -> Answer:
         command = make(self.now)
         if isinstance(command, Ack | Nack | Extend):
@@ -140,6 +174,9 @@ class Serving:
             count += self._due_count(now)
         if expiry is not None and expiry <= now:
             count += state.leased_count
+        shelf = state.next_recall()
+        if shelf is not None and shelf.recall_at <= now:
+            count += shelf.count
         return count
 
     def _due_count(self, now: TimestampMs) -> int:

@@ -50,6 +50,7 @@ _WHY: Final = {
     Refusal.NEVER_DELIVERED: Why.BAD_TOKEN,
     Refusal.SETTLED: Why.SETTLED,
     Refusal.EXPIRED: Why.EXPIRED,
+    Refusal.DEAD: Why.EXPIRED,
     Refusal.NOT_HOLDER: Why.NOT_HOLDER,
     Refusal.NOT_LEADING: Why.UNAVAILABLE,
     Refusal.FENCED: Why.NOT_LEADER,
