@@ -166,11 +166,25 @@ class Work:
     async def _keep_leases(self) -> None:
         if self._is_ordered:
             return
-        while True:
-            visibility = self._worker.visibility
-            await asyncio.sleep(visibility / _EXTENSIONS_PER_LEASE)
-            messages = list(self._in_hand)
-            if messages:
-                for refused in await self._worker.extend(messages, visibility):
-                    if refused.message in self._in_hand:
-                        log.warning("%s", refused.error())
+        # Each partition by itself: one without a leader must not hold up the others.
+        extending: dict[tuple[str, int], asyncio.Task[None]] = {}
+        try:
+            while True:
+                visibility = self._worker.visibility
+                await asyncio.sleep(visibility / _EXTENSIONS_PER_LEASE)
+                in_hand: dict[tuple[str, int], list[AsyncQueueMessage]] = {}
+                for message in self._in_hand:
+                    in_hand.setdefault((message.topic, message.partition), []).append(message)
+                for place, messages in in_hand.items():
+                    if place not in extending or extending[place].done():
+                        extending[place] = asyncio.create_task(self._extend(messages, visibility))
+        finally:
+            for task in extending.values():
+                task.cancel()
+            if extending:
+                await asyncio.wait(extending.values())
+
+    async def _extend(self, messages: list[AsyncQueueMessage], seconds: float) -> None:
+        for refused in await self._worker.extend(messages, seconds):
+            if refused.message in self._in_hand:
+                log.warning("%s", refused.error())
