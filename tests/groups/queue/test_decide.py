@@ -92,7 +92,7 @@ def test_messages_are_leased_in_the_order_of_the_log():
     queue = Queue()
     assert offsets(queue.poll(2)) == [0, 1]
     assert offsets(queue.poll(2, member="bob")) == [2, 3]
-    assert queue.state.open[2] == Leased(1, "bob", 1_000)
+    assert queue.state.open[2] == Leased(1, "bob", 1_000, 1)
 
 
 def test_acks_in_any_order_move_the_floor_when_the_first_is_there():
@@ -444,15 +444,37 @@ def test_commands_that_are_decided_together_see_each_other():
 # ---- leaders
 
 
-def test_a_fail_over_voids_leases_and_no_ack():
-    queue = Queue()
-    a, b = queue.poll(2)
+def test_a_change_of_the_leader_costs_workers_nothing():
+    queue = Queue(4, replace(CONFIG, attempts_max=1, visibility_ms_default=1_000))
+    a, b, c = queue.poll(3)
     queue.settle(Ack, a)
-    assert queue.next_leader(now=50) == Done(count=1)
-    assert queue.settle(Ack, a, b, now=50) == [Refusal.SETTLED, Refusal.OTHER_EPOCH]
-    (again,) = queue.poll(now=50)
-    assert (again.offset, again.epoch, again.attempt) == (1, 2, 2)
-    assert queue.settle(Ack, b, now=50) == [Refusal.OTHER_EPOCH]
+    assert queue.next_leader(now=50) == Done(count=2)
+    assert offsets(queue.poll(4, now=50)) == [3]
+    assert queue.settle(Extend, b, now=1_049, visibility_ms=1_000) == [Refusal.NONE]
+    queue.next_leader(now=1_049, epoch=3)
+    assert queue.settle(Ack, a, b, now=2_048) == [Refusal.SETTLED, Refusal.NONE]
+    assert queue.settle(Ack, c, now=2_049) == [Refusal.EXPIRED]
+
+
+def test_a_lease_that_went_on_under_another_leader_ends_at_last():
+    queue = Queue(1)
+    (token,) = queue.poll()
+    queue.next_leader(now=50)
+    ends = 50 + CONFIG.visibility_ms_default
+    assert queue.do(ExpireDue(now=ends)) == Done(count=1)
+    (again,) = queue.poll(now=ends)
+    assert (again.epoch, again.attempt) == (2, 2)
+    assert queue.settle(Ack, token, now=ends) == [Refusal.EXPIRED]
+
+
+def test_a_token_of_a_message_that_was_lost_is_no_good_for_the_one_at_its_place():
+    queue = Queue(1)
+    (token,) = queue.poll()
+    queue.next_leader(end=0)
+    (other,) = queue.poll()
+    assert (token.offset, token.attempt) == (other.offset, other.attempt)
+    assert queue.settle(Ack, token) == [Refusal.OTHER_EPOCH]
+    assert queue.settle(Ack, other) == [Refusal.NONE]
 
 
 def test_delays_and_attempts_survive_the_leader():
@@ -467,14 +489,6 @@ def test_a_leader_that_loads_again_in_its_epoch_keeps_its_leases():
     (token,) = queue.poll()
     assert queue.next_leader(epoch=1) == Done(count=0)
     assert queue.settle(Ack, token) == [Refusal.NONE]
-
-
-def test_a_last_attempt_that_the_leader_took_down_is_a_dead_letter():
-    queue = Queue(1, replace(CONFIG, attempts_max=1))
-    queue.poll()
-    queue.next_leader()
-    assert queue.died == (0,)
-    assert queue.poll(now=10**9) == []
 
 
 def test_nothing_is_decided_before_a_leader_has_taken_over():
@@ -505,7 +519,7 @@ def test_offsets_that_the_log_lost_are_looked_at_anew():
     queue.next_leader()
     assert (queue.state.next, set(queue.state.open)) == (2, {0, 1})
     queue.log += [Message(2)]
-    assert offsets(queue.poll(3)) == [0, 1, 2]
+    assert offsets(queue.poll(3)) == [2]
 
 
 def test_what_is_stored_must_be_of_the_queue_and_in_order():

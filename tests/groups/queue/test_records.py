@@ -18,7 +18,7 @@ _times = st.integers(0, 2**63 - 1)
 _attempts = st.integers(0, 2**31 - 1)
 _texts = st.text(st.characters(codec="utf-8"), max_size=20)
 _entries = (
-    st.builds(Leased, _attempts, _texts, _times)
+    st.builds(Leased, _attempts, _texts, _times, st.integers(0, 2**31 - 1))
     | st.builds(Waiting, _attempts, _times)
     | st.builds(Dead, _attempts, _texts)
 )
@@ -35,6 +35,8 @@ def queue_records(draw):
     end = draw(st.sampled_from([0, 10, 500, 2**63 - 1]))
     offsets = st.integers(0, end - 1) if end else st.nothing()
     opened = draw(st.dictionaries(offsets, _entries, max_size=20)) if end else {}
+    leases = [entry for entry in opened.values() if isinstance(entry, Leased)]
+    epoch = max([draw(st.integers(0, 2**31 - 1)), *(lease.epoch for lease in leases)])
     is_snapshot = draw(st.booleans())
     settled = () if is_snapshot or not end else draw(st.frozensets(offsets, max_size=20))
     shelves = {}
@@ -45,7 +47,7 @@ def queue_records(draw):
     return QueueRecord(
         queue=draw(_queues),
         sequence=draw(st.integers(1, 2**63 - 1)),
-        epoch=draw(st.integers(0, 2**31 - 1)),
+        epoch=epoch,
         next=end,
         settled=tuple(sorted(settled)),
         opened=tuple(sorted(opened.items(), key=lambda item: item[0])),
@@ -66,7 +68,7 @@ def test_the_bytes_are_as_documented():
         epoch=7,
         next=20,
         settled=(3, 4, 5, 9),
-        opened=((10, Leased(1, "ann", 1_005)), (12, Waiting(2, 1_000)), (13, Dead(3, "bad"))),
+        opened=((10, Leased(1, "ann", 1_005, 7)), (12, Waiting(2, 1_000)), (13, Dead(3, "bad"))),
     )
     key, value = encode(record)
     assert key == bytes.fromhex("0001 0001 67") + b"t" * 16 + bytes.fromhex("00000002 0002")
@@ -187,7 +189,7 @@ def test_the_largest_snapshot_fits_into_a_batch():
     opened = tuple(
         (
             offset * far // config.open_max,
-            Leased(config.attempts_max, f"{offset:0{config.text_bytes_max}}", 2**62)
+            Leased(config.attempts_max, f"{offset:0{config.text_bytes_max}}", 2**62, 0)
             if offset < texts
             else Waiting(0, 2**62 + offset),
         )

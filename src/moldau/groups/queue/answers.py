@@ -16,8 +16,7 @@ class Refusal(Enum):
     NONE = ""
     OTHER_QUEUE = "the token belongs to another group or partition"
     OTHER_EPOCH = (
-        "the lease was given by another leader of the partition and is void; "
-        "the message is delivered again"
+        "the message was lost with the partition's leader of then; what is at its place is another"
     )
     NEVER_DELIVERED = "the token names a delivery that never was"
     SETTLED = "the message is settled already"

@@ -17,7 +17,8 @@ BACKOFF = -1
 
 
 class TakeOver(Struct, frozen=True, kw_only=True):
-    """A leader begins its epoch. Open leases of the epochs before are void.
+    """A leader begins its epoch. Leases of the epochs before go on, and last as long as new ones:
+    a worker is not to suffer from a change of the leader, nor from a clock that differs.
 
     `start` is where a queue begins that did not exist. `end` is the end of the leader's log when
     all of it is committed: if a broker that does not flush lost the tail, offsets from there on

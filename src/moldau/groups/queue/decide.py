@@ -56,7 +56,6 @@ from moldau.model.queue_headers import DELIVER_DAYS_MAX
 
 _EXPIRED_LAST = "the last lease expired"
 _EVICTED_LAST = "the worker of the last attempt is gone"
-_LEADER_CHANGED_LAST = "the leader changed during the last attempt"
 _TRIED_ENOUGH = "delivered as often as is allowed"
 _NACKED_LAST = "the worker sent it back"
 _TOO_LATE = f"deliver_at was more than {DELIVER_DAYS_MAX} days ahead when the message was read"
@@ -120,14 +119,16 @@ def _take_over(
     for shelf in state.shelves.values():
         if shelf.end > command.end:
             draft.put_shelf(msgspec.structs.replace(shelf, end=max(shelf.first, command.end)))
-    voided = 0
+    count = 0
+    # The leader's clock before may have been ahead or behind: neither too short nor for ever.
+    soonest = TimestampMs(command.now + config.visibility_ms_default)
+    latest = TimestampMs(command.now + config.visibility_ms_max)
     for offset, lease in state.leases_by_deadline():
         if offset < command.end:
-            draft.put(offset, _sent_back(config, lease, command.now, _LEADER_CHANGED_LAST))
-            voided += 1
-    return Decision(
-        record=draft.snapshot(command.epoch), answer=Done(count=voided), died=draft.died
-    )
+            deadline = min(max(lease.deadline, soonest), latest)
+            draft.put(offset, msgspec.structs.replace(lease, deadline=deadline))
+            count += 1
+    return Decision(record=draft.snapshot(command.epoch), answer=Done(count=count))
 
 
 # ---- delivery
@@ -149,7 +150,7 @@ def _poll(draft: Draft, of_queue: int, command: Poll) -> Answer:
     leases: list[Lease] = []
 
     def lease(offset: Offset, attempts: int) -> None:
-        draft.put(offset, Leased(attempts, command.member, deadline))
+        draft.put(offset, Leased(attempts, command.member, deadline, state.epoch))
         leases.append(Lease(Token(of_queue, state.epoch, offset, attempts), deadline))
 
     for offset, entry in _due(state, command.now):
@@ -289,7 +290,7 @@ def _settle(draft: Draft, of_queue: int, command: Ack | Nack | Extend) -> Answer
                 draft.put(token.offset, _nacked(config, found, command))
             case Extend():
                 deadline = TimestampMs(command.now + command.visibility_ms)
-                draft.put(token.offset, Leased(found.attempts, found.holder, deadline))
+                draft.put(token.offset, msgspec.structs.replace(found, deadline=deadline))
     return Judged(refusals=tuple(refusals))
 
 
@@ -305,12 +306,13 @@ def _judge(
     if entry is None:
         # Before the epoch: who asks again because the answer was lost hears that it is done.
         return Refusal.SETTLED if token.offset < draft.next else Refusal.NEVER_DELIVERED
-    if token.epoch != draft.state.epoch:
-        return Refusal.OTHER_EPOCH
     if token.attempt > entry.attempts:
-        return Refusal.NEVER_DELIVERED
+        is_lost = token.epoch < draft.state.epoch
+        return Refusal.OTHER_EPOCH if is_lost else Refusal.NEVER_DELIVERED
     if isinstance(entry, Waiting) or token.attempt < entry.attempts:
         return Refusal.EXPIRED
+    if token.epoch != entry.epoch:
+        return Refusal.OTHER_EPOCH
     if entry.holder != member:
         return Refusal.NOT_HOLDER
     # Not left to ExpireDue, which comes when the leader finds time: late is late.

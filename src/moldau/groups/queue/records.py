@@ -3,7 +3,8 @@
 A queue has one key for its last snapshot, and SLOTS keys that the changes after it take turns in:
 a key comes around only after a snapshot that holds what it held, so a compacted log keeps a queue
 whole. Both kinds of value are the same: version, flags, epoch, sequence, next offset, a base for
-times, a table of texts, runs of settled offsets, open offsets, and in version 1 shelves. Numbers in lists are varints, each
+times, a table of texts, runs of settled offsets, open offsets; in version 1 also the epochs of leases
+that were given by leaders before, and shelves. Numbers in lists are varints, each
 offset as the distance from the one before.
 """
 
@@ -24,8 +25,9 @@ GROUP_BYTES_MAX: Final = 2**15 - 1
 _SNAPSHOT_KEY: Final = 0
 _CHANGE_KEY: Final = 1
 _VALUE_VERSION: Final = 1
-_WITHOUT_SHELVES: Final = 0
-"""The version of a record that has none: a broker from before there were any reads it."""
+_PLAIN: Final = 0
+"""The version of a record without leases of earlier leaders and without shelves, which brokers from
+before there were any read."""
 _IS_SNAPSHOT: Final = 1
 _HEAD: Final = struct.Struct(">hBiqqq")
 _INT64_MAX: Final = 2**63 - 1
@@ -91,7 +93,7 @@ def decode_head(key: bytes, value: bytes | None) -> RecordHead | QueueId | None:
     if len(value) < _HEAD.size:
         raise CorruptionError("queue record ends early")
     version, flags, epoch, sequence, _, _ = _HEAD.unpack_from(value)
-    if not _WITHOUT_SHELVES <= version <= _VALUE_VERSION:
+    if not _PLAIN <= version <= _VALUE_VERSION:
         raise CorruptionError(
             f"queue record has version {version}, this version reads up to {_VALUE_VERSION}"
         )
@@ -121,6 +123,9 @@ def _slot(sequence: int) -> bytes:
 
 def _encode_value(record: QueueRecord) -> bytes:
     base = min(_times(record), default=0)
+    is_plain = not record.shelves and all(
+        entry.epoch == record.epoch for _, entry in record.opened if isinstance(entry, Leased)
+    )
     texts: dict[str, int] = {}
     opened = bytearray()
     before = -1
@@ -132,6 +137,8 @@ def _encode_value(record: QueueRecord) -> bytes:
                 _add_varint(opened, entry.attempts << 2 | _LEASED)
                 _add_varint(opened, entry.deadline - base)
                 _add_varint(opened, texts.setdefault(entry.holder, len(texts)))
+                if not is_plain:
+                    _add_varint(opened, record.epoch - entry.epoch)
             case Waiting():
                 _add_varint(opened, entry.attempts << 2 | _WAITING)
                 _add_varint(opened, entry.not_before - base)
@@ -140,7 +147,7 @@ def _encode_value(record: QueueRecord) -> bytes:
                 _add_varint(opened, texts.setdefault(entry.reason, len(texts)))
     data = bytearray(
         _HEAD.pack(
-            _VALUE_VERSION if record.shelves else _WITHOUT_SHELVES,
+            _PLAIN if is_plain else _VALUE_VERSION,
             _IS_SNAPSHOT if record.is_snapshot else 0,
             record.epoch,
             record.sequence,
@@ -162,7 +169,7 @@ def _encode_value(record: QueueRecord) -> bytes:
         end = first + length
     _add_varint(data, len(record.opened))
     data += opened
-    if record.shelves:
+    if not is_plain:
         _add_varint(data, len(record.shelves))
         for shelf in record.shelves:
             _add_varint(data, SPANS_MS.index(shelf.span_ms))
@@ -216,8 +223,9 @@ def _decode_value(head: RecordHead, value: bytes) -> QueueRecord:
     numbers = iter(_varints(value[position:]))
     try:
         settled = _read_settled(numbers, next_offset)
-        opened = _read_opened(numbers, next_offset, base, texts)
-        shelves = _read_shelves(numbers, next_offset) if version > _WITHOUT_SHELVES else ()
+        is_plain = version == _PLAIN
+        opened = _read_opened(numbers, next_offset, base, texts, head.epoch, is_plain=is_plain)
+        shelves = () if is_plain else _read_shelves(numbers, next_offset)
     except StopIteration:
         raise CorruptionError("queue record ends early") from None
     if next(numbers, None) is not None:
@@ -268,7 +276,13 @@ def _read_settled(numbers: Iterator[int], end_max: int) -> tuple[Offset, ...]:
 
 
 def _read_opened(
-    numbers: Iterator[int], end_max: int, base: int, texts: list[str]
+    numbers: Iterator[int],
+    end_max: int,
+    base: int,
+    texts: list[str],
+    epoch: Epoch,
+    *,
+    is_plain: bool,
 ) -> tuple[tuple[Offset, Open], ...]:
     opened: list[tuple[Offset, Open]] = []
     offset = -1
@@ -282,7 +296,11 @@ def _read_opened(
         entry: Open
         if kind == _LEASED:
             deadline = _time(base + next(numbers))
-            entry = Leased(attempts, _text_of(texts, next(numbers)), deadline)
+            holder = _text_of(texts, next(numbers))
+            given = epoch if is_plain else epoch - next(numbers)
+            if given < 0:
+                raise CorruptionError("queue record holds a lease from before the first epoch")
+            entry = Leased(attempts, holder, deadline, Epoch(given))
         elif kind == _WAITING:
             entry = Waiting(attempts, _time(base + next(numbers)))
         elif kind == _DEAD:

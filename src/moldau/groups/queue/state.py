@@ -35,6 +35,8 @@ class Leased(Struct, frozen=True):
     """Deliveries so far, this one included: its number is in the token."""
     holder: str
     deadline: TimestampMs
+    epoch: Epoch
+    """Of the leader that gave it: it is in the token too."""
 
 
 class Waiting(Struct, frozen=True):
