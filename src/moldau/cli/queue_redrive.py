@@ -62,6 +62,9 @@ def redrive(
 ) -> None:
     """Send a group's dead letters back to the topics that they came from. Shows them first.
 
+    They are for this group alone: other queue groups of these topics pass them. Consumers that are
+    in no queue group see them again. With --to they are for all who read that topic.
+
     They begin anew, with all their attempts. What was sent back once stays done: the next redrive
     begins after it.
     """
@@ -79,6 +82,8 @@ def redrive(
         say(f"{counted(total, 'message')} would be sent {where}; nothing was sent")
         return
     # Outside of the loop, which would not notice Ctrl-C while it waits for an answer.
+    if not to:
+        say("other queue groups pass them; consumers in no queue group see them again")
     confirm(f"Send {counted(total, 'message')} {where}?", yes=yes)
     say(told(run(drive(addresses, group, waiting.topic, to, limit, total))))
 

@@ -18,9 +18,7 @@ class _Message(SimpleNamespace):
 
 
 async def test_leases_are_extended_while_another_partition_has_no_leader() -> None:
-    messages = [
-        _Message(topic="t", partition=partition, is_settled=False) for partition in (0, 1)
-    ]
+    messages = [_Message(topic="t", partition=partition, is_settled=False) for partition in (0, 1)]
     extended: list[int] = []
     is_over = asyncio.Event()
 

@@ -15,6 +15,7 @@ from moldau.model.queue_headers import (
     DEAD_AT_HEADER,
     DEAD_ATTEMPTS_HEADER,
     DEAD_GROUP_HEADER,
+    DEAD_KEYLESS_HEADER,
     DEAD_OFFSET_HEADER,
     DEAD_PARTITION_HEADER,
     DEAD_REASON_HEADER,
@@ -193,19 +194,24 @@ async def test_a_batch_that_nobody_can_read_leaves_a_dead_letter_that_names_its_
     assert (headers[DEAD_REASON_HEADER] or b"").startswith(b"offsets 1 to 3 cannot be read")
 
 
-async def test_one_letter_that_the_topic_refuses_does_not_hold_up_the_others() -> None:
+async def test_a_compacted_topic_takes_letters_without_a_key_by_their_place() -> None:
     world = await QueueWorld.make(attempts_max=1)
     world.limits = replace(world.limits, dead_per_write_max=2)
     world.host = world.new_host()
     world.compacted.add("g.dead")
-    # Of which a compacted topic takes none.
     await world.send(b"x", b"y", b"z")
     await world.send(b"a", b"b", key=b"k")
     await kill(world)
-    await until(lambda: values_of_dead(world) == [b"a", b"b"], "they are dead letters")
-    world.compacted.clear()
     await is_settled(world, 5)
-    assert sorted(values_of_dead(world), key=str) == [b"a", b"b", b"x", b"y", b"z"]
+    found = {record.value: record for record in world.stored("g.dead")}
+    assert {value: record.key for value, record in found.items()} == {
+        **dict.fromkeys((b"a", b"b"), b"k"),
+        b"x": b"g/t-0/0",
+        b"y": b"g/t-0/1",
+        b"z": b"g/t-0/2",
+    }
+    assert (DEAD_KEYLESS_HEADER, b"") in found[b"x"].headers
+    assert DEAD_KEYLESS_HEADER not in dict(found[b"a"].headers)
 
 
 async def test_a_dead_message_that_is_damaged_takes_its_replica_offline() -> None:

@@ -15,6 +15,7 @@ from moldau.log.memory import MemoryLog
 from moldau.model.errors import CorruptionError, ErrorCode, RefusedError
 from moldau.model.flush import FlushPolicy
 from moldau.model.ids import NO_TIMESTAMP, Offset, TimestampMs
+from moldau.model.queue_headers import ONLY_GROUP_HEADER
 from moldau.records.batch import read_header
 from moldau.records.compression import Codec
 from moldau.records.record import Record, build_batch
@@ -141,3 +142,15 @@ def test_the_last_time_that_a_message_names_counts() -> None:
     assert deliver_at([(name, b"5"), ("x", b"7"), (name, b"6")]) == 6
     assert deliver_at([(name, b"5"), (name, b"soon")]) == NO_TIMESTAMP
     assert deliver_at([(name, b"9" * 19)]) == 2**63 - 1
+
+
+def test_a_message_for_one_group_is_passed_by_the_others() -> None:
+    data = build_batch(
+        [
+            Record(Offset(0), NOW, None, b"mine", [(ONLY_GROUP_HEADER, b"g")]),
+            Record(Offset(1), NOW, None, b"another's", [("h", b"v"), (ONLY_GROUP_HEADER, b"o")]),
+            Record(Offset(2), NOW, None, b"everybody's", [("h", b"v")]),
+        ]
+    )
+    entries = decode_entries(bytes(data), (), Offset(0), b"g")
+    assert [entry.record.value for entry in entries] == [b"mine", b"everybody's"]

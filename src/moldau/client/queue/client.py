@@ -339,10 +339,12 @@ class AsyncQueueClient:
         worker = await self.connect(group + REDRIVE_SUFFIX, topic)
 
         async def send_many(back: str, messages: list[pb.OutgoingMessage]) -> list[Sent]:
-            return await self._send_many(to or back, messages, pb.ACKS_ALL, IN_FLIGHT_MAX)
+            return await self._send_many(back, messages, pb.ACKS_ALL, IN_FLIGHT_MAX)
 
         async with worker:
-            async for sums in redrive(worker, send_many, group=group, limit=limit, idle=idle):
+            async for sums in redrive(
+                worker, send_many, group=group, limit=limit, idle=idle, to=to
+            ):
                 yield sums
 
     # ---- the log and the cluster

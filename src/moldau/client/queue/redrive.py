@@ -14,18 +14,21 @@ from moldau.client.queue.outgoing import Sent
 from moldau.client.queue.worker import AsyncWorker
 from moldau.model.queue_headers import (
     DEAD_GROUP_HEADER,
+    DEAD_KEYLESS_HEADER,
     DEAD_OFFSET_HEADER,
     DEAD_PARTITION_HEADER,
     DEAD_PREFIX,
     DEAD_TOPIC_HEADER,
     DEAD_TRUNCATED_HEADER,
     DELIVER_AT_HEADER,
+    ONLY_GROUP_HEADER,
 )
 from moldau.proto.v1 import queue_pb2 as pb
 
 log = logging.getLogger(__name__)
 
 REDRIVE_SUFFIX: Final = ".redrive"
+_OF_BEFORE: Final = frozenset({DELIVER_AT_HEADER, ONLY_GROUP_HEADER})
 BATCH_MESSAGES: Final = 100
 IDLE_SECONDS: Final = 2.0
 
@@ -50,8 +53,12 @@ async def redrive(
     group: str | None,
     limit: int | None,
     idle: float = IDLE_SECONDS,
+    to: str | None = None,
 ) -> AsyncIterator[Redriven]:
     """Bring dead letters back until none comes for `idle` seconds, or `limit` were sent.
+
+    Each is for the group that could not do it: other queue groups of its topic pass it. All that
+    are sent to another topic, `to`, are for whoever reads that.
 
     A message is acked when it is sent: after a crash in between it comes twice, and is never lost.
     """
@@ -74,9 +81,9 @@ async def redrive(
                 done.append(message)
             else:
                 seen.add(origin)
-                back.setdefault(origin[1], []).append(message)
+                back.setdefault(to or origin[1], []).append(message)
         for topic, own in back.items():
-            await _send(worker, send_many, topic, own)
+            await _send(worker, send_many, topic, own, is_back=to is None)
             sums = sums._replace(sent=sums.sent + len(own))
         for refused in await worker.ack([*done, *(m for own in back.values() for m in own)]):
             log.warning("it may be sent back again: %s", refused.error())
@@ -84,10 +91,15 @@ async def redrive(
 
 
 async def _send(
-    worker: AsyncWorker, send_many: SendMany, topic: str, messages: list[AsyncQueueMessage]
+    worker: AsyncWorker,
+    send_many: SendMany,
+    topic: str,
+    messages: list[AsyncQueueMessage],
+    *,
+    is_back: bool,
 ) -> None:
     try:
-        await send_many(topic, [_restored(message) for message in messages])
+        await send_many(topic, [_restored(message, is_back=is_back) for message in messages])
     except ClientError:
         await worker.nack(messages, delay=0, reason="could not be sent back")
         raise
@@ -115,10 +127,15 @@ def _is_cut(message: AsyncQueueMessage) -> bool:
     return bool(missing)
 
 
-def _restored(message: AsyncQueueMessage) -> pb.OutgoingMessage:
+def _restored(message: AsyncQueueMessage, *, is_back: bool) -> pb.OutgoingMessage:
     """As it was: without what made it a dead letter, and due at once."""
-    restored = pb.OutgoingMessage(key=message.key, value=message.value)
+    is_keyless = any(name == DEAD_KEYLESS_HEADER for name, _ in message.headers)
+    key = None if is_keyless else message.key
+    restored = pb.OutgoingMessage(key=key, value=message.value)
     for name, value in message.headers:
-        if not name.startswith(DEAD_PREFIX) and name != DELIVER_AT_HEADER:
+        if not name.startswith(DEAD_PREFIX) and name not in _OF_BEFORE:
             restored.headers.add(key=name, value=value)
+    if is_back:
+        group = next(value for name, value in message.headers if name == DEAD_GROUP_HEADER)
+        restored.headers.add(key=ONLY_GROUP_HEADER, value=group)
     return restored

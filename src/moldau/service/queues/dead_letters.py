@@ -17,6 +17,7 @@ from moldau.model.queue_headers import (
     DEAD_AT_HEADER,
     DEAD_ATTEMPTS_HEADER,
     DEAD_GROUP_HEADER,
+    DEAD_KEYLESS_HEADER,
     DEAD_OFFSET_HEADER,
     DEAD_PARTITION_HEADER,
     DEAD_PREFIX,
@@ -152,6 +153,9 @@ class DeadLetters:
         appended = Appended(ErrorCode.NONE)
         for record in tries:
             appended = await self._append(topic, partition, [record])
+            if appended.error is ErrorCode.INVALID_RECORD and record.key is None:
+                keyed = _with_key(origin, record, letter.record.offset)
+                appended = await self._append(topic, partition, [keyed])
             if appended.error not in _TOO_LARGE:
                 break
         if appended.error in _TOO_LARGE:
@@ -198,6 +202,11 @@ class DeadLetters:
         if not letter.is_whole:
             headers.append(_truncated("key, value, headers"))
         return letter.record._replace(timestamp=now, headers=headers)
+
+
+def _with_key(origin: Origin, record: Record, offset: Offset) -> Record:
+    key = f"{origin.group}/{origin.topic}-{origin.partition}/{offset}".encode()
+    return record._replace(key=key, headers=[*record.headers, (DEAD_KEYLESS_HEADER, b"")])
 
 
 def _truncated(what: str) -> tuple[str, bytes]:

@@ -115,7 +115,7 @@ class OneQueue:
         starts_at_end = group.settings.starts_at_end
         self._start = replica.high_watermark if starts_at_end else replica.log.start_offset
         self._end = ready_end
-        self.reader = QueueReader(around.loop, replica, around.limits)
+        self.reader = QueueReader(around.loop, replica, around.limits, queue.group)
         self.ticket_head = encode_ticket(
             Ticket(TicketKind.QUEUE, queue.topic_id, queue.partition, b"")
         )

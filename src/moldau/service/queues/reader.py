@@ -16,7 +16,7 @@ from moldau.groups.queue.commands import Message, Read
 from moldau.groups.queue.shelves import Shelf
 from moldau.model.errors import CorruptionError, ErrorCode, RefusedError
 from moldau.model.ids import NO_TIMESTAMP, Offset, TimestampMs
-from moldau.model.queue_headers import DELIVER_AT_HEADER
+from moldau.model.queue_headers import DELIVER_AT_HEADER, ONLY_GROUP_HEADER
 from moldau.model.slices import FileSlice
 from moldau.records.batch import BatchFormatError, BatchHeader, crc_matches
 from moldau.records.compression import Codec
@@ -75,12 +75,22 @@ def deliver_at(headers: Headers) -> TimestampMs:
     return found
 
 
+def is_for(group: bytes, headers: Headers) -> bool:
+    """Whether it is for all queue groups, or for this one."""
+    return all(name != ONLY_GROUP_HEADER or value == group for name, value in headers)
+
+
 class QueueReader:
     """Of one queue, as long as this broker leads the partition."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, replica: Replica, limits: LeaseLimits
+        self,
+        loop: asyncio.AbstractEventLoop,
+        replica: Replica,
+        limits: LeaseLimits,
+        group: str = "",
     ) -> None:
+        self._group = group.encode()
         self._loop = loop
         self._replica = replica
         self._limits = limits
@@ -292,10 +302,10 @@ class QueueReader:
         if read.size <= _INLINE_BYTES_MAX:
             stored = bytes_of(read.data)
             if not _is_compressed(stored):
-                entries = decode_entries(stored, aborted, position)
+                entries = decode_entries(stored, aborted, position, self._group)
                 return entries, max(position, read.next_offset)
         entries = await self._loop.run_in_executor(
-            None, decode_entries, read.data, aborted, position
+            None, decode_entries, read.data, aborted, position, self._group
         )
         return entries, max(position, read.next_offset)
 
@@ -318,9 +328,15 @@ def _is_compressed(stored: bytes) -> bool:
 
 
 def decode_entries(
-    data: FileSlice | bytes, aborted: Sequence[AbortedTransaction], position: Offset
+    data: FileSlice | bytes,
+    aborted: Sequence[AbortedTransaction],
+    position: Offset,
+    group: bytes = b"",
 ) -> list[Entry]:
-    """The messages at and after `position`. Raises RefusedError, CorruptionError."""
+    """The messages at and after `position` that are for the group.
+
+    Raises RefusedError, CorruptionError.
+    """
     entries: list[Entry] = []
     try:
         for header, batch in stored_batches(bytes_of(data), aborted):
@@ -337,6 +353,8 @@ def decode_entries(
             for record in records:
                 offset, _, _, _, headers = record
                 if offset >= position:
+                    if headers and not is_for(group, headers):
+                        continue
                     time = deliver_at(headers) if headers else NO_TIMESTAMP
                     message = _new(Message, (offset, time, ""))
                     size = _RECORD_BYTES + bytes_in(record)
