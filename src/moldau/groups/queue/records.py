@@ -3,9 +3,9 @@
 A queue has one key for its last snapshot, and SLOTS keys that the changes after it take turns in:
 a key comes around only after a snapshot that holds what it held, so a compacted log keeps a queue
 whole. Both kinds of value are the same: version, flags, epoch, sequence, next offset, a base for
-times, a table of texts, runs of settled offsets, open offsets; in version 1 also the epochs of leases
-that were given by leaders before, and shelves. Numbers in lists are varints, each
-offset as the distance from the one before.
+times, a table of texts, runs of settled offsets, open offsets; in version 1 also the epochs of
+leases that were given by leaders before, and shelves. Numbers in lists are varints, each offset as
+the distance from the one before.
 """
 
 import struct

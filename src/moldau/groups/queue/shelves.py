@@ -5,9 +5,9 @@ A shelf is a span of time and a stretch of the log. On it are all messages of th
 for a single message. Before its time comes, the stretch is read again (`Recall`), and what is on
 the shelf goes to shelves of shorter spans, and in the end to the open messages.
 
-For this to hold, a message for whose time there is a shelf goes onto that shelf, whatever else could
-be done with it; and onto the one of the longest span, if there are several. So a shelf's stretch
-never covers a message of its span that is open or settled, and nothing is delivered twice.
+For this to hold, a message for whose time there is a shelf goes onto that shelf, whatever else
+could be done with it; and onto the one of the longest span, if there are several. So a shelf's
+stretch never covers a message of its span that is open or settled, and nothing is delivered twice.
 """
 
 from typing import Final
