@@ -2,11 +2,13 @@
 
 The connection owns its socket instead of using a transport, for two reasons that were measured:
 `recv_into` one reusable buffer is several times faster than streams, and transports do not let
-`sendfile` in. Three rules:
+`sendfile` in. Four rules:
 
 - A frame is a view of a reused buffer. It is valid only until `on_frame` returns.
 - Replies leave in the order of their requests, whatever order they are ready in. A handler calls
   exactly one of `reply`, `no_reply` or `defer` per frame.
+- Whoever handles a frame says by `overlaps` which frames may be handled while it is unanswered;
+  others wait, so that they are judged by what it leads to.
 - Reading stops while too much is unanswered or unsent (per connection, and over all connections
   by ByteBudget) and starts again by itself. So a slow client slows only itself; and one that
   sends requests without end gets a few milliseconds, then it is the others' turn.
@@ -31,7 +33,11 @@ from moldau.net.outgoing import Outgoing
 log = logging.getLogger(__name__)
 
 _LENGTH_BYTES = 4
+_KIND_BYTES = 2
 _unpack_length = struct.Struct(">i").unpack_from
+_unpack_kind = struct.Struct(">h").unpack_from
+ALL_OVERLAP = -1
+NONE_OVERLAP = -2
 _TURN_SECONDS_MAX = 0.005
 """Frames of one connection are handled for so long; those left wait for its next turn."""
 
@@ -103,10 +109,12 @@ class Connection(Outgoing):
         "_replies",
         "_reserved",
         "_waits_for_budget",
+        "_waits_for_replies",
         "active_at",
         "address",
         "is_closed",
         "on_next",
+        "overlaps",
         "state",
     )
 
@@ -134,8 +142,11 @@ class Connection(Outgoing):
         self.is_closed = False
         self.state: object | None = None
         """For the handler's own use, e.g. an authenticated principal."""
-        self.on_next: Callable[[], None] | None = None
-        """For the handler's own use: ends a wait that would hold up the next frame's answer."""
+        self.on_next: Callable[[int], None] | None = None
+        """Set by the handler: hears which kind of frame waits for the answer."""
+        self.overlaps = ALL_OVERLAP
+        """Set by the handler: the kind of frames that do not wait for those before them. The first
+        two bytes of a frame are its kind."""
         self.active_at = clock.monotonic()
         self._partial: bytearray | None = None
         self._position = 0
@@ -149,6 +160,7 @@ class Connection(Outgoing):
         self._paused = False
         self._parsing = False
         self._waits_for_budget = False
+        self._waits_for_replies = False
         self._flush_scheduled = False
         self._draining = False
         loop.add_reader(sock, self._on_readable)
@@ -216,6 +228,10 @@ class Connection(Outgoing):
             frame_end = position + _LENGTH_BYTES + size
             if frame_end > end or self._paused:
                 break
+            if replies and self.overlaps != ALL_OVERLAP and size >= _KIND_BYTES:
+                (kind,) = _unpack_kind(view, position + _LENGTH_BYTES)
+                if kind != self.overlaps and self._must_wait(kind):
+                    break
             self._frame_bytes = size
             on_frame(self, view[position + _LENGTH_BYTES : frame_end])
             position = frame_end
@@ -230,6 +246,15 @@ class Connection(Outgoing):
             ):
                 self._pause()
         return position
+
+    def _must_wait(self, kind: int) -> bool:
+        """For the answers before it; whoever waits with one is told that there is a next."""
+        if self.on_next is not None:
+            self.on_next(kind)
+        if self._replies:
+            self._waits_for_replies = True
+            self._pause()
+        return self._waits_for_replies
 
     def _keep_rest(self, view: memoryview, position: int, end: int) -> None:
         """Move an incomplete frame, or frames not yet wanted, to a buffer of this connection."""
@@ -290,6 +315,8 @@ class Connection(Outgoing):
         if self.is_closed or not self._paused or self._parsing or self._draining:
             return
         limits = self._limits
+        if self._waits_for_replies and self._replies:
+            return
         if (
             len(self._replies) > limits.inflight_requests_max // 2
             or self._inflight_bytes > limits.inflight_bytes_max // 2
@@ -299,7 +326,7 @@ class Connection(Outgoing):
         if self._budget.exhausted and not self._may_exceed_budget():
             self._pause()
             return
-        self._paused = False
+        self._paused = self._waits_for_replies = False
         self._loop.add_reader(self._socket, self._on_readable)
         if self._partial is not None and self._filled > self._position:
             self._consume(memoryview(self._partial), self._position, self._filled)

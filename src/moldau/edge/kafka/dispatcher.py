@@ -11,7 +11,7 @@ from moldau.edge.kafka.deadlines import Deadlines
 from moldau.edge.kafka.versions import unsupported_version_response
 from moldau.model.errors import PeerProtocolError
 from moldau.model.histogram import Histogram
-from moldau.net.connection import Connection
+from moldau.net.connection import NONE_OVERLAP, Connection
 from moldau.service.broker import Broker
 from moldau.wire.framing import frame_response, read_request_header
 from moldau.wire.registry import ApiKey
@@ -54,8 +54,9 @@ class Dispatcher:
             self._refuse(connection, key, version, correlation_id)
             return
         self._counts[key] += 1
-        if connection.on_next is not None and key != ApiKey.FETCH:
-            connection.on_next()
+        # Appends keep their order while they wait for other brokers. All else is answered as if
+        # what was asked before it on this connection were done.
+        connection.overlaps = key if key == ApiKey.PRODUCE else NONE_OVERLAP
         decode = api[1].DECODERS.get(version)
         if decode is None:
             request = api[1].decode(frame, version, position)

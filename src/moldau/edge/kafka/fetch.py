@@ -57,10 +57,10 @@ def handle(call: Call, request: FetchRequest) -> FetchResponse | None:
     )
     if parked is not None:
         call.defer().on_abandoned = parked.cancel
-        # Replies keep their order, and what is asked next would wait as long as this. librdkafka
-        # asks here for its new coordinator when the old one died, and with an answer that comes
-        # later than its own retries it goes round in circles for minutes.
-        call.connection.on_next = parked.answer
+        # What is asked next would wait as long as this. librdkafka asks here for its new
+        # coordinator when the old one died, and with an answer that comes later than its own
+        # retries it goes round in circles for minutes.
+        call.connection.on_next = lambda kind: None if kind == ApiKey.FETCH else parked.answer()
     return None
 
 
