@@ -5,7 +5,9 @@ from typing import Final
 
 from moldau.edge.kafka import authorized
 from moldau.edge.kafka.api import Api, Call
+from moldau.edge.kafka.names import answer_each
 from moldau.groups.results import DescribedConsumer
+from moldau.model.errors import RefusedError
 from moldau.model.ids import TopicId
 from moldau.wire.messages.consumer_group_describe import (
     ConsumerGroupAssignment,
@@ -20,12 +22,28 @@ from moldau.wire.registry import ApiKey
 _MEMBER_TYPE_CONSUMER: Final = 1
 
 
-def handle(call: Call, request: ConsumerGroupDescribeRequest) -> ConsumerGroupDescribeResponse:
+async def handle(
+    call: Call, request: ConsumerGroupDescribeRequest
+) -> ConsumerGroupDescribeResponse:
     operations = (
         authorized.ON_GROUP if request.include_authorized_operations else authorized.NOT_ASKED
     )
-    return ConsumerGroupDescribeResponse(
-        groups=[_describe(call, group_id, operations) for group_id in request.group_ids]
+    groups = await answer_each(
+        request.group_ids, lambda group_id: _describe(call, group_id, operations), _refused
+    )
+    return ConsumerGroupDescribeResponse(groups=groups)
+
+
+def _refused(group_id: str, error: RefusedError) -> DescribedConsumerGroup:
+    return DescribedConsumerGroup(
+        error_code=error.code,
+        error_message=str(error),
+        group_id=group_id,
+        group_state="",
+        group_epoch=0,
+        assignment_epoch=0,
+        assignor_name="",
+        members=[],
     )
 
 

@@ -2,8 +2,9 @@
 
 from moldau.edge.kafka import authorized
 from moldau.edge.kafka.api import Api, Call
+from moldau.edge.kafka.names import answer_each
 from moldau.metadata.config_types import shown
-from moldau.model.errors import ErrorCode
+from moldau.model.errors import ErrorCode, RefusedError
 from moldau.wire.messages.describe_groups import (
     DescribedGroup,
     DescribedGroupMember,
@@ -15,12 +16,25 @@ from moldau.wire.registry import ApiKey
 _NOT_FOUND_FROM = 6
 
 
-def handle(call: Call, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
+async def handle(call: Call, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
     operations = (
         authorized.ON_GROUP if request.include_authorized_operations else authorized.NOT_ASKED
     )
-    return DescribeGroupsResponse(
-        groups=[_describe(call, group_id, operations) for group_id in request.groups]
+    groups = await answer_each(
+        request.groups, lambda group_id: _describe(call, group_id, operations), _refused
+    )
+    return DescribeGroupsResponse(groups=groups)
+
+
+def _refused(group_id: str, error: RefusedError) -> DescribedGroup:
+    return DescribedGroup(
+        error_code=error.code,
+        error_message=str(error),
+        group_id=group_id,
+        group_state="",
+        protocol_type="",
+        protocol_data="",
+        members=[],
     )
 
 

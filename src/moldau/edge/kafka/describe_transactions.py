@@ -1,8 +1,11 @@
 """DescribeTransactions (65): state of transactional ids that this broker coordinates."""
 
 from collections import defaultdict
+from functools import partial
 
 from moldau.edge.kafka.api import Api, Call
+from moldau.edge.kafka.names import answer_each
+from moldau.model.errors import RefusedError
 from moldau.wire.messages.describe_transactions import (
     DescribedTransaction,
     DescribedTransactionTopic,
@@ -12,9 +15,21 @@ from moldau.wire.messages.describe_transactions import (
 from moldau.wire.registry import ApiKey
 
 
-def handle(call: Call, request: DescribeTransactionsRequest) -> DescribeTransactionsResponse:
-    return DescribeTransactionsResponse(
-        transaction_states=[_describe(call, name) for name in request.transactional_ids]
+async def handle(call: Call, request: DescribeTransactionsRequest) -> DescribeTransactionsResponse:
+    states = await answer_each(request.transactional_ids, partial(_describe, call), _refused)
+    return DescribeTransactionsResponse(transaction_states=states)
+
+
+def _refused(name: str, error: RefusedError) -> DescribedTransaction:
+    return DescribedTransaction(
+        error_code=error.code,
+        transactional_id=name,
+        transaction_state="",
+        transaction_timeout_ms=0,
+        transaction_start_time_ms=-1,
+        producer_id=-1,
+        producer_epoch=-1,
+        topics=[],
     )
 
 

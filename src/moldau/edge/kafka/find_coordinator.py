@@ -1,8 +1,9 @@
 """FindCoordinator (10): which broker looks after a group or a transactional id."""
 
-import asyncio
+from functools import partial
 
 from moldau.edge.kafka.api import Api, Call
+from moldau.edge.kafka.names import ask_each
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.wire.messages.find_coordinator import (
     FindCoordinatorRequest,
@@ -19,8 +20,8 @@ _NOWHERE = -1
 async def handle(call: Call, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
     if call.version >= _KEYS_FROM:
         # Each may have to wait for an election.
-        found_all = await asyncio.gather(
-            *(_find(call, request.key_type, key) for key in request.coordinator_keys)
+        found_all = await ask_each(
+            request.coordinator_keys, partial(_find, call, request.key_type), _refused
         )
         return FindCoordinatorResponse(coordinators=found_all)
     found = await _find(call, request.key_type, request.key)
@@ -50,15 +51,19 @@ async def _find(call: Call, key_type: int, key: str) -> FoundCoordinator:
                 ErrorCode.COORDINATOR_NOT_AVAILABLE, f"broker {coordinator} has left the cluster"
             )
     except RefusedError as error:
-        return FoundCoordinator(
-            key=key,
-            node_id=_NOWHERE,
-            host="",
-            port=_NOWHERE,
-            error_code=error.code,
-            error_message=str(error),
-        )
+        return _refused(key, error)
     return FoundCoordinator(key=key, node_id=broker.id, host=broker.host, port=broker.port)
+
+
+def _refused(key: str, error: RefusedError) -> FoundCoordinator:
+    return FoundCoordinator(
+        key=key,
+        node_id=_NOWHERE,
+        host="",
+        port=_NOWHERE,
+        error_code=error.code,
+        error_message=str(error),
+    )
 
 
 API = Api(

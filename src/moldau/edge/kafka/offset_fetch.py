@@ -1,12 +1,12 @@
 """OffsetFetch (9): read the stored positions of one group, or of several from version 8 on."""
 
-import asyncio
 from collections.abc import Mapping
 from functools import partial
 
 from moldau.edge.kafka.api import Api, Call
+from moldau.edge.kafka.names import ask_each
 from moldau.groups.results import NO_OFFSET, CommittedOffset, FetchOffsetsResult
-from moldau.model.errors import ErrorCode
+from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import NO_EPOCH, NO_TOPIC_ID, PartitionIndex, TopicId, TopicPartition
 from moldau.wire.messages.offset_fetch import (
     OffsetFetchRequest,
@@ -28,9 +28,9 @@ _TOPIC_IDS_FROM = 10
 
 async def handle(call: Call, request: OffsetFetchRequest) -> OffsetFetchResponse:
     if call.version >= _GROUPS_FROM:
-        # At once: each asks other brokers, and one question does for all.
-        answers = await asyncio.gather(
-            *(_answer(call, group, stable=request.require_stable) for group in request.groups)
+        # Some at once: each asks other brokers, and one question does for all.
+        answers = await ask_each(
+            request.groups, partial(_answer, call, stable=request.require_stable), _refused
         )
         return OffsetFetchResponse(groups=answers)
     group = _in_new_form(request)
@@ -42,6 +42,10 @@ async def handle(call: Call, request: OffsetFetchRequest) -> OffsetFetchResponse
     return OffsetFetchResponse(
         error_code=answer.error_code, topics=[_in_old_form(topic) for topic in answer.topics]
     )
+
+
+def _refused(group: OffsetFetchRequestGroup, error: RefusedError) -> OffsetFetchResponseGroup:
+    return OffsetFetchResponseGroup(group_id=group.group_id, topics=[], error_code=error.code)
 
 
 async def _answer(

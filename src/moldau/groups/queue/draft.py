@@ -69,7 +69,7 @@ class Draft:
         end = Offset(offset + 1)
         if shelf is None:
             shelf = Shelf(span_ms, TimestampMs(time - time % span_ms), offset, end, 0)
-            if len(self.state.shelves | self._shelves) >= SHELVES_MAX:
+            if len({**self.state.shelves, **self._shelves}) >= SHELVES_MAX:
                 return False
         self.put_shelf(
             msgspec.structs.replace(
