@@ -40,6 +40,7 @@ from moldau.server.descriptors import connections_allowed, raise_limit
 from moldau.server.doors import open_appends, open_grpc, open_http, open_views
 from moldau.server.entry import Endpoints, Entry, enter_cluster
 from moldau.server.info import BrokerInfo as BrokerInfo
+from moldau.server.loop_watch import LoopWatch
 from moldau.server.ports import Port
 from moldau.server.queues import open_queues
 from moldau.server.registration import Registration, SupersededError
@@ -108,6 +109,7 @@ class BrokerServer:
             threads=config.log.flush_threads,
             on_failure=on_storage_failure,
         )
+        self._loop_watch = LoopWatch(self._loop)
         self._controller_told = NO_BROKER
         self._tasks: list[asyncio.Task[None]] = []
         self._cleaner_process: CleanerProcess | None = None
@@ -124,6 +126,7 @@ class BrokerServer:
 
     async def start(self) -> BrokerInfo:
         """Returns when clients are served. Raises ConfigError, StorageError, CorruptionError."""
+        self._loop_watch.start()
         config = self._config
         kafka = self._take_port("kafka.addr", config.kafka.addr, config.kafka.advertised)
         raft = self._take_port("raft.addr", config.raft.addr, config.raft.advertised)
@@ -539,6 +542,7 @@ class BrokerServer:
             flusher=self._flusher,
             cleaner=lambda: None if self._cleaner is None else self._cleaner.metrics,
             leaderships=lambda: self._leaderships,
+            slow_turns=self._loop_watch.numbers,
         )
 
     # ---- stop
@@ -580,6 +584,7 @@ class BrokerServer:
             self._partitions.close()
             self._metadata_replica.close()
         self._storage.close()
+        self._loop_watch.stop()
 
     def _end_peers(self) -> None:
         if self._transport is not None:
@@ -597,6 +602,7 @@ class BrokerServer:
 
     async def abandon(self) -> None:
         """The start failed half-way: let go of the directory, touch nothing else."""
+        self._loop_watch.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

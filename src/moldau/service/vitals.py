@@ -5,6 +5,7 @@ so that a broker whom nobody asks spends nothing on it.
 """
 
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -12,6 +13,15 @@ from moldau.model.histogram import Histogram
 from moldau.net.listener import Listener
 from moldau.replica.flusher import Flusher
 from moldau.service.cleaner import CleanerMetrics
+
+
+class SlowTurns(NamedTuple):
+    """Turns of the event loop in which everybody had to wait for long."""
+
+    count: int
+    seconds: float
+    starved_seconds: float
+    """Of those in which the process got no CPU."""
 
 
 class Vitals(Struct, frozen=True, kw_only=True):
@@ -28,3 +38,4 @@ class Vitals(Struct, frozen=True, kw_only=True):
     """None: the start has not come so far."""
     leaderships: Callable[[], int]
     """How often a partition got its leader on this broker, since the start."""
+    slow_turns: Callable[[], SlowTurns]

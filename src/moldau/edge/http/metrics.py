@@ -376,6 +376,16 @@ def _storage(broker: Broker, vitals: Vitals) -> Iterator[Family]:
         "How often a partition got its leader on this broker.",
         vitals.leaderships(),
     )
+    slow = vitals.slow_turns()
+    yield counter(
+        "moldau_loop_slow_turns_total", "Times that everybody waited for 0.1 s.", slow.count
+    )
+    yield counter("moldau_loop_slow_seconds_total", "How long everybody waited then.", slow.seconds)
+    yield counter(
+        "moldau_loop_starved_seconds_total",
+        "How long of it the process got no CPU.",
+        slow.starved_seconds,
+    )
     flusher = vitals.flusher
     yield counter("moldau_log_flushes_total", "Flushes of logs to disk.", flusher.flushes_total)
     yield gauge(
