@@ -1,3 +1,5 @@
+from collections import Counter
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,6 +37,34 @@ def test_voters_come_from_different_racks() -> None:
     brokers = make_brokers("a", "a", "b", "c")
     assert wished_voters(brokers, ()) == (1, 3, 4)
     assert wished_voters(brokers, (TWO,)) == (2, 3, 4)
+
+
+def test_racks_that_come_later_get_their_voters() -> None:
+    """The order of joining must not decide: else the loss of the first rack is that of all."""
+    racks = ["a"] * 4 + ["b"] * 4 + ["c"] * 4
+    voters: tuple[BrokerId, ...] = ()
+    for count in range(1, len(racks) + 1):
+        brokers = make_brokers(*racks[:count])
+        before, voters = voters, wished_voters(brokers, voters)
+        assert len(set(voters) - set(before)) <= 2, "one comes, and one goes at most"
+    found = Counter(racks[voter - 1] for voter in voters)
+    assert sorted(found.values()) == [1, 2, 2]
+
+
+@given(
+    st.lists(st.sampled_from([None, "a", "b", "c"]), min_size=1, max_size=12),
+    st.sets(st.integers(1, 12).map(BrokerId), max_size=5),
+)
+def test_voters_are_spread_over_racks_and_then_stay(
+    racks: list[str | None], current: set[BrokerId]
+) -> None:
+    brokers = make_brokers(*racks)
+    voters = wished_voters(brokers, sorted(current))
+    assert wished_voters(brokers, voters) == voters
+    voting = Counter(racks[voter - 1] for voter in voters)
+    for rack, count in Counter(racks).items():
+        others = [voting[other] for other in set(racks) - {rack}]
+        assert voting[rack] == count or voting[rack] >= max(others, default=0) - 1
 
 
 def test_a_broker_that_leaves_does_not_vote_unless_it_is_alone() -> None:

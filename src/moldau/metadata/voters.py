@@ -20,8 +20,8 @@ VOTERS_MAX: Final = 5
 def wished_voters(brokers: Iterable[Broker], current: Sequence[BrokerId]) -> tuple[BrokerId, ...]:
     """Who shall vote in the metadata group, in ascending order.
 
-    Those who vote stay as far as possible; others come from racks that have the fewest voters.
-    Brokers that leave do not vote, unless there is nobody else.
+    Spread over racks, so that the loss of one takes no majority with it; those who vote stay as far
+    as that allows. Brokers that leave do not vote, unless there is nobody else.
     """
     known = sorted(brokers, key=lambda broker: broker.id)
     able = [broker for broker in known if broker.active] or known
@@ -33,7 +33,7 @@ def wished_voters(brokers: Iterable[Broker], current: Sequence[BrokerId]) -> tup
     while len(chosen) < count:
         best = min(
             (broker for broker in able if broker not in chosen),
-            key=lambda broker: (broker.id not in current, voting[broker.rack], broker.id),
+            key=lambda broker: (voting[broker.rack], broker.id not in current, broker.id),
         )
         chosen.append(best)
         voting[best.rack] += 1
