@@ -124,8 +124,7 @@ class Node:
         command += ["--id", str(self.number), "--kafka-addr", self.listen]
         command += ["--raft-addr", self.raft, "--http-addr", self.http, "--grpc-addr", self.grpc]
         command += ["--data-dir", str(self.data_dir)]
-        if self.join:
-            command += ["--join-addr", self.join]
+        command += ["--join-addr", self.join] if self.join else ["--bootstrap"]
         self._started = time.monotonic()
         self._output_before = len(self.output)
         with self._output.open("a") as output:

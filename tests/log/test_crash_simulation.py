@@ -23,7 +23,6 @@ from moldau.log.interface import (
     FlushPolicy,
     FlushTask,
     LogConfig,
-    LogStart,
 )
 from moldau.log.mark import FLAG_CLEAN, FlushMark
 from moldau.model.errors import CorruptionError

@@ -12,9 +12,10 @@ from moldau.log.datadir import Identity
 from moldau.metadata.image import EMPTY_IMAGE, Broker, Image
 from moldau.metadata.snapshot import encode_image
 from moldau.model.errors import ConfigError, CorruptionError, ErrorCode, RefusedError
-from moldau.model.ids import BrokerId
+from moldau.model.ids import BrokerId, Epoch
 from moldau.model.topology import Endpoint, JoinRequest
 from moldau.raft.membership import Members
+from moldau.replica.peer_codec import METADATA_GROUP
 from moldau.server.config.schema import Address, ServerConfig
 from moldau.server.entry import Endpoints, Entry, enter_cluster
 from moldau.server.storage import Storage
@@ -45,12 +46,14 @@ def enter(
     broker_id: int | None = None,
     cluster_id: str | None = None,
     join: int | None = None,
+    founds: bool = True,
 ) -> Entry:
     """One start of a process, up to its entry. `join` is a port."""
     config = ServerConfig(
         data_dir=str(directory),
         broker_id=broker_id,
         cluster_id=cluster_id,
+        bootstrap=join is None and founds,
         join_addr=None if join is None else Address("127.0.0.1", join),
     )
     with opened(directory) as storage:
@@ -84,8 +87,45 @@ def test_a_new_directory_founds_a_cluster_and_returns_to_it(tmp_path: Path) -> N
 
 def test_a_founder_is_called_as_it_was_told(tmp_path: Path) -> None:
     entry = enter(tmp_path, broker_id=7, cluster_id="mine")
-    assert (entry.broker_id, entry.cluster_id) == (7, "mine")
+    assert entry.broker_id == 7
+    assert entry.cluster_id.startswith("mine.")
     assert entry.metadata_members == Members((BrokerId(7),))
+    # By its name, or by its whole id.
+    for name in ("mine", entry.cluster_id):
+        assert enter(tmp_path, cluster_id=name).cluster_id == entry.cluster_id
+    with pytest.raises(ConfigError, match="not to yours"):
+        enter(tmp_path, cluster_id="yours")
+
+
+def test_no_two_clusters_are_the_same(tmp_path: Path) -> None:
+    """A broker that lost its disk would else found its cluster a second time, under its name."""
+    first, second = (enter(tmp_path / each, cluster_id="prod") for each in ("a", "b"))
+    assert first.cluster_id != second.cluster_id
+
+
+def test_an_empty_directory_founds_nothing_unless_it_is_told_to(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"is empty.*--bootstrap.*--join-addr"):
+        enter(tmp_path, founds=False)
+    assert identity_of(tmp_path) is None
+    founded = enter(tmp_path)
+    assert enter(tmp_path, is_log_empty=False, founds=False).cluster_id == founded.cluster_id
+
+
+def test_a_founder_that_lost_its_metadata_founds_nothing_again(
+    tmp_path: Path, cluster: FakeCluster
+) -> None:
+    founded = enter(tmp_path)
+    with opened(tmp_path) as storage:
+        storage.votes.record({METADATA_GROUP.name: (Epoch(3), ONE)})
+    for founds in (True, False):
+        with pytest.raises(CorruptionError, match=r"cluster .* is missing.*--join-addr"):
+            enter(tmp_path, founds=founds)
+    with served(cluster) as world:
+        entry = enter(tmp_path, join=world.port)
+    (asked,) = cluster.asked
+    assert isinstance(asked, JoinRequest)
+    assert (asked.broker_id, asked.cluster_id) == (1, founded.cluster_id)
+    assert (asked.incarnation, entry.is_founder) == (founded.directory_id, False)
 
 
 def test_number_0_is_a_number(tmp_path: Path) -> None:
@@ -208,7 +248,7 @@ def test_another_brokers_directory_is_refused_with_the_way_out(tmp_path: Path) -
 
 def test_a_directory_of_another_cluster_is_refused(tmp_path: Path) -> None:
     enter(tmp_path, cluster_id="ours")
-    with pytest.raises(ConfigError, match="belongs to cluster ours, not to theirs"):
+    with pytest.raises(ConfigError, match=r"belongs to cluster ours\.\w+, not to theirs"):
         enter(tmp_path, cluster_id="theirs", is_log_empty=False)
     assert (enter(tmp_path, cluster_id="ours", is_log_empty=False)).cluster_id == "ours"
 

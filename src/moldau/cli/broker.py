@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from moldau.server.run import BrokerInfo
 
 _DEV_PRESET: Mapping[str, object] = {
+    "bootstrap": True,
     "group.initial_rebalance_delay_ms": 0,
     "group.consumer_heartbeat_interval_ms": 500,
 }
@@ -58,7 +59,7 @@ _SET = click.option(
     "broker",
     cls=LazyGroup,
     examples=(
-        "moldau broker start --data-dir /var/lib/moldau",
+        "moldau broker start --data-dir /var/lib/moldau --bootstrap",
         "moldau broker list",
         "moldau broker remove 2",
     ),
@@ -97,7 +98,7 @@ def _serve(resolved: "ResolvedConfig", on_ready: Any) -> int:
     "start",
     cls=Command,
     examples=(
-        "moldau broker start --id 1 --data-dir /var/lib/moldau",
+        "moldau broker start --data-dir /var/lib/moldau --bootstrap   # the first of a cluster",
         "moldau broker start --join-addr host1.example:8080 --config broker.yaml",
         "MOLDAU_LOG__FLUSH=interval moldau broker start --set topic.partitions=6",
     ),
@@ -116,6 +117,12 @@ def _serve(resolved: "ResolvedConfig", on_ready: Any) -> int:
 @click.option(
     "--join-addr", metavar="HOST:PORT", help="HTTP address of any member of the cluster to join."
 )
+@click.option(
+    "--bootstrap",
+    is_flag=True,
+    default=None,
+    help="Found a cluster if the data directory is empty: once, for its first broker.",
+)
 @click.option("--rack", metavar="NAME", help="Machine or zone; replicas spread over racks.")
 @click.option("--data-dir", metavar="DIR", help="Where everything is kept.")
 @_CONFIG
@@ -127,6 +134,7 @@ def start(
     grpc_addr: str | None,
     http_addr: str | None,
     join_addr: str | None,
+    bootstrap: bool | None,
     rack: str | None,
     data_dir: str | None,
     config_file: str | None,
@@ -140,6 +148,7 @@ def start(
         "grpc.addr": grpc_addr,
         "http.addr": http_addr,
         "join_addr": join_addr,
+        "bootstrap": bootstrap,
         "rack": rack,
         "data_dir": data_dir,
     }

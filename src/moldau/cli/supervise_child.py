@@ -34,6 +34,8 @@ def broker_command(
     command += ["--http-addr", member.http, "--grpc-addr", member.grpc]
     if join is not None:
         command += ["--join-addr", join]
+    elif not state.cluster_id:
+        command.append("--bootstrap")
     keys = {key for key, _ in state.settings}
     if not keys & {"topic.replication_factor", "replication_factor"}:
         command += ["--set", f"topic.replication_factor={state.replication_factor}"]

@@ -35,6 +35,7 @@ SUPERVISOR_LOG = "supervisor.log"
 
 _OF_ONE_BROKER = frozenset(
     {
+        "bootstrap",
         "broker_id",
         "data_dir",
         "join_addr",

@@ -13,7 +13,6 @@ from moldau.groups.writes import Runtime, Write, client_error
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import TopicPartition
 
-
 _REMOVED_MAX: Final = 1_000
 """Offsets that one write removes: it stays small enough for a batch, and for a turn of the loop."""
 
@@ -21,7 +20,8 @@ _REMOVED_MAX: Final = 1_000
 class RemoveOffsets(Write):
     """Offsets of deleted topics, or those that `choose` finds too old. Nobody waits for it.
 
-    Many are removed by several writes, one after another. An empty group goes with its last offset, unless a client was just given a member id.
+    Many are removed by several writes, one after another. An empty group goes with its last offset,
+    unless a client was just given a member id.
     """
 
     __slots__ = ("_choose", "_group", "_is_full", "_runtime", "_topics")

@@ -1,8 +1,11 @@
 """Owns how a broker comes to its place in a cluster: by founding it, joining it, or returning.
 
-The data directory decides. A new one founds a cluster, or joins the one that `join_addr` names; one
-that belongs to a cluster returns there, whatever it is told. What was decided is on the disk before
-anything is done in its name.
+The data directory decides. One that belongs to a cluster returns there, whatever it is told. An
+empty one joins the cluster that `join_addr` names, or founds one if it is told to: a broker that
+lost its disk looks like a new one, and must not found its cluster a second time. What was decided
+is on the disk before anything is done in its name.
+
+A cluster's id ends with a random number, so that no configuration can make the same one again.
 """
 
 import uuid
@@ -13,10 +16,12 @@ from msgspec import Struct
 from moldau.log.datadir import Identity
 from moldau.metadata.image import EMPTY_IMAGE, Image
 from moldau.metadata.snapshot import decode_image
+from moldau.model.cluster_ids import cluster_id_of, is_named
 from moldau.model.errors import ConfigError, CorruptionError
-from moldau.model.ids import BrokerId
+from moldau.model.ids import NO_EPOCH, BrokerId
 from moldau.model.topology import Endpoint, JoinRequest
 from moldau.raft.membership import Members
+from moldau.replica.peer_codec import METADATA_GROUP
 from moldau.server.config.schema import Address, ServerConfig
 from moldau.server.join import join_cluster
 from moldau.server.storage import Storage
@@ -59,18 +64,20 @@ async def enter_cluster(
     process = uuid.uuid4().hex
     if identity is not None:
         _check_belongs(config, identity)
-    is_member = identity is not None and identity.cluster_id is not None
-    if identity is not None and is_member and (identity.is_founder or not is_log_empty):
-        if is_log_empty and storage.find_logs():
-            # Founding it once more would make strays of all of them.
-            raise CorruptionError(
-                "the metadata log is missing although there are logs of topics: restore it from a "
-                "backup; without it this broker cannot know what they are"
-            )
-        return _entry(identity, process, endpoints)
+        if identity.cluster_id is not None and not is_log_empty:
+            return _entry(identity, process, endpoints)
+        if identity.is_founder and not _took_part(storage):
+            # It was killed before its first vote: there is no cluster yet.
+            return _entry(identity, process, endpoints)
     if config.join_addr is None:
         if identity is None:
             return _entry(_found(config, storage), process, endpoints)
+        if _took_part(storage):
+            raise CorruptionError(
+                f"the metadata of cluster {identity.cluster_id} is missing in the data directory, "
+                "in which this broker has had it: nothing was changed; start it with --join-addr "
+                "of another member to learn it again, or restore it from a backup"
+            )
         raise ConfigError(
             "the data directory was made to join a cluster, and has not heard of it yet; "
             "start it with --join-addr, or choose another directory"
@@ -90,23 +97,38 @@ def _check_belongs(config: ServerConfig, identity: Identity) -> None:
             f"the data directory belongs to broker {identity.broker_id}, not to "
             f"{config.broker_id}; start with --id {identity.broker_id}, or choose another directory"
         )
-    if identity.cluster_id is not None and config.cluster_id not in (None, identity.cluster_id):
+    if identity.cluster_id is not None and not is_named(identity.cluster_id, config.cluster_id):
         raise ConfigError(
             f"the data directory belongs to cluster {identity.cluster_id}, not to "
             f"{config.cluster_id}; leave cluster_id out, or choose another directory"
         )
 
 
+def _took_part(storage: Storage) -> bool:
+    """Whether this broker ever heard of a leader of the metadata group, or was one."""
+    return storage.votes.get(METADATA_GROUP.name)[0] != NO_EPOCH
+
+
 def _found(config: ServerConfig, storage: Storage) -> Identity:
+    if not config.bootstrap:
+        raise ConfigError(
+            f"the data directory {config.data_dir} is empty, and it is not said what this broker "
+            "is; start it with --bootstrap to found a cluster, or with --join-addr HOST:PORT to "
+            "join one (a broker whose disk was lost joins, with a number of its own)"
+        )
     broker_id = _FIRST_ID if config.broker_id is None else BrokerId(config.broker_id)
     identity = Identity(
         broker_id=broker_id,
-        cluster_id=config.cluster_id or str(uuid.uuid4()),
+        cluster_id=_new_cluster_id(config.cluster_id),
         directory_id=str(uuid.uuid4()),
         metadata_voters=(broker_id,),
     )
     storage.become(identity)
     return identity
+
+
+def _new_cluster_id(name: str | None) -> str:
+    return str(uuid.uuid4()) if name is None else cluster_id_of(name, uuid.uuid4().hex[:16])
 
 
 async def _join(
@@ -132,9 +154,7 @@ async def _join(
             grpc=endpoints.grpc,
             rack=config.rack,
             broker_id=broker_id,
-            cluster_id=config.cluster_id
-            if known is None
-            else known.cluster_id or config.cluster_id,
+            cluster_id=(known and known.cluster_id) or config.cluster_id,
         ),
         seconds_max=_JOIN_SECONDS_MAX,
     )

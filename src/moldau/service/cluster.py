@@ -19,6 +19,7 @@ from moldau.metadata.leaders import NO_LEADER, Leader, Leaders
 from moldau.metadata.replica_rules import Reassignment, reassignments
 from moldau.metadata.snapshot import encode_image
 from moldau.model.clock import Clock
+from moldau.model.cluster_ids import is_named
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId, PartitionIndex, TopicId
 from moldau.model.topology import (
@@ -240,7 +241,7 @@ class ClusterService:
             # Nothing is known yet, or this broker founds the cluster just now: its own number must
             # not be given away.
             raise RefusedError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {self._me} is starting")
-        if request.cluster_id is not None and request.cluster_id != cluster_id:
+        if not is_named(cluster_id, request.cluster_id):
             raise RefusedError(
                 ErrorCode.INCONSISTENT_CLUSTER_ID,
                 f"its data directory belongs to cluster {request.cluster_id}, this is {cluster_id}",

@@ -18,7 +18,7 @@ from moldau.service.cleaner import CleanerMetrics
 class SlowTurns(NamedTuple):
     """Turns of the event loop in which everybody had to wait for long."""
 
-    count: int
+    turns: int
     seconds: float
     starved_seconds: float
     """Of those in which the process got no CPU."""

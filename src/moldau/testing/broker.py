@@ -98,6 +98,7 @@ class Broker:
             *("--http-addr", self.http_address),
             *("--grpc-addr", self.grpc_address),
             *("--data-dir", str(self.data_dir)),
+            "--bootstrap",
         ]
 
     def start(self) -> Self:

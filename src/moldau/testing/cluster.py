@@ -43,6 +43,7 @@ class ClusterBroker(Broker):
         found = super().arguments()
         found[found.index("--id") + 1] = str(self.number)
         if self._join is not None:
+            found.remove("--bootstrap")
             found += ["--join-addr", self._join]
         return found
 

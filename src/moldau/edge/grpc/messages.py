@@ -30,7 +30,7 @@ def read_message(message: OutgoingMessage, now: TimestampMs) -> Record:
         if deliver_at - now > DELIVER_DAYS_MAX * _DAY_MS:
             days = (deliver_at - now) // _DAY_MS
             raise invalid(
-                f"deliver_at_ms is {days} days ahead; a message can wait for {DELIVER_DAYS_MAX} days"
+                f"deliver_at_ms is {days} days ahead; {DELIVER_DAYS_MAX} days are the most"
             )
         headers = [header for header in headers if header[0] != DELIVER_AT_HEADER]
         headers.append((DELIVER_AT_HEADER, b"%d" % deliver_at))

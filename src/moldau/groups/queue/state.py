@@ -5,8 +5,8 @@
 
 Every offset below `next` is either open, and then in a table, or settled: acknowledged, moved to
 the dead letters, or no message at all; or it is to be delivered much later, and on a shelf. So acks
-in any order take no room; what is bounded is how many are open. Only committed records change a state, in `apply`, which takes every record that can
-be decoded and reads neither clock nor settings.
+in any order take no room; what is bounded is how many are open. Only committed records change a
+state, in `apply`, which takes every record that can be decoded, and reads no clock and no settings.
 """
 
 from bisect import bisect_left, insort

@@ -430,13 +430,23 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     data_dir: Annotated[str, Setting("Where everything is kept.")] = "./.moldau"
     cluster_id: Annotated[
         str | None,
-        Setting("Name of the cluster; made up on the first start if unset, then kept in data_dir."),
+        Setting(
+            "Name of the cluster, to which a random number is added when it is founded. A broker "
+            "that has a place in a cluster of another name does not start."
+        ),
     ] = None
+    bootstrap: Annotated[
+        bool,
+        Setting(
+            "Found a cluster if the data directory is empty. For the first start of the first "
+            "broker, and then no more: a broker whose disk was lost has to join."
+        ),
+    ] = False
     join_addr: Annotated[
         Address | None,
         Setting(
             "The HTTP address of any member of the cluster to join; not needed again once the "
-            "data directory belongs to it. Unset: the first start founds a cluster."
+            "data directory belongs to it."
         ),
     ] = None
     kafka: KafkaConfig = field(default_factory=KafkaConfig)

@@ -141,7 +141,7 @@ class Checker:
         voters: Iterable[BrokerId],
         disks: dict[BrokerId, list[tuple[Shadow, RaftIndex]]],
     ) -> None:
-        """A new committed entry is on the disks of a majority, or was before one of them was lost."""
+        """A new committed entry is on the disks of a majority, or was before one was lost."""
         wanted = tuple(voters)
         having = [
             voter

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from moldau.model.ids import FIRST_LOG, BrokerId, Offset
@@ -226,16 +227,20 @@ class Actor:
         members = core.members
         for voter in core.replaced_voters():
             self.world.on_disk(
-                leader, lambda broker: self._ask(broker, MembersAsked(members.with_learner(voter)))
+                leader,
+                partial(self._ask_members, members=members.with_learner(voter)),
             )
             return
         for learner in members.learners:
             if self.world.brokers[learner].storage.log.log_id != FIRST_LOG:
                 self.world.on_disk(
                     leader,
-                    lambda broker: self._ask(broker, MembersAsked(members.with_voter(learner))),
+                    partial(self._ask_members, members=members.with_voter(learner)),
                 )
                 return
+
+    def _ask_members(self, broker: SimBroker, members: Members) -> None:
+        self._ask(broker, MembersAsked(members))
 
     def _fail_flush(self) -> None:
         broker = self._any()
