@@ -20,8 +20,8 @@ from moldau.metadata.image import EMPTY_IMAGE, Image, Partition
 from moldau.metadata.replica_rules import (
     Reassignment,
     drain_moves,
-    internal_replication,
     reassignments,
+    usual_replication,
 )
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId, PartitionIndex, TopicId
@@ -241,11 +241,11 @@ def reach_all(image: Image) -> Image:
 
 
 def test_internal_topics_rise_to_three_replicas_as_brokers_join() -> None:
-    image = after(cluster(1), offsets(50, internal_replication(cluster(1))))
+    image = after(cluster(1), offsets(50, usual_replication(cluster(1))))
     assert decide(SpreadInternalTopics(), image) == []
     for brokers, factor in ((2, 2), (3, 3), (4, 3)):
         image = reach_all(after(image, register(brokers), SpreadInternalTopics()))
-        assert internal_replication(image) == factor
+        assert usual_replication(image) == factor
         partitions = image.topics["__consumer_offsets"].partitions
         assert {len(set(p.replicas)) for p in partitions} == {factor}
         if brokers < 4:

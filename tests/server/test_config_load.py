@@ -149,7 +149,7 @@ def test_the_option_of_a_flag_is_named_as_it_was_typed():
 @pytest.mark.parametrize(
     ("flags", "name"),
     [
-        ({"topic.min_insync_replicas": 2}, "topic.min_insync_replicas"),
+        ({"topic.min_insync_replicas": 4}, "topic.min_insync_replicas"),
         ({"group.session_timeout_ms_min": "1h"}, "group.session_timeout_ms_min"),
         ({"kafka.connections_max": 10}, "kafka.connections_max"),
         ({"topic.message_bytes_max": "1GiB"}, "topic.message_bytes_max"),

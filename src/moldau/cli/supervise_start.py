@@ -173,7 +173,7 @@ def _replication_factor(state: ClusterState) -> int:
     }
     preset = {"topic.replication_factor": state.replication_factor}
     resolved = load(flags, tuple(state.settings), None, preset=preset)
-    return resolved.config.topic.replication_factor
+    return resolved.config.topic.replication_factor or state.replication_factor
 
 
 def run_here(directory: Path, state: ClusterState, on_settled: Callable[[], object]) -> int:

@@ -16,7 +16,7 @@ from moldau.metadata.records import MetadataRecord, ReplicasReached, ReplicasWis
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import PartitionIndex
 
-INTERNAL_REPLICATION_MAX: Final = 3
+USUAL_REPLICATION_MAX: Final = 3
 
 
 class Reassignment(NamedTuple):
@@ -88,13 +88,13 @@ def report_replicas(command: ReportReplicas, image: Image) -> list[MetadataRecor
     return [_reached(topic, partition, partition.target, partition.wish)]
 
 
-def internal_replication(image: Image) -> int:
-    """How many replicas an internal topic has in a cluster of this size."""
-    return min(INTERNAL_REPLICATION_MAX, len(image.active_brokers()))
+def usual_replication(image: Image) -> int:
+    """How many replicas a topic has in a cluster of this size, unless it is told otherwise."""
+    return min(USUAL_REPLICATION_MAX, len(image.active_brokers()))
 
 
 def spread_internal_topics(_: SpreadInternalTopics, image: Image) -> list[MetadataRecord]:
-    factor = internal_replication(image)
+    factor = usual_replication(image)
     records: list[MetadataRecord] = []
     short = {
         topic.name: few

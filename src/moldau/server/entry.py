@@ -67,7 +67,7 @@ async def enter_cluster(
         if identity.cluster_id is not None and not is_log_empty:
             return _entry(identity, process, endpoints)
         if identity.is_founder and not _took_part(storage):
-            # It was killed before its first vote: there is no cluster yet.
+            # It was killed before it did anything: there is no cluster yet.
             return _entry(identity, process, endpoints)
     if config.join_addr is None:
         if identity is None:
@@ -105,8 +105,8 @@ def _check_belongs(config: ServerConfig, identity: Identity) -> None:
 
 
 def _took_part(storage: Storage) -> bool:
-    """Whether this broker ever heard of a leader of the metadata group, or was one."""
-    return storage.votes.get(METADATA_GROUP.name)[0] != NO_EPOCH
+    """Whether this broker ever heard of a leader of the metadata group, was one, or has topics."""
+    return storage.votes.get(METADATA_GROUP.name)[0] != NO_EPOCH or bool(storage.find_logs())
 
 
 def _found(config: ServerConfig, storage: Storage) -> Identity:

@@ -88,6 +88,8 @@ async def _serve(config: ServerConfig, on_ready: Callable[[BrokerInfo], None]) -
             return await ended
         info = starting.result()
         started = True
+        if info.broker_count == 1:
+            log.info("the only broker: topics have one copy, and are lost with its disk")
         for doubt in doubtful_settings(config) if info.broker_count == 1 else ():
             log.warning(doubt)
         log.info(

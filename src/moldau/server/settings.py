@@ -1,5 +1,6 @@
 """Owns the translation of the broker's configuration into Kafka's names for the same things."""
 
+from moldau.metadata.replica_rules import USUAL_REPLICATION_MAX
 from moldau.server.config.schema import ServerConfig
 
 
@@ -27,7 +28,7 @@ def fixed_settings(config: ServerConfig) -> dict[str, str]:
         "log.dirs": config.data_dir,
         "auto.create.topics.enable": str(config.topic.auto_create).lower(),
         "num.partitions": str(config.topic.partitions),
-        "default.replication.factor": str(config.topic.replication_factor),
+        "default.replication.factor": str(config.topic.replication_factor or USUAL_REPLICATION_MAX),
         "group.initial.rebalance.delay.ms": str(config.group.initial_rebalance_delay_ms),
         "group.min.session.timeout.ms": str(config.group.session_timeout_ms_min),
         "group.max.session.timeout.ms": str(config.group.session_timeout_ms_max),
@@ -52,7 +53,7 @@ def doubtful_settings(config: ServerConfig) -> list[str]:
     """What is allowed, since a cluster may grow, but cannot be met while there is one broker."""
     found = []
     factor, in_sync = config.topic.replication_factor, config.topic.min_insync_replicas
-    if factor > 1:
+    if factor is not None and factor > 1:
         found.append(
             f"topic.replication_factor is {factor}, but this is the only broker: topics that are "
             "created without a replication factor of their own will be refused until others "

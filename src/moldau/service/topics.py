@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from moldau.metadata.commands import CreatePartitions, CreateTopic, DeleteTopic
 from moldau.metadata.image import Image, Topic
-from moldau.metadata.replica_rules import internal_replication
+from moldau.metadata.replica_rules import usual_replication
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import Offset, TopicId
 from moldau.service.commit import trim_replica
@@ -30,7 +30,7 @@ class TopicService:
         disk: DiskGuard,
         new_topic_id: Callable[[], TopicId],
         default_partitions: int,
-        default_replication_factor: int,
+        default_replication_factor: int | None,
         default_segment_bytes: int,
     ) -> None:
         self._metadata = metadata
@@ -64,7 +64,9 @@ class TopicService:
             if partitions == _BY_DEFAULT:
                 partitions = self._default_partitions
             if replication_factor == _BY_DEFAULT:
-                replication_factor = self._default_replication_factor
+                replication_factor = self._default_replication_factor or usual_replication(
+                    self.image
+                )
         command = CreateTopic(
             name=name,
             topic_id=self._new_topic_id(),
@@ -93,9 +95,7 @@ class TopicService:
                 await self.create(
                     name,
                     partitions=partitions,
-                    replication_factor=(
-                        internal_replication(self.image) if internal else _BY_DEFAULT
-                    ),
+                    replication_factor=(usual_replication(self.image) if internal else _BY_DEFAULT),
                     configs=self._internal_configs if internal else None,
                     internal=internal,
                 )

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
+from moldau.metadata.replica_rules import USUAL_REPLICATION_MAX
 from moldau.model.errors import ConfigError
 from moldau.server.config.files import read_config_file
 from moldau.server.config.keys import (
@@ -272,18 +273,19 @@ def _check_together(
         problem = _bad(name, _plain(values[name]), sources[name], reason)
         problems.append(replace(problem, hint=hint))
 
-    def at_most(low: str, high: str) -> None:
-        if int(str(values[low])) > int(str(values[high])):
+    def at_most(low: str, high: str, unset: int = 0) -> None:
+        most = values[high] if values[high] is not None else unset
+        if int(str(values[low])) > int(str(most)):
             # The one that somebody set is the one that is wrong.
             if sources[low].layer is Layer.DEFAULT and sources[high].layer is not Layer.DEFAULT:
                 refuse(high, f"must be at least {low}, which is {values[low]}")
             else:
-                refuse(low, f"must be at most {high}, which is {values[high]}")
+                refuse(low, f"must be at most {high}, which is {most}")
 
     at_most("kafka.connections_per_address_max", "kafka.connections_max")
     at_most("kafka.inflight_bytes_per_connection_max", "kafka.inflight_bytes_max")
     at_most("topic.message_bytes_max", "kafka.request_bytes_max")
-    at_most("topic.min_insync_replicas", "topic.replication_factor")
+    at_most("topic.min_insync_replicas", "topic.replication_factor", unset=USUAL_REPLICATION_MAX)
     at_most("group.session_timeout_ms_min", "group.session_timeout_ms_max")
     at_most("group.consumer_heartbeat_interval_ms", "group.consumer_session_timeout_ms")
 

@@ -269,8 +269,14 @@ class TopicConfig(Struct, frozen=True, kw_only=True):
         int, Setting("Partitions of a new topic.", min=1, max=limits.PARTITIONS_PER_TOPIC_MAX)
     ] = 1
     replication_factor: Annotated[
-        int, Setting("Replicas of each partition of a new topic.", min=1, max=32767)
-    ] = 1
+        int | None,
+        Setting(
+            "Replicas of each partition of a new topic. Unset: three, or as many as there are "
+            "brokers.",
+            min=1,
+            max=32767,
+        ),
+    ] = None
     min_insync_replicas: Annotated[
         int, Setting("Replicas that must hold a record before acks=all is answered.", min=1)
     ] = 1
