@@ -33,7 +33,9 @@ from moldau.model.ids import (
     TopicId,
 )
 from moldau.raft.config import RaftConfig
+from moldau.raft.membership import NO_BROKER
 from moldau.replica.peer_codec import encode_append
+from moldau.replica.replica import Replica
 from moldau.service.disk import DiskGuard
 from moldau.service.fetch import FetchRequest, FetchResult, FetchService
 from moldau.service.offsets import LATEST, OffsetService
@@ -139,6 +141,7 @@ async def test_a_partition_is_left_when_its_move_is_over_and_not_before() -> Non
     world.submit(moved(0, OTHER, THIRD))
     assert (world.replica(), world.dropped, told) == (replica, [], [])
     assert replica.is_ready
+    left_by_its_group(replica)
     world.submit(reported(world.image))
     assert told == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
     assert (world.dropped, log.discarded, log.closed) == ([0], True, False)
@@ -156,6 +159,42 @@ async def test_a_partition_is_left_when_its_move_is_over_and_not_before() -> Non
     world.submit(reported(world.image))
     world.submit(DeleteTopic(name="t"))
     await until(lambda: not world.votes.groups, "the votes to be forgotten")
+    world.stop()
+
+
+def left_by_its_group(replica: Replica) -> None:
+    """As if it had heard that others are the group now; the log is as it was."""
+    replica.group.core.leader = NO_BROKER
+
+
+async def test_what_came_back_by_a_newer_image_is_not_dropped_by_an_older_one() -> None:
+    world = World(3)
+    world.submit(creation(assignments={0: (ME,)}))
+    await world.partitions.wait_led()
+    replica = world.replica()
+    world.submit(moved(0, OTHER, THIRD))
+    old = changed(world.image, reported(world.image))
+    newest = changed(old, moved(0, OTHER, THIRD, ME))
+    world.partitions.newest_image = lambda: newest
+    left_by_its_group(replica)
+    world.partitions.reconcile(old)
+    world.partitions.reconcile(newest)
+    assert (world.replica(), world.dropped) == (replica, [])
+    world.stop()
+
+
+async def test_what_a_leader_counts_on_is_not_dropped_whatever_the_image_says() -> None:
+    world = World(3)
+    world.submit(creation(assignments={0: (ME,)}))
+    await world.partitions.wait_led()
+    replica = world.replica()
+    world.submit(moved(0, OTHER, THIRD))
+    world.submit(reported(world.image))
+    world.partitions.finish_moves()
+    assert (world.replica(), world.dropped) == (replica, [])
+    left_by_its_group(replica)
+    world.partitions.finish_moves()
+    assert world.dropped == [0]
     world.stop()
 
 

@@ -33,6 +33,9 @@ class World:
             free_bytes=lambda: self.free,
         )
 
+    def finish_moves(self) -> None:
+        pass
+
     def retry_offline(self) -> None:
         self.retries += 1
 

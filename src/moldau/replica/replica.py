@@ -35,7 +35,7 @@ from moldau.model.ids import (
 )
 from moldau.raft.errors import RaftRefusal
 from moldau.raft.events import Role
-from moldau.raft.membership import Members
+from moldau.raft.membership import NO_BROKER, Members
 from moldau.records.batch import (
     TRANSACTIONAL_BIT,
     BatchHeader,
@@ -172,6 +172,11 @@ class Replica:
     @property
     def members(self) -> Members:
         return self.group.core.members
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether a leader that is heard counts this broker among its group."""
+        return self.leader != NO_BROKER and self._driver.me in self.members.everyone
 
     def in_sync(self, lag_ms_max: int) -> tuple[BrokerId, ...]:
         """Voters that held everything lately; empty unless this one leads."""

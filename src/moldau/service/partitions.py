@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from moldau.log.interface import LogConfig, PartitionLog
 from moldau.metadata.config_types import LONG_MAX
-from moldau.metadata.image import Image, Partition, Topic
+from moldau.metadata.image import EMPTY_IMAGE, Image, Partition, Topic
 from moldau.metadata.topic_configs import Layer, TopicConfig, broker_layers
 from moldau.model.clock import Clock
 from moldau.model.errors import (
@@ -150,6 +150,9 @@ class Partitions:
         self.on_leadership: Callable[[Replica], None] = lambda _: None
         """Told when a replica's leader is another one, or it became a ready leader itself; also
         when it goes."""
+        self.newest_image: Callable[[], Image] = lambda: EMPTY_IMAGE
+        self._leaving: dict[tuple[str, int], Topic] = {}
+        """Moved away by the image, but counted on by the leaders of their groups."""
         self.on_replaced: Callable[[Replica], None] = lambda _: None
         """Told when a replica leads and a voter came back without the log it had."""
 
@@ -354,12 +357,33 @@ class Partitions:
                 yield
 
     def _leave(self, topic: Topic, index: PartitionIndex) -> None:
-        """The partition has moved to other brokers, and its group counts on this one no more."""
+        """The partition has moved to other brokers, and its group counts on this one no more.
+
+        Asked of the newest image and of the group itself: the image at hand may be old, and what a
+        voter drops was perhaps acknowledged in its name.
+        """
+        key = (topic.name, index)
+        self._leaving.pop(key, None)
+        newest = self.newest_image().topic_by_id(topic.topic_id)
+        if newest is not None and self._broker in newest.partitions[index].replicas:
+            # It has come back, as the image says that follows.
+            return
+        hosted = self._hosted.get(key)
+        if hosted is not None and hosted.replica.is_counted:
+            self._leaving[key] = topic
+            return
         log.info("partition %s-%d has moved away", topic.name, index)
         self._let_go(topic, index, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
+    def finish_moves(self) -> None:
+        """Drop what has moved away, and was still counted on when that became known."""
+        with self._flusher.fencing():
+            for (_, index), topic in list(self._leaving.items()):
+                self._leave(topic, PartitionIndex(index))
+
     def _let_go(self, topic: Topic, index: PartitionIndex, code: ErrorCode) -> None:
         key = (topic.name, index)
+        self._leaving.pop(key, None)
         self._offline.pop(key, None)
         hosted = self._hosted.pop(key, None)
         if hosted is not None:

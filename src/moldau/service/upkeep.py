@@ -120,3 +120,4 @@ class Upkeep:
                 log.warning("there is room on the data disk again: produce is accepted")
         if not is_full:
             self._partitions.retry_offline()
+        self._partitions.finish_moves()
