@@ -181,13 +181,19 @@ class MetadataStore:
         stored = self._replica.log
         snapshot = stored.load_snapshot()
         self._applied = stored.start_offset
+        if stored.start_offset > 0 and (snapshot is None or snapshot[0] < stored.start_offset):
+            # An older one would bring back what was deleted, and forget what was made.
+            found = "no snapshot is" if snapshot is None else f"only that of {snapshot[0]} is"
+            raise CorruptionError(
+                f"the metadata log begins at {stored.start_offset}, and {found} intact before it: "
+                "nothing was changed; restore the folder metadata from a backup, or, in a cluster, "
+                "move it away and start with --join-addr of another broker, to learn it again"
+            )
         if snapshot is not None:
             self._applied, self.image = snapshot[0], decode_image(snapshot[1])
             if self._applied > stored.start_offset:
                 # A crash came between the two.
                 stored.delete_before(self._applied)
-        elif stored.start_offset > 0:
-            raise CorruptionError("the metadata log has lost its beginning and has no snapshot")
         self._settled = self._applied
         image, left = self._look_ahead()
         self._once_held = {*left, *_held(image, self._me)}
