@@ -2,6 +2,7 @@
 
 import itertools
 
+import msgspec
 import pytest
 
 from moldau.model.errors import CorruptionError
@@ -17,6 +18,10 @@ def members(*voters: int, learners: tuple[int, ...] = ()) -> Members:
 def test_members_survive_the_journal() -> None:
     some = members(1, 5, 300, learners=(7,))
     assert decode_members(encode_members(some)) == some
+
+
+def test_an_entry_from_before_logs_had_ids_is_read() -> None:
+    assert decode_members(msgspec.msgpack.encode(((1, 2), (3,)))) == Members((1, 2), (3,))
 
 
 @pytest.mark.parametrize(

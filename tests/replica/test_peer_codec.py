@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from moldau.log.interface import ControlKind, LogStart
 from moldau.model.errors import PeerProtocolError
-from moldau.model.ids import BrokerId, Epoch, Offset, PartitionIndex, RaftIndex, TopicId
+from moldau.model.ids import BrokerId, Epoch, LogId, Offset, PartitionIndex, RaftIndex, TopicId
 from moldau.raft.membership import Members, encode_members
 from moldau.raft.messages import (
     Append,
@@ -43,6 +43,7 @@ from moldau.testing.logs import make_batch
 epochs = st.integers(-1, 2**31 - 1).map(Epoch)
 indexes = st.integers(0, 2**62).map(RaftIndex)
 rounds = st.integers(0, 2**62)
+logs = st.integers(0, 2**62).map(LogId)
 keys = st.builds(
     GroupKey,
     st.binary(min_size=16, max_size=16).map(TopicId),
@@ -52,8 +53,10 @@ members = st.sets(st.integers(0, 1000), min_size=1, max_size=7).map(
     lambda ids: Members(tuple(sorted(BrokerId(broker) for broker in ids)))
 )
 small = st.one_of(
-    st.builds(AppendAnswered, epochs, st.booleans(), indexes, indexes, indexes, epochs),
-    st.builds(VoteAsked, epochs, indexes, epochs, st.booleans(), st.booleans()),
+    st.builds(
+        AppendAnswered, epochs, st.booleans(), indexes, indexes, indexes, epochs, log_id=logs
+    ),
+    st.builds(VoteAsked, epochs, indexes, epochs, st.booleans(), st.booleans(), voter_log=logs),
     st.builds(VoteAnswered, epochs, st.booleans(), st.booleans()),
     st.builds(Ping, epochs, indexes, rounds),
     st.builds(Pong, epochs, rounds),

@@ -70,9 +70,16 @@ class Members(NamedTuple):
 
 
 NO_MEMBERS: Final = Members(())
-_decoder: Final = msgspec.msgpack.Decoder(
-    tuple[tuple[int, ...], tuple[int, ...], tuple[tuple[int, int], ...]]
-)
+
+
+class _Stored(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    voters: tuple[int, ...]
+    learners: tuple[int, ...]
+    logs: tuple[tuple[int, int], ...] = ()
+    """Entries from before logs had ids have none."""
+
+
+_decoder: Final = msgspec.msgpack.Decoder(_Stored)
 
 
 def encode_members(members: Members) -> bytes:
@@ -82,13 +89,13 @@ def encode_members(members: Members) -> bytes:
 
 def decode_members(payload: bytes) -> Members:
     try:
-        voters, learners, logs = _decoder.decode(payload)
+        stored = _decoder.decode(payload)
     except msgspec.MsgspecError as error:
         raise CorruptionError(f"membership entry: {error}") from error
     return Members(
-        tuple(BrokerId(broker) for broker in voters),
-        tuple(BrokerId(broker) for broker in learners),
-        tuple((BrokerId(broker), LogId(log_id)) for broker, log_id in logs),
+        tuple(BrokerId(broker) for broker in stored.voters),
+        tuple(BrokerId(broker) for broker in stored.learners),
+        tuple((BrokerId(broker), LogId(log_id)) for broker, log_id in stored.logs),
     )
 
 
