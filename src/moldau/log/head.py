@@ -18,11 +18,14 @@ from moldau.log.interface import LogStart
 from moldau.log.port import Files
 from moldau.log.sealed import seal, unseal
 from moldau.model.errors import CorruptionError
-from moldau.model.ids import NO_EPOCH, Epoch, LogId, Offset
+from moldau.model.ids import FIRST_LOG, NO_EPOCH, Epoch, LogId, Offset
 
-_START_MAGIC = b"MoSt"
+_START_MAGIC = b"MoS2"
+_OLD_MAGIC = b"MoSt"
+"""Of files from before logs had ids: the same without it."""
 _EPOCHS_MAGIC = b"MoEp"
 _START = struct.Struct(">qqqqi")
+_NO_ID = struct.pack(">q", FIRST_LOG)
 _EPOCH = struct.Struct(">iq")
 _ADVICE = "Nothing was changed; restore the file from a backup, or the partition from a replica."
 
@@ -43,7 +46,11 @@ def load_head(files: Files, directory: str) -> Head | None:
     path = f"{directory}/start"
     if not files.exists(path):
         return None
-    payload = unseal(_START_MAGIC, files.read(path), path, _ADVICE)
+    data = files.read(path)
+    if data.startswith(_OLD_MAGIC):
+        payload = _NO_ID + unseal(_OLD_MAGIC, data, path, _ADVICE)
+    else:
+        payload = unseal(_START_MAGIC, data, path, _ADVICE)
     if len(payload) < _START.size:
         raise CorruptionError(f"{path}: {len(payload)} bytes are too few. {_ADVICE}")
     log_id, generation, offset, count, epoch = _START.unpack_from(payload)
