@@ -113,6 +113,17 @@ async def test_a_partition_that_refuses_is_asked_until_it_takes_the_marker() -> 
     assert world.service.describe(X).state == "CompleteCommit"
 
 
+async def test_a_partition_where_the_producer_is_further_needs_no_marker() -> None:
+    """It gets a later epoch only after the end: to ask again would change nothing, ever."""
+    world = await TransactionWorld().ready()
+    one = await opened(world)
+    world.replica(A).refusal = RefusedError(ErrorCode.INVALID_PRODUCER_EPOCH)
+    await end(world, one)
+    await world.settle()
+    await pass_time(world, 5)
+    assert world.service.describe(X).state == "CompleteCommit"
+
+
 async def test_a_partition_of_a_deleted_topic_needs_no_marker() -> None:
     world = await TransactionWorld().ready()
     world.group_world.create("u")

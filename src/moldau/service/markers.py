@@ -46,6 +46,9 @@ _NUMBERS_REMEMBERED_MAX: Final = 50_000
 _NO_COORDINATOR: Final = -1
 
 Settled = Callable[[ErrorCode], None]
+_OVER: Final = frozenset({ErrorCode.NONE, ErrorCode.INVALID_PRODUCER_EPOCH})
+"""The transaction is over in the partition: marked, or its producer has a later epoch there, which
+it gets only after the end. To ask again would change nothing, ever."""
 Report = Callable[[bool, frozenset[TopicPartition]], None]
 """(whether they are marked, which)"""
 
@@ -284,7 +287,7 @@ class MarkerSender:
 
     def _settled_here(self, partition: TopicPartition, report: Report) -> Settled:
         def settled(code: ErrorCode) -> None:
-            self._loop.call_soon(report, code is ErrorCode.NONE, frozenset((partition,)))
+            self._loop.call_soon(report, code in _OVER, frozenset((partition,)))
 
         return settled
 
@@ -318,7 +321,7 @@ class MarkerSender:
             marked = {
                 TopicPartition(topic, PartitionIndex(index))
                 for (topic, index), code in zip(marking.partitions, codes, strict=False)
-                if code == ErrorCode.NONE
+                if code in _OVER
             }
             others = {
                 TopicPartition(topic, PartitionIndex(index)) for topic, index in marking.partitions
