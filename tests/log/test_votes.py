@@ -123,11 +123,13 @@ def test_a_vote_that_found_no_room_is_forgotten_and_the_next_one_is_kept(room: i
     assert again.get("a group with a long name" * 10) == (NO_EPOCH, NO_VOTE)
 
 
-def test_forgotten_groups_are_gone_after_the_next_rewrite() -> None:
+def test_forgotten_groups_do_not_come_back_with_the_next_start() -> None:
     files: Files = SimDisk()
     journal = VoteJournal.open(files, PATH)
     journal.record({"old": vote(1), "new": vote(2)})
-    journal.forget(frozenset({"old"}))
+    journal.forget(frozenset({"old", "unknown"}))
+    assert journal.get("old") == (NO_EPOCH, NO_VOTE)
     journal.close()
-    VoteJournal.open(files, PATH).record({"x": vote(1)})
-    assert VoteJournal.open(files, PATH).get("new") == vote(2)
+    again = VoteJournal.open(files, PATH)
+    assert (again.get("old"), again.get("new")) == ((NO_EPOCH, NO_VOTE), vote(2))
+    assert b"old" not in files.read(PATH)

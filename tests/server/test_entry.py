@@ -18,7 +18,7 @@ from moldau.raft.membership import Members
 from moldau.replica.peer_codec import METADATA_GROUP
 from moldau.server.config.schema import Address, ServerConfig
 from moldau.server.entry import Endpoints, Entry, enter_cluster
-from moldau.server.storage import Storage
+from moldau.server.storage import VOTES_PATH, Storage
 
 pytestmark = pytest.mark.inprocess
 
@@ -270,3 +270,12 @@ def test_a_founder_that_lost_its_metadata_does_not_begin_anew_over_its_topics(
     with pytest.raises(CorruptionError, match="is missing in the data directory"):
         enter(tmp_path, is_log_empty=True)
     assert enter(tmp_path, is_log_empty=False).is_founder
+
+
+def test_a_member_without_its_votes_is_refused(tmp_path: Path) -> None:
+    """Whoever forgets that it voted votes a second time."""
+    enter(tmp_path)
+    (tmp_path / VOTES_PATH).unlink()
+    with pytest.raises(CorruptionError, match="is missing in the data directory of a member"):
+        enter(tmp_path, is_log_empty=False)
+    assert not (tmp_path / VOTES_PATH).exists()

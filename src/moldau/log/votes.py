@@ -32,6 +32,10 @@ _REWRITE_BYTES_MIN: Final = 256 * 1024
 _decoder: Final = msgspec.msgpack.Decoder(dict[str, tuple[int, int]])
 
 
+_FORGOTTEN: Final = (NO_EPOCH, NO_VOTE)
+"""What an entry says of a group that is deleted: as of one that is not known."""
+
+
 def _encode(number: int, votes: Mapping[str, Vote]) -> bytes:
     payload = msgspec.msgpack.encode(votes)
     crc = crc32c(struct.pack(">QI", number, len(payload)) + payload)
@@ -85,6 +89,8 @@ class VoteJournal:
         for number in range(first, last + 1):
             for group, (epoch, voted_for) in entries[number].items():
                 journal._votes[group] = (Epoch(epoch), BrokerId(voted_for))
+                if journal._votes[group] == _FORGOTTEN:
+                    del journal._votes[group]
         journal._number = last
         # Whatever a crash left behind the last intact entry goes, and one copy suffices no more.
         journal._rewrite()
@@ -137,9 +143,14 @@ class VoteJournal:
         self._position += len(data)
 
     def forget(self, groups: frozenset[str]) -> None:
-        """Groups that are deleted; their space goes with the next rewrite."""
-        for group in groups:
-            self._votes.pop(group, None)
+        """Groups that are deleted: durably, or they would come back with the next start.
+
+        Their space goes with the next rewrite. Raises StorageError, as `record`.
+        """
+        known = {group: _FORGOTTEN for group in groups if group in self._votes}
+        self.record(known)
+        for group in known:
+            del self._votes[group]
 
     def _rewrite(self) -> None:
         """Replace the file by one entry that holds every vote."""

@@ -74,14 +74,16 @@ class VoteWriter:
         asked, self._asked = self._asked, {}
         forgotten, self._forgotten = frozenset(self._forgotten), set()
         self._running = self._loop.run_in_executor(self._thread, self._store, asked, forgotten)
-        self._running.add_done_callback(lambda future: self._on_done(future, asked))
+        self._running.add_done_callback(lambda future: self._on_done(future, asked, forgotten))
 
     def _store(self, votes: Mapping[str, Vote], forgotten: frozenset[str]) -> None:
         if forgotten:
             self._votes.forget(forgotten)
         self._votes.record(votes)
 
-    def _on_done(self, future: asyncio.Future[None], asked: Mapping[str, Vote]) -> None:
+    def _on_done(
+        self, future: asyncio.Future[None], asked: Mapping[str, Vote], forgotten: frozenset[str]
+    ) -> None:
         self._running = None
         if self._is_stopped or future.cancelled():
             return
@@ -92,7 +94,9 @@ class VoteWriter:
             self.write()
         elif isinstance(error, DiskFullError):
             # Nothing was stored. Elections wait until there is room.
-            self._asked = {**asked, **self._asked}
+            left = {group: vote for group, vote in asked.items() if group not in self._forgotten}
+            self._asked = {**left, **self._asked}
+            self._forgotten |= forgotten - self._asked.keys()
             self._is_waiting = True
             self._loop.call_later(_DISK_FULL_RETRY_SECONDS, self._write_again)
         elif isinstance(error, StorageError):

@@ -21,13 +21,23 @@ from moldau.log.files import OsFiles
 from moldau.log.interface import LogConfig, PartitionLog
 from moldau.log.votes import VoteJournal
 from moldau.metadata.image import Image
-from moldau.model.errors import StorageError
+from moldau.model.errors import CorruptionError, StorageError
 from moldau.model.ids import BrokerId, LogId, PartitionIndex, TopicId
 from moldau.server.config.schema import ServerConfig
 
 METADATA_TOPIC: Final = "__cluster_metadata"
 METADATA_TOPIC_ID: Final = TopicId(bytes(15) + b"\x01")
 """As in Kafka, where the metadata log has this id in every cluster."""
+
+
+def _check_votes(files: OsFiles) -> None:
+    """Of a member: it has voted, and whoever forgets that votes a second time."""
+    if not files.exists(VOTES_PATH):
+        raise CorruptionError(
+            f"the file {VOTES_PATH} is missing in the data directory of a member of a cluster: "
+            "nothing was changed; restore it from a backup, or start with an empty directory, and "
+            "join as a new broker"
+        )
 
 
 class Storage:
@@ -41,6 +51,8 @@ class Storage:
         self._files = files
         self.identity = identity
         """None: the directory is new."""
+        if identity is not None and identity.cluster_id is not None:
+            _check_votes(files)
         self.votes = VoteJournal.open(files, VOTES_PATH)
 
     @classmethod

@@ -97,7 +97,7 @@ class PeerListener:
         me: BrokerId,
         authorize: Callable[[Hello], str | None],
         handler: PeerHandler,
-        connections_max: int = 256,
+        connections_max: int = 4096,
         handshake_seconds_max: float = HANDSHAKE_SECONDS_MAX,
     ) -> None:
         """`authorize` returns why a caller of the right cluster is refused, or None."""
