@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from moldau.cli.errors import ExitCode
-from moldau.cli.topology import behind, problems
+from moldau.cli.topology import behind, problems, single_copies
 from moldau.model.topology import (
     Endpoint,
     Topology,
@@ -217,3 +217,12 @@ def test_what_is_wrong_is_named():
     ]
     assert behind(topology(brokers, parts), 2) == ["orders:0", "orders:1"]
     assert problems(topology([broker(1), broker(2)], [part(0, [1, 2])])) == []
+
+
+def test_topics_with_one_copy_are_named_where_there_could_be_more():
+    one = topology([broker(1)], [part(0, [1])])
+    assert single_copies(one) is None
+    three = topology([broker(1), broker(2), broker(3)], [part(0, [1]), part(1, [2, 3])])
+    told = "orders has one copy; for more: moldau partition move orders --to 1,2,3"
+    assert single_copies(three) == told
+    assert single_copies(topology([broker(1), broker(2)], [part(0, [1, 2])])) is None

@@ -25,6 +25,7 @@ from moldau.cli.topology import (
     http_option,
     partition_count,
     problems,
+    single_copies,
 )
 
 if TYPE_CHECKING:
@@ -211,6 +212,8 @@ def _show_all(topology: "Topology", output: str) -> int:
         emit_table(broker_rows(topology))
         for line in found:
             say(f"problem: {line}")
+        if single := single_copies(topology):
+            say(f"note: {single}")
     return ExitCode.FAILED if found else ExitCode.OK
 
 

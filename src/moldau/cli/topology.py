@@ -22,6 +22,8 @@ DEFAULT_HTTP = "127.0.0.1:8080"
 POLL_SECONDS = 0.2
 # A broker that is restarted or a leader that changes is no reason to give up at once.
 _SILENCE_SECONDS_MAX = 30.0
+_COPIES_MAX = 3
+_NAMES_MAX = 5
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -157,6 +159,22 @@ def problems(topology: "Topology") -> list[str]:
     if topology.under_replicated:
         found.append(f"{counted(topology.under_replicated, 'partition')} under-replicated")
     return found
+
+
+def single_copies(topology: "Topology") -> str | None:
+    """That topics are lost with one disk, although there are brokers for more; with what to do."""
+    names = [
+        topic.name
+        for topic in topology.topics
+        if not topic.internal and any(len(part.replicas) == 1 for part in topic.partitions)
+    ]
+    if len(topology.brokers) < 2 or not names:
+        return None
+    brokers = ",".join(str(broker.id) for broker in topology.brokers[:_COPIES_MAX])
+    shown = ", ".join(names[:_NAMES_MAX])
+    more = f" and {len(names) - _NAMES_MAX} more" if len(names) > _NAMES_MAX else ""
+    have = "has one copy" if len(names) == 1 else "have one copy"
+    return f"{shown}{more} {have}; for more: moldau partition move {names[0]} --to {brokers}"
 
 
 def behind(topology: "Topology", number: int) -> list[str]:
