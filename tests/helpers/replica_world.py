@@ -7,6 +7,7 @@ from moldau.log.interface import FlushTask, LogConfig
 from moldau.log.memory import MemoryLog
 from moldau.model.errors import ErrorCode, StorageError
 from moldau.model.flush import FlushPolicy
+from moldau.model.ids import FIRST_LOG, LogId
 from moldau.replica.replica import Replica
 from moldau.testing.replicas import (
     MemoryVotes,
@@ -22,8 +23,8 @@ from moldau.testing.waiting import wait_seconds_max
 class HeldLog(MemoryLog):
     """A log whose flushes finish when the test says so, or fail."""
 
-    def __init__(self, config: LogConfig) -> None:
-        super().__init__(config)
+    def __init__(self, config: LogConfig, log_id: LogId = FIRST_LOG) -> None:
+        super().__init__(config, log_id)
         self.runs = 0
         self.failure: OSError | None = None
         self.gate: threading.Event | None = None
@@ -77,9 +78,11 @@ class World:
         return world
 
     async def open(self) -> Replica:
-        return await lead_replica(
+        replica = await lead_replica(
             self.log, self.flusher, clock=self.clock, driver=self.driver, listener=self.listener
         )
+        self.log.runs = 0
+        return replica
 
     async def restart(self) -> Replica:
         """The log as it is, all that is derived from it anew."""

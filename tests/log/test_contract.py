@@ -203,12 +203,48 @@ def test_control_entries_take_up_indexes_but_no_offsets(make: Make) -> None:
 def test_a_control_entry_counts_as_flushed_only_once_the_data_before_it_is(make: Make) -> None:
     log = make()
     log.append_control(Epoch(1), ControlKind.NOOP, b"")
+    assert (log.flushed_index, log.end_index) == (0, 1)
+    flush(log)
     assert log.flushed_index == 1
     append(log)
     log.append_control(Epoch(2), ControlKind.NOOP, b"")
     assert (log.flushed_index, log.end_index) == (1, 3)
     flush(log)
     assert log.flushed_index == 3
+
+
+@pytest.mark.parametrize("policy", FlushPolicy)
+def test_a_control_entry_is_flushed_with_every_policy(make: Make, policy: FlushPolicy) -> None:
+    log = make(LogConfig(flush=policy))
+    append(log)
+    flush(log)
+    log.append_control(Epoch(2), ControlKind.NOOP, b"")
+    append(log, epoch=2)
+    assert log.flushed_index == 1
+    flush(log)
+    assert log.flushed_index == 3
+
+
+def test_a_flush_that_began_before_a_control_entry_does_not_count_for_it(make: Make) -> None:
+    log = make()
+    append(log)
+    task = log.begin_flush()
+    log.append_control(Epoch(2), ControlKind.NOOP, b"")
+    assert task is not None
+    task.run()
+    log.end_flush(task)
+    assert (log.flushed_index, log.end_index) == (1, 2)
+    flush(log)
+    assert log.flushed_index == 2
+
+
+def test_a_control_entry_below_a_new_start_waits_for_nothing(make: Make) -> None:
+    log = make()
+    log.append_control(Epoch(1), ControlKind.NOOP, b"")
+    append(log)
+    log.delete_before(Offset(1))
+    flush(log)
+    assert log.flushed_index == log.end_index == 2
 
 
 def test_epochs_are_known_by_offset_even_those_with_nothing_but_a_no_op(make: Make) -> None:

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field, replace
 import pytest
 from effort import seeds
 
+from moldau.log import recovery
 from moldau.log.disk import DiskLog, open_disk_log
-from moldau.log.flush import DiskFlush
+from moldau.log.flush import DataFlush, DiskFlush
 from moldau.log.head import Head, save_head
 from moldau.log.interface import (
     ControlEntry,
@@ -24,8 +25,10 @@ from moldau.log.interface import (
     FlushTask,
     LogConfig,
 )
+from moldau.log.journal import ControlJournal
 from moldau.log.mark import FLAG_CLEAN, FlushMark
-from moldau.model.errors import CorruptionError
+from moldau.log.segment import Segment
+from moldau.model.errors import CorruptionError, StorageError
 from moldau.model.ids import Epoch, Offset, RaftIndex, TimestampMs
 from moldau.records.batch import read_header
 from moldau.testing.logs import headers_of, make_batch
@@ -90,9 +93,9 @@ class Worker:
 
     def note_flushed(self) -> None:
         # Under a laxer policy only what was really flushed is promised to survive.
-        index = self.log.index_of(self.log._synced_offset)
-        if self.config.flush is FlushPolicy.ALWAYS:
-            index = self.log.flushed_index
+        index = self.log.flushed_index
+        if self.config.flush is not FlushPolicy.ALWAYS:
+            index = min(index, self.log.index_of(self.log._synced_offset))
         place = 0
         at = 0
         for number, entry in enumerate(self.model.entries, 1):
@@ -113,6 +116,7 @@ class Worker:
             (1 if self.config.flush is FlushPolicy.ALWAYS else 0, self.retain),
             (1, self.save_snapshot),
             (1, self.reopen),
+            (1, self.kill),
         ]
         weights = [weight for weight, _ in actions]
         self.rng.choices([action for _, action in actions], weights)[0]()
@@ -210,6 +214,13 @@ class Worker:
         self.log.close()
         self.model.flushed = len(self.model.entries)
         self.log = open_disk_log(self.disk, PATH, self.config)
+        self.check_all()
+
+    def kill(self) -> None:
+        """The process ends, the page cache stays: what is found counts as flushed afterwards."""
+        self.task = None
+        self.log = open_disk_log(self.disk, PATH, self.config)
+        self.model.flushed = len(self.model.entries)
         self.check_all()
 
     def check_all(self) -> None:
@@ -368,21 +379,21 @@ def skip_flush_of_data(patch: pytest.MonkeyPatch) -> None:
 
 
 def skip_flush_of_closed_segments(patch: pytest.MonkeyPatch) -> None:
-    def run(task: DiskFlush) -> None:
+    def run(task: DataFlush) -> None:
         task._closed_files = []
         real(task)
 
-    real = DiskFlush.run
-    patch.setattr(DiskFlush, "run", run)
+    real = DataFlush.run
+    patch.setattr(DataFlush, "run", run)
 
 
 def skip_sync_of_names(patch: pytest.MonkeyPatch) -> None:
-    def run(task: DiskFlush) -> None:
+    def run(task: DataFlush) -> None:
         task._directory = None
         real(task)
 
-    real = DiskFlush.run
-    patch.setattr(DiskFlush, "run", run)
+    real = DataFlush.run
+    patch.setattr(DataFlush, "run", run)
 
 
 def count_flushed_when_the_flush_begins(patch: pytest.MonkeyPatch) -> None:
@@ -411,6 +422,35 @@ def skip_flush_of_control_entries(patch: pytest.MonkeyPatch) -> None:
 
     real = SimFile.flush
     patch.setattr(SimFile, "flush", flush)
+
+
+def count_control_entries_before_they_are_flushed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        DiskLog, "flushed_index", property(lambda log: log._controls.index_of(log.flushed_offset))
+    )
+
+
+def write_on_before_a_control_entry_is_flushed(patch: pytest.MonkeyPatch) -> None:
+    never = property(lambda log: False, lambda log, to: None)
+    patch.setattr(DiskLog, "_is_journal_first", never, raising=False)
+
+
+def write_control_entries_after_one_that_is_not_flushed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(DiskLog, "_flush_journal", lambda log: None)
+
+
+def take_batches_of_an_epoch_that_nothing_tells_of(patch: pytest.MonkeyPatch) -> None:
+    def walk(
+        segments: list[Segment], marks: list[FlushMark | None], is_known: object
+    ) -> recovery._Tail:
+        return real(segments, marks, lambda epoch: True)
+
+    real = recovery._walk_tail
+    patch.setattr(recovery, "_walk_tail", walk)
+
+
+def take_found_control_entries_for_flushed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ControlJournal, "flush_found", lambda journal: None)
 
 
 def count_control_entries_before_the_data_below_them(patch: pytest.MonkeyPatch) -> None:
@@ -483,6 +523,11 @@ MUTANTS = [
     count_flushed_when_the_flush_begins,
     count_a_late_flush_after_truncation,
     skip_flush_of_control_entries,
+    count_control_entries_before_they_are_flushed,
+    write_on_before_a_control_entry_is_flushed,
+    write_control_entries_after_one_that_is_not_flushed,
+    take_batches_of_an_epoch_that_nothing_tells_of,
+    take_found_control_entries_for_flushed,
     count_control_entries_before_the_data_below_them,
     truncate_without_cutting,
     cut_the_journal_before_the_data,
@@ -505,5 +550,5 @@ def test_a_broken_rule_is_noticed(
     mutant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mutant(monkeypatch)
-    with pytest.raises((AssertionError, CorruptionError, FileNotFoundError)):
+    with pytest.raises((AssertionError, CorruptionError, StorageError, FileNotFoundError)):
         explore_many(MUTANT_SEEDS)

@@ -7,7 +7,7 @@ import pytest
 
 from moldau.log.disk import CLOSED_LOADED_MAX, DiskLog, open_disk_log, read_slice
 from moldau.log.files import OsFiles
-from moldau.log.flush import DiskFlush, Fill
+from moldau.log.flush import Fill
 from moldau.log.interface import ControlKind, FlushPolicy, LogConfig
 from moldau.log.mark import HEADER_BYTES
 from moldau.log.writing import FILL_BYTES_MAX, FILL_FIRST_BYTES
@@ -130,19 +130,21 @@ def test_filling_stops_when_it_is_cancelled_and_when_the_disk_is_full() -> None:
 def test_an_append_into_the_area_being_filled_is_not_overwritten() -> None:
     disk = SimDisk()
     log = open_disk_log(disk, "log", LogConfig())
-    task: DiskFlush | None = None
+    fill: Fill | None = None
     batches = []
-    while task is None or task.fill is None:
+    while fill is None:
         batches.append(append(log, value=b"x" * 5000))
         task = log.begin_flush()
         assert task is not None
-        if task.fill is None:
+        assert task.data is not None
+        fill = task.data.fill
+        if fill is None:
             task.run()
             log.end_flush(task)
     # The thread is slow: meanwhile the owner writes past the place where the zeros begin.
     for _ in range(30):
         batches.append(append(log, value=b"y" * 5000))
-    assert log._active.position > task.fill.start
+    assert log._active.position > fill.start
     task.run()
     log.end_flush(task)
     flush(log)

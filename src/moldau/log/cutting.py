@@ -43,6 +43,7 @@ class CuttingLog(WritingLog):
             return
         if offset < self._start.offset or count < self._start.control_count:
             raise ValueError(f"cannot truncate to {index}, below the start of the log")
+        self._flush_journal()
         # From here on a flush that is under way counts for nothing.
         self._truncations += 1
         self._cancel_fill()
@@ -187,6 +188,7 @@ class CuttingLog(WritingLog):
         self._batch_epochs = BatchEpochs(self._files, self._directory, self._generation)
         self._cleaned = CleanedFile(self._files, self._directory, self._generation)
         self._is_fresh = False
+        self._is_journal_first = False
         self._limit = -1
 
     # ---- the start
@@ -212,6 +214,7 @@ class CuttingLog(WritingLog):
             self._save_start(start)
             self._start = start
             self.start_offset = offset
+            self._journal.forget_below(count)
             self._controls.cut_front(count)
             self._epochs.cut_front(index, offset)
             self._forget_places()
@@ -260,6 +263,8 @@ class CuttingLog(WritingLog):
             return
         self._cancel_fill()
         self._forget_places()
+        if not self._failures:
+            self._flush_journal()
         if not self._failures and self._segments and not (self._is_fresh and self._was_clean):
             try:
                 self._close_files()

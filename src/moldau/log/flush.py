@@ -10,6 +10,7 @@ import errno
 import threading
 from collections.abc import Sequence
 
+from moldau.log.journal import JournalFlush
 from moldau.log.port import File, Files
 from moldau.log.segment import Segment
 from moldau.model.ids import Offset
@@ -59,13 +60,12 @@ class Fill:
         return not self._cancelled
 
 
-class DiskFlush:
-    """One flush of a log: what it covers, and what has to be done for it."""
+class DataFlush:
+    """The flush of a log's segments: what it covers, and what has to be done for it."""
 
     __slots__ = (
         "_closed_files",
         "_directory",
-        "_failures",
         "_file",
         "_files",
         "closed",
@@ -74,7 +74,6 @@ class DiskFlush:
         "offset",
         "position",
         "segment",
-        "truncations",
     )
 
     def __init__(
@@ -86,8 +85,6 @@ class DiskFlush:
         closed: Sequence[Segment],
         segment: Segment,
         fill: Fill | None,
-        truncations: int,
-        failures: list[OSError],
     ) -> None:
         self._files = files
         self._directory = directory
@@ -99,25 +96,49 @@ class DiskFlush:
         self.offset: Offset = segment.end_offset
         self.position = segment.position
         self.fill = fill
+
+    def run(self) -> None:
+        # Older segments first: a mark that is newer than the data it speaks of must not be the only
+        # thing that survives.
+        for file in self._closed_files:
+            file.flush()
+        if self.fill is not None:
+            self.fill.run()
+        self._file.flush()
+        if self._directory is not None:
+            self._files.sync_dir(self._directory)
+
+
+class DiskFlush:
+    """One flush of a log: of its last control entry, of its data, or of both in that order."""
+
+    __slots__ = ("_failures", "data", "journal", "truncations")
+
+    def __init__(
+        self,
+        *,
+        journal: JournalFlush | None,
+        data: DataFlush | None = None,
+        truncations: int,
+        failures: list[OSError],
+    ) -> None:
+        self.journal = journal
+        self.data = data
         self.truncations = truncations
         self._failures = failures
 
     @property
     def is_heavy(self) -> bool:
         """Writes zeros ahead as well: better not run on the event loop."""
-        return self.fill is not None
+        return self.data is not None and self.data.fill is not None
 
     def run(self) -> None:
         try:
-            # Older segments first: a mark that is newer than the data it speaks of must not be
-            # the only thing that survives.
-            for file in self._closed_files:
-                file.flush()
-            if self.fill is not None:
-                self.fill.run()
-            self._file.flush()
-            if self._directory is not None:
-                self._files.sync_dir(self._directory)
+            # Data counts as flushed only together with the control entries before it.
+            if self.journal is not None:
+                self.journal.run()
+            if self.data is not None:
+                self.data.run()
         except OSError as error:
             # The log refuses everything from now on: what the page cache holds is unknown.
             self._failures.append(error)

@@ -166,7 +166,8 @@ class PartitionLog(Protocol):
         ...
 
     def append_control(self, epoch: Epoch, kind: ControlKind, payload: bytes) -> None:
-        """Add a control entry at the end of the log, durable when this returns."""
+        """Add a control entry at the end of the log; flushed_index says when it is durable, with
+        every flush policy. What would be wrong without it is not written before."""
         ...
 
     def begin_flush(self) -> FlushTask | None:

@@ -2,7 +2,9 @@
 
 Rules that keep journal and segments one log through any crash (disk.py keeps the order of calls):
 
-- an entry is flushed before anything after it is written, so only the last one can be torn;
+- only the last entry may be waiting for its flush, so only the last one can be torn or lost;
+- data of the epoch that it begins may be written before it is flushed: recovery cuts batches of an
+  epoch that nothing tells of. Before anything else is written, it is flushed;
 - it counts as flushed only once all data before it is;
 - truncation cuts the data first, then the journal, both physically;
 - recovery drops entries beyond the recovered end of the data.
@@ -28,10 +30,28 @@ REWRITE_DEAD_MIN = 64
 """Entries below the log's start that make a rewrite worth while."""
 
 
+class JournalFlush:
+    """The flush of a journal's last entry, to be run in any thread."""
+
+    __slots__ = ("_directory", "_file", "_files", "ordinal")
+
+    def __init__(self, files: Files, file: File, directory: str | None, ordinal: int) -> None:
+        self._files = files
+        # Closed with the last reference: a thread may be flushing while the log goes on.
+        self._file = file
+        self._directory = directory
+        self.ordinal = ordinal
+
+    def run(self) -> None:
+        self._file.flush()
+        if self._directory is not None:
+            self._files.sync_dir(self._directory)
+
+
 class ControlJournal:
     """The journal file of one log. Opened for each write: elections are rare, files many."""
 
-    __slots__ = ("_directory", "_ends", "_files", "_first", "_is_torn", "_size", "path")
+    __slots__ = ("_directory", "_ends", "_files", "_first", "_is_torn", "_size", "path", "unflushed")
 
     def __init__(self, files: Files, directory: str, generation: int) -> None:
         self._files = files
@@ -44,6 +64,8 @@ class ControlJournal:
         self._size = -1
         """Bytes of the file; -1: there is none yet."""
         self._is_torn = False
+        self.unflushed: JournalFlush | None = None
+        """What is left to do for the last entry."""
 
     @property
     def entry_count(self) -> int:
@@ -87,28 +109,42 @@ class ControlJournal:
         return self._first, entries
 
     def append(self, ordinal: int, entry: ControlEntry) -> None:
-        """Write one entry and flush it. Raises OSError; a full disk leaves the file as it was."""
+        """Write one entry, to be flushed. Raises OSError; a full disk leaves the file as it was."""
         body = _BODY.pack(ordinal, entry.offset, entry.epoch, entry.kind) + entry.payload
         data = _FRAME.pack(len(body), crc32c(body)) + body
         position = self._ends[-1] if self._ends else 0
         end = position + len(data)
         is_new = self._size < 0
         file = self._files.open(self.path, create=is_new)
-        try:
-            if end > self._size:
-                size = -(-end // _STEP_BYTES) * _STEP_BYTES
-                self._write_all(file, data + bytes(size - end), position)
-                self._size = size
-            else:
-                self._write_all(file, data, position)
-            file.flush()
-        finally:
-            file.close()
-        if is_new:
-            self._files.sync_dir(self._directory)
+        if end > self._size:
+            size = -(-end // _STEP_BYTES) * _STEP_BYTES
+            self._write_all(file, data + bytes(size - end), position)
+            self._size = size
+        else:
+            self._write_all(file, data, position)
+        directory = self._directory if is_new else None
+        self.unflushed = JournalFlush(self._files, file, directory, ordinal)
         if not self._ends:
             self._first = ordinal
         self._ends.append(end)
+
+    def flush(self) -> None:
+        """At once, as far as it is not flushed. Raises OSError."""
+        if self.unflushed is not None:
+            self.unflushed.run()
+            self.unflushed = None
+
+    def forget_below(self, count: int) -> None:
+        """The log's start says now what the entries below ordinal `count` said."""
+        if self.unflushed is not None and self.unflushed.ordinal < count:
+            self.unflushed = None
+
+    def flush_found(self) -> None:
+        """What load() found: a killed process may have left it in the page cache alone."""
+        if self._ends:
+            file = self._files.open(self.path)
+            file.flush()
+            file.close()
 
     def _write_all(self, file: File, data: bytes, position: int) -> None:
         """Write at the end, or leave the file as it was and raise."""
@@ -140,6 +176,7 @@ class ControlJournal:
             file.close()
         self._size = position
         self._is_torn = False
+        self.unflushed = None
 
     def rewrite(self, first: int, entries: list[ControlEntry]) -> None:
         """Replace the file by one that holds these entries only; atomic and durable."""
@@ -151,6 +188,7 @@ class ControlJournal:
             ends.append(len(data))
         self._files.replace(self.path, bytes(data))
         self._first, self._ends, self._size = first, ends, len(data)
+        self.unflushed = None
 
     def _damaged(self, position: int, what: str) -> CorruptionError:
         return CorruptionError(

@@ -40,10 +40,11 @@ _SNAPSHOTS_KEPT = 2
 class MemoryFlush:
     """Nothing to do: memory is as durable as it gets."""
 
-    __slots__ = ("offset", "truncations")
+    __slots__ = ("controls", "offset", "truncations")
 
-    def __init__(self, offset: Offset, truncations: int) -> None:
+    def __init__(self, offset: Offset, controls: int, truncations: int) -> None:
         self.offset = offset
+        self.controls = controls
         self.truncations = truncations
 
     @property
@@ -67,6 +68,7 @@ class MemoryLog:
         self._end = Offset(0)
         self._flushed = Offset(0)
         self._controls = Controls()
+        self._controls_flushed = 0
         self._epochs = EpochCache()
         self._truncations = 0
         self._size = 0
@@ -97,7 +99,10 @@ class MemoryLog:
 
     @property
     def flushed_index(self) -> RaftIndex:
-        return self._controls.index_of(self._flushed)
+        index = self._controls.index_of(self._flushed)
+        if self._controls_flushed >= self._controls.count:
+            return index
+        return min(index, RaftIndex(self._controls.last_offset + self._controls_flushed))
 
     @property
     def last_epoch(self) -> Epoch:
@@ -131,6 +136,8 @@ class MemoryLog:
         self._count_unflushed()
 
     def append_control(self, epoch: Epoch, kind: ControlKind, payload: bytes) -> None:
+        # As on the disk: only the last one may be waiting for its flush.
+        self._controls_flushed = self._controls.count
         self._epochs.begin(epoch, self.end_index, self._end)
         self._controls.append(ControlEntry(epoch, kind, self._end, payload))
 
@@ -139,15 +146,16 @@ class MemoryLog:
             self._flushed = self._end
 
     def begin_flush(self) -> MemoryFlush | None:
-        if self._flushed == self._end:
+        if self._flushed == self._end and self._controls_flushed >= self._controls.count:
             return None
-        return MemoryFlush(self._end, self._truncations)
+        return MemoryFlush(self._end, self._controls.count, self._truncations)
 
     def end_flush(self, task: FlushTask) -> None:
         if not isinstance(task, MemoryFlush):
             raise TypeError(f"{task!r} was not begun by this log")
-        if task.truncations == self._truncations and task.offset > self._flushed:
-            self._flushed = task.offset
+        if task.truncations == self._truncations:
+            self._flushed = max(self._flushed, task.offset)
+            self._controls_flushed = max(self._controls_flushed, task.controls)
 
     # ---- reading
 
@@ -264,6 +272,7 @@ class MemoryLog:
         self._end = min(self._end, offset)
         self._flushed = min(self._flushed, self._end)
         self._controls.truncate(count)
+        self._controls_flushed = count
         self._epochs.truncate(RaftIndex(offset + count), self._start.epoch)
         self._snapshots = [snapshot for snapshot in self._snapshots if snapshot[0] <= self._end]
         self._cleaned = self._cleaned.clipped(self._end)
@@ -274,6 +283,7 @@ class MemoryLog:
         self._start = start
         self._end = self._flushed = start.offset
         self._controls = Controls(start.control_count)
+        self._controls_flushed = start.control_count
         self._epochs = EpochCache()
         index = RaftIndex(start.offset + start.control_count)
         self._epochs.begin(start.epoch, index, start.offset)
@@ -296,6 +306,7 @@ class MemoryLog:
             self._controls.voters_before(count, self._start.voters),
         )
         self._controls.cut_front(count)
+        self._controls_flushed = max(self._controls_flushed, count)
         self._epochs.cut_front(index, offset)
         place = self._place(offset)
         self._size -= sum(len(batch) for batch in self._batches[:place])

@@ -9,6 +9,7 @@ Every step can be interrupted and repeated: nothing is removed before the reason
 """
 
 import re
+from collections.abc import Callable
 from contextlib import suppress
 
 from msgspec import Struct, field
@@ -60,6 +61,8 @@ class _Tail(Struct):
     offset: Offset
     first: int
     """Number of the segment in which the walk began."""
+    is_epoch_lost: bool = False
+    """It ended at a batch whose epoch began with a control entry that is gone."""
     epochs: list[tuple[Epoch, Offset]] = field(default_factory=list)
     """Epoch and offset of the first batch seen and of each that changed the epoch."""
 
@@ -84,7 +87,14 @@ def recover(files: Files, directory: str, config: LogConfig, new_id: LogId) -> R
     end = start.offset
     if segments:
         clean = _clean_end(segments, marks, top)
-        tail = None if clean else _walk_tail(segments, marks)
+        are_epochs_lost = not epochs_known and top is not None and top.epochs_crc != 0
+        told = {entry.epoch for entry in controls.entries}
+        told.update(epoch for epoch, _ in batch_epochs.starts)
+
+        def is_known(epoch: Epoch) -> bool:
+            return epoch <= start.epoch or epoch in told or are_epochs_lost
+
+        tail = None if clean else _walk_tail(segments, marks, is_known)
         if tail is not None:
             _judge(segments, tail, top, config)
         _fill_in(segments, marks, tail)
@@ -118,6 +128,8 @@ def recover(files: Files, directory: str, config: LogConfig, new_id: LogId) -> R
         sequence=top.sequence if top else 0,
         was_clean=tail is None,
     )
+    if kept.count > (top.control_count if top else 0):
+        journal.flush_found()
     _repair(files, directory, state, tail, top, config)
     for leftover in leftovers:
         leftover.remove()
@@ -251,8 +263,16 @@ def _clean_end(
     )
 
 
-def _walk_tail(segments: list[Segment], marks: list[FlushMark | None]) -> _Tail:
-    """Walk from the last segment that was flushed at all to where the log ends."""
+def _walk_tail(
+    segments: list[Segment],
+    marks: list[FlushMark | None],
+    is_known: Callable[[Epoch], bool],
+) -> _Tail:
+    """Walk from the last segment that was flushed at all to where the log ends.
+
+    It ends before a batch of an epoch that is not known: the control entry that began the epoch was
+    lost, and without it the batch has another Raft index.
+    """
     first = len(segments) - 1
     while first > 0:
         mark = marks[first]
@@ -280,11 +300,12 @@ def _walk_tail(segments: list[Segment], marks: list[FlushMark | None]) -> _Tail:
             tail.position = HEADER_BYTES
         tail.place = place
         index = Index(tail.position, segment.index.interval)
-        run = check_run(segment.file(), tail.position, tail.offset, epoch, index.note)
+        run = check_run(segment.file(), tail.position, tail.offset, epoch, index.note, is_known)
         if run.epochs:
             epoch = run.epochs[-1][0]
             tail.epochs += run.epochs
         tail.position, tail.offset = run.end, run.offset
+        tail.is_epoch_lost = run.is_epoch_lost
         known = marks[place]
         first_time, largest = run.first_timestamp, run.max_timestamp
         if known is not None:
@@ -304,7 +325,7 @@ def _judge(segments: list[Segment], tail: _Tail, top: FlushMark | None, config: 
             f"offset {tail.offset} is unreadable; all below {top.flushed_offset} was flushed",
         )
     strict = top.is_strict if top is not None else config.flush is FlushPolicy.ALWAYS
-    if strict:
+    if strict or tail.is_epoch_lost:
         return
     # Without flush=always, replies went out for bytes that were never flushed. What can be proved
     # to be no torn tail is left for a person to decide about.

@@ -90,7 +90,7 @@ def walk_batches(
 class Run:
     """What check_run found: batches that continue each other, whole and in order."""
 
-    __slots__ = ("end", "epochs", "first_timestamp", "max_timestamp", "offset")
+    __slots__ = ("end", "epochs", "first_timestamp", "is_epoch_lost", "max_timestamp", "offset")
 
     def __init__(self, position: int, offset: Offset) -> None:
         self.end = position
@@ -101,6 +101,8 @@ class Run:
         """Epoch and offset of the first batch, and of each that changed the epoch."""
         self.first_timestamp = NO_TIMESTAMP
         self.max_timestamp = NO_TIMESTAMP
+        self.is_epoch_lost = False
+        """It ended at a batch of an epoch that nothing tells of."""
 
 
 def check_run(
@@ -109,13 +111,14 @@ def check_run(
     offset: Offset,
     epoch: Epoch,
     note: Callable[[Offset, int, TimestampMs], int],
+    is_known: Callable[[Epoch], bool],
 ) -> Run:
     """Check every batch from `position` to the first bytes that do not continue the log.
 
     This decides how long a start after a crash takes, so it is one flat loop without an object
     per batch. Neither offset nor epoch is covered by a batch's checksum: offsets must follow each
-    other, epochs must not fall. `note` is called for a batch when an index entry is due, and
-    returns the position from which on the next one is.
+    other, epochs must not fall, and be known. `note` is called for a batch when an index entry is
+    due, and returns the position from which on the next one is.
     """
     size = file.size()
     run = Run(position, offset)
@@ -147,6 +150,9 @@ def check_run(
             if end > chunk_end:
                 break
         if crc32c(chunk[at + CRC_START : end - chunk_start]) != crc:
+            break
+        if batch_epoch != epoch and not is_known(batch_epoch):
+            run.is_epoch_lost = True
             break
         if position >= due:
             due = note(offset, position, largest)

@@ -8,7 +8,7 @@ comparison with `_limit`, and sorted out in `_prepare`.
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from moldau.log.flush import DISK_FULL, NO_DESCRIPTOR, DiskFlush, Fill
+from moldau.log.flush import DISK_FULL, NO_DESCRIPTOR, DataFlush, DiskFlush, Fill
 from moldau.log.index import INDEX_SAVE_BYTES
 from moldau.log.interface import (
     ControlEntry,
@@ -62,6 +62,8 @@ class WritingLog:
         self._epochs = found.epochs
         self._batch_epochs = found.batch_epochs
         self._journal = found.journal
+        self._is_journal_first = False
+        """Its last entry is flushed before the next batch is written."""
         self._cleaned = found.cleaned
         self._sequence = found.sequence
         self._truncations = 0
@@ -101,8 +103,12 @@ class WritingLog:
 
     @property
     def flushed_index(self) -> RaftIndex:
-        # A control entry counts only once all data before it is flushed.
-        return self._controls.index_of(self.flushed_offset)
+        # A control entry counts only once all data before it is flushed, and the entry itself.
+        index = self._controls.index_of(self.flushed_offset)
+        waiting = self._journal.unflushed
+        if waiting is None:
+            return index
+        return min(index, RaftIndex(self._controls.last_offset + waiting.ordinal))
 
     @property
     def last_epoch(self) -> Epoch:
@@ -243,6 +249,8 @@ class WritingLog:
                 self._are_epochs_stale = False
             active = self._active
             end = active.position + size
+            if self._is_journal_first:
+                self._flush_journal()
             if self._is_fresh:
                 self._begin_writing()
             if (
@@ -257,6 +265,7 @@ class WritingLog:
             for header in headers:
                 last = self._batch_epochs.starts[-1][0] if self._batch_epochs.starts else -1
                 if header.leader_epoch > max(self._epochs.last, last):
+                    self._flush_journal()
                     self._batch_epochs.add(header.leader_epoch, header.base_offset)
         except OSError as error:
             raise self._failed(error) from error
@@ -367,7 +376,7 @@ class WritingLog:
                 position,
                 covered,
                 segment.position,
-                self._controls.count,
+                self._controls.count - (self._journal.unflushed is not None),
                 segment.first_timestamp,
                 segment.max_timestamp,
                 self._batch_epochs.crc,
@@ -387,23 +396,37 @@ class WritingLog:
             if self._are_epochs_stale:
                 self._batch_epochs.save()
                 self._are_epochs_stale = False
-            # Flushed before anything after it is written: a lost entry would shift every index.
+            self._flush_journal()
             self._journal.append(self._controls.count, entry)
         except OSError as error:
             raise self._failed(error) from error
+        if epoch == self._epochs.last:
+            # Lost with what follows it left, it would shift every index, and nothing would show it.
+            self._is_journal_first = True
+            self._limit = -1
         self._epochs.begin(epoch, self.end_index, self.end_offset)
         self._controls.append(entry)
+
+    def _flush_journal(self) -> None:
+        """At once: something is to be written that must not outlive its last entry."""
+        try:
+            self._journal.flush()
+        except OSError as error:
+            self._failures.append(error)
+            raise StorageError(f"{self._directory}: {error}") from error
+        self._is_journal_first = False
 
     # ---- flush
 
     def begin_flush(self) -> DiskFlush | None:
-        if self._is_closed or not self._segments:
+        if self._is_closed:
             return None
         self._check_usable()
-        if self._config.flush is FlushPolicy.NEVER and not self._pending:
-            return None
-        if self._synced_offset == self.end_offset and not self._pending:
-            return None
+        journal = self._journal.unflushed
+        if not self._needs_flush:
+            if journal is None:
+                return None
+            return DiskFlush(journal=journal, truncations=self._truncations, failures=self._failures)
         active = self._active
         if self._is_fresh:
             self._begin_writing()
@@ -411,15 +434,26 @@ class WritingLog:
             self._write_mark(segment, segment.end_offset)
         self._write_mark(active, self.end_offset)
         return DiskFlush(
-            files=self._files,
-            directory=self._directory if self._names_synced < self._names_made else None,
-            names=self._names_made,
-            closed=self._pending,
-            segment=active,
-            fill=self._plan_fill(),
+            journal=journal,
+            data=DataFlush(
+                files=self._files,
+                directory=self._directory if self._names_synced < self._names_made else None,
+                names=self._names_made,
+                closed=self._pending,
+                segment=active,
+                fill=self._plan_fill(),
+            ),
             truncations=self._truncations,
             failures=self._failures,
         )
+
+    @property
+    def _needs_flush(self) -> bool:
+        """Whether there is data to be flushed now."""
+        if not self._segments or self._pending:
+            return bool(self._segments)
+        is_due = self._config.flush is not FlushPolicy.NEVER
+        return is_due and self._synced_offset != self.end_offset
 
     def _plan_fill(self) -> Fill | None:
         """Zeros for the flush thread to write ahead, if the room for appends gets short."""
@@ -461,14 +495,22 @@ class WritingLog:
     def end_flush(self, task: FlushTask) -> None:
         if not isinstance(task, DiskFlush):
             raise TypeError(f"{task!r} was not begun by this log")
-        if task.fill is not None and task.fill is self._fill:
-            if task.fill.is_done:
-                self._allocated = task.fill.end
+        data = task.data
+        if data is not None and data.fill is not None and data.fill is self._fill:
+            if data.fill.is_done:
+                self._allocated = data.fill.end
             self._fill = None
             self._limit = -1
         if task.truncations != self._truncations or self._failures or self._is_closed:
             # Late: what it covered was cut and may be other bytes by now.
             return
+        if task.journal is not None and task.journal is self._journal.unflushed:
+            self._journal.unflushed = None
+            self._is_journal_first = False
+        if data is not None:
+            self._end_data_flush(data)
+
+    def _end_data_flush(self, task: DataFlush) -> None:
         task.segment.mark_flushed()
         self._names_synced = task.names
         self._synced_offset = task.offset
@@ -483,7 +525,7 @@ class WritingLog:
         with suppress(StorageError):
             self._settle(task)
 
-    def _settle(self, task: DiskFlush) -> None:
+    def _settle(self, task: DataFlush) -> None:
         """What a flush that has ended makes possible: saved indexes, and a mark without doubt."""
         if task.closed:
             self._settle_closed(task.closed)

@@ -303,7 +303,7 @@ class Driver:
         self.check_leading(group)
         index = group.log.end_index
         with self._flusher.fencing():
-            group.log.append_control(group.core.epoch, kind, payload)
+            self._effects.append_control(group, group.core.epoch, kind, payload)
         group.has_controls = True
         group.is_alone = False
         self.appended(group, len(payload))

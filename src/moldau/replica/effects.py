@@ -6,7 +6,7 @@ from typing import Final, assert_never
 
 from moldau.log.interface import ControlKind
 from moldau.model.errors import DiskFullError, ErrorCode, RefusedError
-from moldau.model.ids import NO_EPOCH, BrokerId, Offset, RaftIndex
+from moldau.model.ids import NO_EPOCH, BrokerId, Epoch, Offset, RaftIndex
 from moldau.net.peers.frames import FRAME_BYTES_MAX
 from moldau.raft import events as e
 from moldau.raft.errors import RaftError
@@ -71,10 +71,9 @@ class Effects:
             case e.PersistVote(epoch, voted_for):
                 self._votes.ask(group.name, (epoch, voted_for))
             case e.AppendNoop(epoch):
-                group.log.append_control(epoch, ControlKind.NOOP, b"")
+                self.append_control(group, epoch, ControlKind.NOOP, b"")
             case e.AppendMembership(epoch, members):
-                payload = encode_members(members)
-                group.log.append_control(epoch, ControlKind.MEMBERSHIP, payload)
+                self.append_control(group, epoch, ControlKind.MEMBERSHIP, encode_members(members))
             case e.Truncate(end):
                 self._truncate(group, end)
             case e.ResetLog():
@@ -110,6 +109,13 @@ class Effects:
             # Counted all the same: the flusher must know a large flush when it comes.
             group.flush_handle.unflushed_bytes += size
 
+    def append_control(
+        self, group: Group, epoch: Epoch, kind: ControlKind, payload: bytes
+    ) -> None:
+        """Flushed soon, whatever the policy for records is."""
+        group.log.append_control(epoch, kind, payload)
+        self._flusher.request(group.flush_handle, len(payload))
+
     def _store(self, group: Group, start: RaftIndex) -> None:
         parcel = group.at_hand
         if parcel is None:
@@ -127,6 +133,7 @@ class Effects:
             for part in parcel.parts:
                 if isinstance(part, ControlPart):
                     group.has_controls = True
+                    self._flusher.request(group.flush_handle, 0)
         group.flush_handle.unflushed_bytes += size
         self._tell_stored(group, parcel, headers)
 

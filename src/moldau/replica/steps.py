@@ -135,6 +135,7 @@ class Steps:
             core.role is Role.LEADER
             and not core.progress
             and core.is_voter
+            and core.is_ready
             and not group.news
             and not group.has_controls
         )
