@@ -20,7 +20,7 @@ from moldau.testing.simulation.checks import Violation
 from moldau.testing.simulation.world import World
 
 MEMORY_SEEDS = 20 * EFFORT
-DISK_SEEDS = 10 * EFFORT
+DISK_SEEDS = 20 * EFFORT
 STEPS = 600
 MUTANT_SEEDS = 60
 

@@ -16,7 +16,7 @@ MEMORY_SEEDS = seeds(300)
 MEMORY_STEPS = 400
 CHUNK_SEEDS = 50
 """As many in one test: processes share them out."""
-LONG_SEEDS = seeds(12)
+LONG_SEEDS = seeds(15)
 LONG_STEPS = 3000
 DISK_SEEDS = seeds(25)
 DISK_STEPS = 800

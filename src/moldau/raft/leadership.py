@@ -89,6 +89,11 @@ class Leadership(Leading):
                 and progress.match <= self.epoch_start
             ):
                 raise RaftRefusal(f"broker {voter} has not caught up yet")
+        lost = set(self.replaced_voters()).intersection(members.voters)
+        if len(members.voters) - len(lost) < members.quorum:
+            # They give no votes: the group would never have a leader again.
+            names = ", ".join(map(str, sorted(lost)))
+            raise RaftRefusal(f"too few voters would have their logs; {names} must learn first")
         members = members._replace(logs=self._logs_of(members.voters))
         index = self.end
         self._emit(AppendMembership(self.epoch, members))
@@ -98,16 +103,15 @@ class Leadership(Leading):
 
     def _logs_of(self, voters: tuple[BrokerId, ...]) -> tuple[tuple[BrokerId, LogId], ...]:
         """Old voters keep theirs, even one that lost it; new ones vote with the log they have."""
-        logs = (
-            (
-                voter,
-                self.members.log_of(voter)
-                if voter in self.members.voters
-                else self.progress[voter].log_id,
-            )
-            for voter in voters
-        )
-        return tuple(entry for entry in logs if entry[1] != FIRST_LOG)
+        logs = []
+        for voter in voters:
+            if voter in self.members.voters:
+                log_id = self.members.log_of(voter)
+            else:
+                log_id = self.log_id if voter == self.me else self.progress[voter].log_id
+            if log_id != FIRST_LOG:
+                logs.append((voter, log_id))
+        return tuple(logs)
 
     def _may_change_members(self) -> bool:
         """Before its first commit a leader may not know of a change that a majority already made;

@@ -116,7 +116,19 @@ class Actor:
         leader = self._leader()
         if leader is None or leader.process is None:
             return
-        members = self._wanted(leader.process.core.members)
+        core = leader.process.core
+        members = self._wanted(core.members)
+        lost = {
+            voter
+            for voter in members.voters
+            if core.members.log_of(voter) != self.world.brokers[voter].storage.log.log_id
+            and voter in core.members.voters
+        }
+        if len(members.voters) - len(lost) < members.quorum and not lost.issubset(
+            core.replaced_voters()
+        ):
+            # No leader can know of a disk that was lost a moment ago, and nothing brings it back.
+            return
         self.world.on_disk(leader, lambda broker: self._ask(broker, MembersAsked(members)))
 
     def _wanted(self, members: Members) -> Members:

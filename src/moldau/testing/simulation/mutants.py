@@ -5,7 +5,7 @@ scenario where chance would need too long or nothing is lost; tests/sim/test_mut
 Most are mistakes that real systems made.
 """
 
-from moldau.model.ids import NO_EPOCH, BrokerId, Epoch, LogId, RaftIndex
+from moldau.model.ids import NO_EPOCH, BrokerId, Epoch, RaftIndex
 from moldau.raft.core import RaftCore
 from moldau.raft.events import Event, Flushed, ReadReady, StoreEntries, Truncate
 from moldau.raft.membership import NO_BROKER, Members
@@ -17,7 +17,6 @@ from moldau.raft.messages import (
     VoteAnswered,
     VoteAsked,
 )
-from moldau.raft.progress import Progress
 from moldau.testing.simulation.broker import SimBroker
 
 
@@ -80,13 +79,6 @@ class StandsWithAnyLog(RaftCore):
     @property
     def is_voter(self) -> bool:
         return self.me in self.members.voters
-
-
-class KeepsMatchOfLostLogs(RaftCore):
-    """A leader goes on to count what a member held in a log that it lost."""
-
-    def _on_log_told(self, peer: BrokerId, progress: Progress, log_id: LogId) -> None:
-        progress.log_id = log_id
 
 
 class ComparesLengthOnly(RaftCore):
