@@ -33,6 +33,7 @@ async def start(directory: Path) -> BrokerServer:
     free = Address("127.0.0.1", 0)
     config = ServerConfig(
         data_dir=str(directory),
+        bootstrap=True,
         kafka=KafkaConfig(addr=free),
         raft=RaftConfig(addr=free),
         http=HttpConfig(addr=free),

@@ -5,7 +5,8 @@ A partition whose log is damaged stays closed, with the reason; the others go on
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from moldau.log.interface import LogConfig, PartitionLog
 from moldau.metadata.config_types import LONG_MAX
@@ -31,8 +32,12 @@ from moldau.service.traffic import TopicTraffic, Traffic
 
 log = logging.getLogger(__name__)
 
-_PARTITIONS_PER_STEP = 20
-"""Opened or dropped in one turn of the loop: each costs a flush or two."""
+_DROPPED_PER_STEP = 20
+"""Dropped in one turn of the loop: each costs a flush or two."""
+_OPENED_PER_STEP = 96
+_OPENING_THREADS = 6
+"""Logs are opened in so many threads at once, each some of a step: a disk takes its time for each,
+and less for all together."""
 
 _LED_SECONDS_MAX = 30.0
 _CAMPAIGN_SECONDS = (0.0, 0.05, 0.15, 0.4)
@@ -119,6 +124,24 @@ def first_members(partition: Partition) -> Members:
     if not partition.moving:
         return Members(tuple(sorted(partition.replicas)))
     return Members(tuple(sorted(partition.origin)), tuple(sorted(partition.adding)))
+
+
+class Opening(NamedTuple):
+    """A partition that is to be hosted."""
+
+    topic: Topic
+    partition: Partition
+    config: TopicConfig
+    members: Members
+    new_id: LogId
+    """Of its log, if it is not there yet."""
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.topic.name, self.partition.index
+
+
+Opened = PartitionLog | CorruptionError | DiskFullError
 
 
 class Partitions:
@@ -240,7 +263,8 @@ class Partitions:
                 for partition in topic.partitions:
                     key = (topic.name, partition.index)
                     if isinstance(self._offline.get(key), DiskFullError):
-                        self._open(topic, partition, self._resolve(topic))
+                        opening = self._opening(topic, partition, self._resolve(topic))
+                        self._host(opening, self._open(opening))
                         if key in self._hosted:
                             log.warning("partition %s-%d is online again", *key)
 
@@ -253,17 +277,26 @@ class Partitions:
         and the next start does the rest.
         """
         with self._flusher.fencing():
-            for _ in self._follow(image):
-                pass
+            for openings in self._follow(image):
+                for opening in openings:
+                    self._host(opening, self._open(opening))
 
     async def reconcile_gently(self, image: Image) -> None:
-        """As `reconcile`, but others get their turn after every few partitions."""
+        """As `reconcile`, but others get their turn after every few partitions, and logs are opened
+        off the loop."""
         with self._flusher.fencing():
-            for _ in self._follow(image):
+            for openings in self._follow(image):
+                shares = [openings[at::_OPENING_THREADS] for at in range(_OPENING_THREADS)]
+                opened = await asyncio.gather(
+                    *(asyncio.to_thread(self._open_all, share) for share in shares if share)
+                )
+                for share, logs in zip(shares, opened, strict=False):
+                    for opening, found in zip(share, logs, strict=True):
+                        self._host(opening, found)
                 await asyncio.sleep(0)
 
-    def _follow(self, image: Image) -> Iterator[None]:
-        """Yields after every few partitions."""
+    def _follow(self, image: Image) -> Iterator[list[Opening]]:
+        """Yields what is to be opened before it goes on, after every few partitions."""
         for topic in list(self._topics.values()):
             if topic.topic_id not in image.topics_by_id:
                 yield from self._drop(topic)
@@ -278,20 +311,22 @@ class Partitions:
             if known is not None and (defaults_changed or known.configs != topic.configs):
                 self._reconfigure(topic, config)
             self._topics[topic.topic_id] = topic
-            steps = 0
+            openings: list[Opening] = []
+            left = 0
             for partition in topic.partitions:
                 key = (topic.name, partition.index)
                 is_here = key in self._hosted or key in self._offline
                 if self._broker in partition.replicas and not is_here:
-                    self._open(topic, partition, config)
+                    openings.append(self._opening(topic, partition, config))
                 elif is_here and self._broker not in partition.replicas:
                     self._leave(topic, partition.index)
+                    left += 1
                 else:
                     continue
-                steps += 1
-                if steps % _PARTITIONS_PER_STEP == 0:
-                    yield
-            yield
+                if len(openings) == _OPENED_PER_STEP or left == _DROPPED_PER_STEP:
+                    yield openings
+                    openings, left = [], 0
+            yield openings
 
     def _resolve(self, topic: Topic) -> TopicConfig:
         return TopicConfig.resolve_layers(topic.configs, self._layers)
@@ -306,20 +341,36 @@ class Partitions:
                 except DiskFullError as error:
                     self.take_offline(hosted, error)
 
-    def _open(self, topic: Topic, partition: Partition, config: TopicConfig) -> None:
-        """Host the partition, or note why it has to stay offline."""
-        key = (topic.name, partition.index)
-        group_key = GroupKey(topic.topic_id, partition.index)
+    def _opening(self, topic: Topic, partition: Partition, config: TopicConfig) -> Opening:
         members = first_members(partition)
-        new_id = self._driver.new_log_id(group_key, members)
+        key = GroupKey(topic.topic_id, partition.index)
+        return Opening(topic, partition, config, members, self._driver.new_log_id(key, members))
+
+    def _open(self, opening: Opening) -> Opened:
+        """Its log, or why there is none. In any thread."""
+        topic = opening.topic
         try:
-            opened = self._open_log(
+            return self._open_log(
                 topic.name,
                 topic.topic_id,
-                partition.index,
-                log_config(config, internal=topic.internal),
-                new_id,
+                opening.partition.index,
+                log_config(opening.config, internal=topic.internal),
+                opening.new_id,
             )
+        except (CorruptionError, DiskFullError) as error:
+            return error
+
+    def _open_all(self, openings: Sequence[Opening]) -> list[Opened]:
+        return [self._open(opening) for opening in openings]
+
+    def _host(self, opening: Opening, opened: Opened) -> None:
+        """Host the partition, or note why it has to stay offline."""
+        topic, partition, config, members, _ = opening
+        key = opening.key
+        if isinstance(opened, MoldauError):
+            self._set_offline(key, opened)
+            return
+        try:
             is_fresh = opened.end_index == 0
             replica = Replica(
                 partition=TopicPartition(topic.name, partition.index),
@@ -345,7 +396,7 @@ class Partitions:
         if replica.is_open and replica.leader == NO_BROKER:
             self._driver.campaign(replica.group)
 
-    def _drop(self, topic: Topic) -> Iterator[None]:
+    def _drop(self, topic: Topic) -> Iterator[list[Opening]]:
         """The topic was deleted."""
         del self._topics[topic.topic_id]
         for number, partition in enumerate(topic.partitions, 1):
@@ -353,8 +404,8 @@ class Partitions:
                 self._let_go(topic, partition.index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             # Also of what has moved away before, or could not be opened.
             self._driver.forget_vote(GroupKey(topic.topic_id, partition.index))
-            if number % _PARTITIONS_PER_STEP == 0:
-                yield
+            if number % _DROPPED_PER_STEP == 0:
+                yield []
 
     def _leave(self, topic: Topic, index: PartitionIndex) -> None:
         """The partition has moved to other brokers, and its group counts on this one no more.
