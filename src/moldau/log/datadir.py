@@ -3,6 +3,7 @@
     lock            held while a broker runs; holds its pid
     broker.json     broker id, cluster id, directory id: made once, then never changed
     votes           the vote journal
+    fence           left by a broker whose disk failed (fence.py)
     metadata/       the log of the metadata group
     topics/<name>/<topic id>/<partition>/   one log each
     deleted/        logs of deleted topics on their way out

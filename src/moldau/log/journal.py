@@ -51,7 +51,16 @@ class JournalFlush:
 class ControlJournal:
     """The journal file of one log. Opened for each write: elections are rare, files many."""
 
-    __slots__ = ("_directory", "_ends", "_files", "_first", "_is_torn", "_size", "path", "unflushed")
+    __slots__ = (
+        "_directory",
+        "_ends",
+        "_files",
+        "_first",
+        "_is_torn",
+        "_size",
+        "path",
+        "unflushed",
+    )
 
     def __init__(self, files: Files, directory: str, generation: int) -> None:
         self._files = files

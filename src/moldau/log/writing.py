@@ -426,7 +426,9 @@ class WritingLog:
         if not self._needs_flush:
             if journal is None:
                 return None
-            return DiskFlush(journal=journal, truncations=self._truncations, failures=self._failures)
+            return DiskFlush(
+                journal=journal, truncations=self._truncations, failures=self._failures
+            )
         active = self._active
         if self._is_fresh:
             self._begin_writing()

@@ -109,9 +109,7 @@ class Effects:
             # Counted all the same: the flusher must know a large flush when it comes.
             group.flush_handle.unflushed_bytes += size
 
-    def append_control(
-        self, group: Group, epoch: Epoch, kind: ControlKind, payload: bytes
-    ) -> None:
+    def append_control(self, group: Group, epoch: Epoch, kind: ControlKind, payload: bytes) -> None:
         """Flushed soon, whatever the policy for records is."""
         group.log.append_control(epoch, kind, payload)
         self._flusher.request(group.flush_handle, len(payload))

@@ -7,6 +7,7 @@ close the logs cleanly, unlock the directory.
 """
 
 import asyncio
+import errno
 import logging
 import random
 import uuid
@@ -99,6 +100,7 @@ class BrokerServer:
         self._config = config
         self._clock = clock
         self._loop = asyncio.get_running_loop()
+        self._tell_storage_failure = on_storage_failure
         self._on_defect = on_defect
         self._on_removed = on_removed
         self._storage = Storage.open(config)
@@ -107,7 +109,7 @@ class BrokerServer:
             loop=self._loop,
             clock=clock,
             threads=config.log.flush_threads,
-            on_failure=on_storage_failure,
+            on_failure=self._on_storage_failure,
         )
         self._loop_watch = LoopWatch(self._loop)
         self._controller_told = NO_BROKER
@@ -126,6 +128,14 @@ class BrokerServer:
 
     async def start(self) -> BrokerInfo:
         """Returns when clients are served. Raises ConfigError, StorageError, CorruptionError."""
+        try:
+            return await self._start()
+        except StorageError as error:
+            if isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EIO:
+                self._storage.leave_fence(error)
+            raise
+
+    async def _start(self) -> BrokerInfo:
         self._loop_watch.start()
         config = self._config
         kafka = self._take_port("kafka.addr", config.kafka.addr, config.kafka.advertised)
@@ -361,6 +371,10 @@ class BrokerServer:
         """
         for path in self._storage.set_strays_aside(self._metadata.image, self._broker_id):
             log.warning("the metadata knows no such log here, it is set aside: %s", path)
+
+    def _on_storage_failure(self, error: StorageError) -> None:
+        self._storage.leave_fence(error)
+        self._tell_storage_failure(error)
 
     def on_leadership(self, replica: Replica) -> None:
         """Of the metadata group."""

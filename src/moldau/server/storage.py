@@ -1,5 +1,6 @@
 """Owns what a broker has open in its data directory: lock, identity, votes, logs."""
 
+import logging
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +18,7 @@ from moldau.log.datadir import (
     write_identity,
 )
 from moldau.log.disk import open_disk_log
+from moldau.log.fence import leave_fence, mend, read_fence
 from moldau.log.files import OsFiles
 from moldau.log.interface import LogConfig, PartitionLog
 from moldau.log.votes import VoteJournal
@@ -24,6 +26,8 @@ from moldau.metadata.image import Image
 from moldau.model.errors import CorruptionError, StorageError
 from moldau.model.ids import BrokerId, LogId, PartitionIndex, TopicId
 from moldau.server.config.schema import ServerConfig
+
+log = logging.getLogger(__name__)
 
 METADATA_TOPIC: Final = "__cluster_metadata"
 METADATA_TOPIC_ID: Final = TopicId(bytes(15) + b"\x01")
@@ -38,6 +42,21 @@ def _check_votes(files: OsFiles) -> None:
             "nothing was changed; restore it from a backup, or start with an empty directory, and "
             "join as a new broker"
         )
+
+
+def _mend(files: OsFiles) -> None:
+    """If the disk failed the last time: what it may not have kept is written anew."""
+    reason = read_fence(files)
+    if reason is None:
+        return
+    logs = [partition_path(*place) for place in list_partitions(files)]
+    log.warning(
+        "the last broker here ended because its disk failed (%s): the ends of %d logs are written "
+        "anew before anything is acknowledged",
+        reason,
+        len(logs) + 1,
+    )
+    mend(files, [METADATA_PATH, *logs], [VOTES_PATH])
 
 
 class Storage:
@@ -65,6 +84,7 @@ class Storage:
             files = OsFiles(root)
             identity = read_identity(files)
             purge_deleted(files)
+            _mend(files)
             return cls(root, lock, files, identity)
         except OSError as error:
             lock.release()
@@ -135,6 +155,18 @@ class Storage:
 
     def open_metadata_log(self, config: LogConfig, new_id: LogId) -> PartitionLog:
         return open_disk_log(self._files, METADATA_PATH, config, new_id)
+
+    def leave_fence(self, error: StorageError) -> None:
+        """The disk failed: the next start must not believe what it reads."""
+        try:
+            leave_fence(self._files, str(error))
+        except OSError as second:
+            log.critical(
+                "this could not be noted in %s either (%s): do not start from it again before the "
+                "disk is replaced; start with an empty directory, and join as a new broker",
+                self._root,
+                second,
+            )
 
     def free_bytes(self) -> int:
         return self._files.free_bytes()
