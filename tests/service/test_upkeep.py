@@ -31,6 +31,7 @@ class World:
             disk=self.disk,
             clock=SetClock(),
             free_bytes=lambda: self.free,
+            repair=lambda: None,
         )
 
     def finish_moves(self) -> None:

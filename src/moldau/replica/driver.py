@@ -224,6 +224,10 @@ class Driver:
         `members` were, or one that comes later and knows nothing of what was acknowledged."""
         if self.me in members.voters and not self.knows(key):
             return FIRST_LOG
+        return self.make_log_id()
+
+    def make_log_id(self) -> LogId:
+        """Of a log that knows nothing of what was acknowledged in the group."""
         return LogId(self._rng.getrandbits(62) + 1)
 
     def get(self, key: GroupKey) -> Group | None:

@@ -20,7 +20,7 @@ from moldau.edge.kafka.apis import APIS
 from moldau.edge.kafka.dispatcher import Dispatcher
 from moldau.log.interface import LogConfig, PartitionLog
 from moldau.metadata.broker_rules import peer_refusal
-from moldau.metadata.image import EMPTY_IMAGE, Image
+from moldau.metadata.image import EMPTY_IMAGE, Image, Topic
 from moldau.model.clock import Clock
 from moldau.model.errors import ConfigError, MoldauError, StorageError
 from moldau.model.flush import FlushPolicy
@@ -67,6 +67,7 @@ from moldau.service.offsets import OffsetService
 from moldau.service.partitions import Partitions
 from moldau.service.produce import ProduceService
 from moldau.service.producer_ids import ProducerIds
+from moldau.service.repair import Repair
 from moldau.service.steward import Steward
 from moldau.service.topics import TopicService
 from moldau.service.transactional_produce import TransactionalProduce
@@ -447,7 +448,17 @@ class BrokerServer:
             disk=self._disk,
             clock=self._clock,
             free_bytes=self._storage.free_bytes,
+            repair=Repair(
+                partitions=self._partitions,
+                me=self._broker_id,
+                set_aside=self._storage.set_aside,
+                has_leader=self._is_led_elsewhere,
+            ).step,
         )
+
+    def _is_led_elsewhere(self, topic: Topic, index: PartitionIndex) -> bool:
+        leader = self._cluster.leader_of(topic, index).broker
+        return leader != self._broker_id and leader in self._cluster.alive
 
     def _make_cleaner(self) -> Cleaner:
         config = self._config.log

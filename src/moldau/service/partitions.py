@@ -268,6 +268,21 @@ class Partitions:
                         if key in self._hosted:
                             log.warning("partition %s-%d is online again", *key)
 
+    def find_placed(self, name: str, index: int) -> tuple[Topic, Partition] | None:
+        """What the image says of a partition, if it places it here."""
+        for topic in self._topics.values():
+            if topic.name == name and index < len(topic.partitions):
+                partition = topic.partitions[index]
+                return (topic, partition) if self._broker in partition.replicas else None
+        return None
+
+    def open_anew(self, topic: Topic, partition: Partition) -> None:
+        """Host a partition whose log was taken away: the new one is not the one that voted."""
+        opening = self._opening(topic, partition, self._resolve(topic))
+        opening = opening._replace(new_id=self._driver.make_log_id())
+        with self._flusher.fencing():
+            self._host(opening, self._open(opening))
+
     # ---- following the image
 
     def reconcile(self, image: Image) -> None:

@@ -1,4 +1,4 @@
-"""Owns what a broker does by the clock: retention, interval flushes, watching the disk."""
+"""Owns what a broker does by the clock: retention, interval flushes, watching the disk, repair."""
 
 import asyncio
 import contextlib
@@ -18,6 +18,7 @@ log = logging.getLogger(__name__)
 
 _DISK_CHECK_SECONDS = 1.0
 _SNAPSHOT_CHECK_SECONDS = 5.0
+_REPAIR_SECONDS = 5.0
 _PARTITIONS_PER_TURN = 50
 """Retention yields to requests after so many partitions."""
 
@@ -51,12 +52,14 @@ class Upkeep:
         disk: DiskGuard,
         clock: Clock,
         free_bytes: Callable[[], int],
+        repair: Callable[[], None],
     ) -> None:
         self._config = config
         self._partitions = partitions
         self._disk = disk
         self._clock = clock
         self._free_bytes = free_bytes
+        self._repair = repair
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -65,6 +68,7 @@ class Upkeep:
             tasks.create_task(self._keep_flushing())
             tasks.create_task(self._keep_snapshotting())
             tasks.create_task(self._keep_watching_disk())
+            tasks.create_task(self._keep_repairing())
 
     async def _keep_retaining(self) -> None:
         while True:
@@ -104,6 +108,13 @@ class Upkeep:
         while True:
             self.check_disk()
             await asyncio.sleep(_DISK_CHECK_SECONDS)
+
+    async def _keep_repairing(self) -> None:
+        while True:
+            await asyncio.sleep(_REPAIR_SECONDS)
+            if not self._disk.is_full:
+                with _room_needed():
+                    self._repair()
 
     def check_disk(self) -> None:
         """Refuse produce while there is less room than the reserve; accept again by itself."""
