@@ -9,8 +9,9 @@ the way into this package.
 from collections.abc import Iterator, Sequence
 from typing import cast
 
+from moldau.log.check import SegmentCheck
 from moldau.log.find import find_in_batch
-from moldau.log.interface import ControlEntry, LogConfig, LogRead, TimestampedOffset
+from moldau.log.interface import CheckTask, ControlEntry, LogConfig, LogRead, TimestampedOffset
 from moldau.log.mark import HEADER_BYTES
 from moldau.log.port import File, Files
 from moldau.log.recovery import recover
@@ -175,19 +176,29 @@ class DiskLog(CleaningLog):
             offset = segment.end_offset
             yield segment, position, segment.position
 
-    def verify(self, offset: Offset, bytes_max: int) -> Offset:
-        if offset >= self.end_offset:
-            return self.end_offset
-        segment, position = self._locate(offset)
-        next_offset, limit = segment.end_offset, segment.position
-        if limit - position > bytes_max:
-            next_offset, limit = segment.boundary_before(position, position + bytes_max)
-        reached = position
-        for placed, _ in walk_batches(segment.file(), position, limit):
-            reached = placed.position + placed.header.size
-        if reached < limit:
-            raise segment.damaged(reached, "the batch there fails its checksum")
-        return next_offset
+    def begin_check(self, offset: Offset, bytes_max: int) -> SegmentCheck | None:
+        if self._is_closed or not self.start_offset <= offset < self._synced_offset:
+            return None
+        segment = self._segment_of(offset)
+        if segment is self._active:
+            limit = self._synced_position
+        else:
+            limit = segment.position
+            self._keep_loaded(segment)
+        position = segment.position_of(offset)[1]
+        return SegmentCheck(segment, position, limit, bytes_max, self._truncations)
+
+    def end_check(self, task: CheckTask) -> Offset:
+        if not isinstance(task, SegmentCheck):
+            raise TypeError(f"{task!r} was not begun by this log")
+        segment = task.segment
+        if task.truncations != self._truncations or segment not in self._segments:
+            # What it looked at may have been other bytes by then: on with the next.
+            return max(task.next_offset, self.start_offset)
+        if task.damage:
+            raise segment.damaged(task.reached, task.damage)
+        is_whole = task.reached == task.limit and segment is not self._active
+        return segment.end_offset if is_whole else task.next_offset
 
     # ---- lookups
 

@@ -105,6 +105,17 @@ class FlushTask(Protocol):
         ...
 
 
+class CheckTask(Protocol):
+    """A look at stored batches: made by begin_check, run in any thread, handed to end_check."""
+
+    @property
+    def size(self) -> int:
+        """Bytes that were found good."""
+        ...
+
+    def run(self) -> None: ...
+
+
 class PartitionLog(Protocol):
     """The log of one partition."""
 
@@ -247,12 +258,13 @@ class PartitionLog(Protocol):
         """
         ...
 
-    def verify(self, offset: Offset, bytes_max: int) -> Offset:
-        """Check the stored checksums from the batch that holds `offset` on, up to about bytes_max.
+    def begin_check(self, offset: Offset, bytes_max: int) -> CheckTask | None:
+        """A look at the stored checksums from the batch that holds `offset` on, about bytes_max;
+        None where nothing more is flushed."""
+        ...
 
-        Returns where to go on; end_offset when all is checked. Raises CorruptionError. For a
-        scrubber: batches written before this start are checked by the first read anyway.
-        """
+    def end_check(self, task: CheckTask) -> Offset:
+        """Where to go on. Raises CorruptionError if what was looked at is damaged."""
         ...
 
     def delete_before(self, offset: Offset) -> None:

@@ -12,6 +12,7 @@ from moldau.log.controls import Controls
 from moldau.log.epochs import EpochCache
 from moldau.log.find import find_in_batch
 from moldau.log.interface import (
+    CheckTask,
     ControlEntry,
     ControlKind,
     FlushPolicy,
@@ -53,6 +54,24 @@ class MemoryFlush:
 
     def run(self) -> None:
         pass
+
+
+class MemoryCheck:
+    """A look at some batches."""
+
+    def __init__(self, batches: Sequence[bytes], next_offset: Offset) -> None:
+        self._batches = batches
+        self.next_offset = next_offset
+        self.size = 0
+        self.is_damaged = False
+
+    def run(self) -> None:
+        for batch in self._batches:
+            header = read_header(batch)
+            if not crc_matches(batch, 0, header.size, header.crc):
+                self.is_damaged = True
+                return
+            self.size += len(batch)
 
 
 class MemoryLog:
@@ -196,18 +215,22 @@ class MemoryLog:
     def headers(self, offset: Offset) -> Iterator[BatchHeader]:
         yield from self._headers[self._place(offset) :]
 
-    def verify(self, offset: Offset, bytes_max: int) -> Offset:
+    def begin_check(self, offset: Offset, bytes_max: int) -> MemoryCheck | None:
+        if not self.start_offset <= offset < self._flushed:
+            return None
+        first = last = self._place(offset)
         size = 0
-        for place in range(self._place(offset), len(self._batches)):
-            if size >= bytes_max:
-                return self._bases[place]
-            batch, header = self._batches[place], self._headers[place]
-            if not crc_matches(batch, 0, header.size, header.crc):
-                raise CorruptionError(f"batch at offset {header.base_offset} fails its checksum")
-            size += header.size
-        return self._end
+        while last < len(self._batches) and size < bytes_max:
+            size += len(self._batches[last])
+            last += 1
+        return MemoryCheck(self._batches[first:last], self._headers[last - 1].next_offset)
 
-    # ---- lookups
+    def end_check(self, task: CheckTask) -> Offset:
+        if not isinstance(task, MemoryCheck):
+            raise TypeError(f"{task!r} was not begun by this log")
+        if task.is_damaged:
+            raise CorruptionError("a batch fails its checksum")
+        return task.next_offset
 
     def find_time(self, timestamp: TimestampMs, end_offset: Offset) -> TimestampedOffset | None:
         for place in range(self._place(self._start.offset), len(self._batches)):

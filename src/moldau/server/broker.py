@@ -68,6 +68,7 @@ from moldau.service.partitions import Partitions
 from moldau.service.produce import ProduceService
 from moldau.service.producer_ids import ProducerIds
 from moldau.service.repair import Repair
+from moldau.service.scrub import Scrub
 from moldau.service.steward import Steward
 from moldau.service.topics import TopicService
 from moldau.service.transactional_produce import TransactionalProduce
@@ -117,6 +118,7 @@ class BrokerServer:
         self._tasks: list[asyncio.Task[None]] = []
         self._cleaner_process: CleanerProcess | None = None
         self._cleaner: Cleaner | None = None
+        self._scrub: Scrub | None = None
         self._leaderships = 0
         self._ports: list[Port] = []
         self._listener: Listener | None = None
@@ -226,6 +228,8 @@ class BrokerServer:
         self._keep(upkeep.run())
         self._cleaner = self._make_cleaner()
         self._keep(self._cleaner.run())
+        self._scrub = self._make_scrub()
+        self._keep(self._scrub.run())
         self._keep(self._broker.queues.run())
         await self._partitions.wait_led()
         kafka.listen(listener.start)
@@ -437,6 +441,12 @@ class BrokerServer:
 
     def _make_upkeep(self) -> Upkeep:
         config = self._config
+        self._repair = Repair(
+            partitions=self._partitions,
+            me=self._broker_id,
+            set_aside=self._storage.set_aside,
+            has_leader=self._is_led_elsewhere,
+        )
         return Upkeep(
             config=UpkeepConfig(
                 retention_check_ms=config.log.retention_check_ms,
@@ -448,12 +458,15 @@ class BrokerServer:
             disk=self._disk,
             clock=self._clock,
             free_bytes=self._storage.free_bytes,
-            repair=Repair(
-                partitions=self._partitions,
-                me=self._broker_id,
-                set_aside=self._storage.set_aside,
-                has_leader=self._is_led_elsewhere,
-            ).step,
+            repair=self._repair.step,
+        )
+
+    def _make_scrub(self) -> Scrub:
+        return Scrub(
+            partitions=self._partitions,
+            interval_seconds=self._config.log.scrub_interval_ms / 1000,
+            bytes_per_second=self._config.log.scrub_bytes_per_second,
+            is_spare=self._repair.is_spare,
         )
 
     def _is_led_elsewhere(self, topic: Topic, index: PartitionIndex) -> bool:
@@ -569,6 +582,7 @@ class BrokerServer:
             cleaner=lambda: None if self._cleaner is None else self._cleaner.metrics,
             leaderships=lambda: self._leaderships,
             slow_turns=self._loop_watch.numbers,
+            scrub=lambda: None if self._scrub is None else self._scrub.metrics,
         )
 
     # ---- stop

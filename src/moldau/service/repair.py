@@ -15,7 +15,7 @@ from moldau.metadata.image import Partition, Topic
 from moldau.model.errors import CorruptionError, MoldauError, StorageError
 from moldau.model.ids import BrokerId, PartitionIndex, TopicId
 from moldau.raft.errors import RaftError
-from moldau.service.partitions import Partitions, first_members
+from moldau.service.partitions import Hosted, Partitions, first_members
 
 log = logging.getLogger(__name__)
 
@@ -52,9 +52,16 @@ class Repair:
     def _may_begin_anew(self, topic: Topic, partition: Partition, error: MoldauError) -> bool:
         if not isinstance(error, (CorruptionError, RaftError)):
             return False
+        return self._is_spare(partition) and self._has_leader(topic, partition.index)
+
+    def _is_spare(self, partition: Partition) -> bool:
         voters = first_members(partition).voters
-        is_spare = self._me not in voters or len(voters) >= _VOTERS_MIN
-        return is_spare and self._has_leader(topic, partition.index)
+        return self._me not in voters or len(voters) >= _VOTERS_MIN
+
+    def is_spare(self, hosted: Hosted) -> bool:
+        """Whether the others of its group go on without this replica."""
+        found = self._partitions.find_placed(*hosted.replica.partition)
+        return found is not None and self._is_spare(found[1])
 
     def _begin_anew(self, topic: Topic, partition: Partition) -> None:
         try:

@@ -13,6 +13,7 @@ from moldau.model.histogram import Histogram
 from moldau.net.listener import Listener
 from moldau.replica.flusher import Flusher
 from moldau.service.cleaner import CleanerMetrics
+from moldau.service.scrub import ScrubMetrics
 
 
 class SlowTurns(NamedTuple):
@@ -39,3 +40,5 @@ class Vitals(Struct, frozen=True, kw_only=True):
     leaderships: Callable[[], int]
     """How often a partition got its leader on this broker, since the start."""
     slow_turns: Callable[[], SlowTurns]
+    scrub: Callable[[], ScrubMetrics | None]
+    """None: the start has not come so far."""

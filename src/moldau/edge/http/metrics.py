@@ -386,6 +386,16 @@ def _storage(broker: Broker, vitals: Vitals) -> Iterator[Family]:
         "How long of it the process got no CPU.",
         slow.starved_seconds,
     )
+    scrub = vitals.scrub()
+    if scrub is not None:
+        yield counter(
+            "moldau_log_scrubbed_bytes_total",
+            "Stored bytes that were read again.",
+            scrub.bytes,
+        )
+        yield counter(
+            "moldau_log_scrub_damaged_total", "Partitions found damaged by that.", scrub.damaged
+        )
     flusher = vitals.flusher
     yield counter("moldau_log_flushes_total", "Flushes of logs to disk.", flusher.flushes_total)
     yield gauge(

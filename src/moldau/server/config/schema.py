@@ -248,6 +248,19 @@ class StorageConfig(Struct, frozen=True, kw_only=True):
             max=16 * 1024 * MIB,
         ),
     ] = 64 * MIB
+    scrub_interval_ms: Annotated[
+        int,
+        Setting(
+            "Time between two readings of all stored records, to find damage before others need "
+            "them.",
+            Unit.MILLISECONDS,
+            min=1000,
+        ),
+    ] = DAY_MS
+    scrub_bytes_per_second: Annotated[
+        int,
+        Setting("How fast that is done.", Unit.BYTES, min=1024, max=16 * 1024 * MIB),
+    ] = 8 * MIB
     disk_reserve_bytes: Annotated[
         int,
         Setting(
