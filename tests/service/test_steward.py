@@ -50,7 +50,10 @@ class FakeReplica:
             commit=10,
             epoch_start=7,
             may_propose=True,
+            replaced_voters=lambda: self.replaced,
         )
+        self.replaced: list[BrokerId] = []
+        """Voters that came back without their logs."""
         self.group = SimpleNamespace(core=self.core, name=f"t-{index}", replica=self)
         self.is_ready = self.is_leader = True
         self.epoch = Epoch(3)
@@ -223,6 +226,42 @@ async def test_a_learner_without_the_leaders_first_entry_is_not_made_a_voter() -
     world.followers = stale  # type: ignore[method-assign]
     await world.steward._step_metadata()
     assert world.changes == []
+
+
+async def test_a_voter_without_its_log_learns_before_it_votes_again() -> None:
+    world = World(3)
+    world.create([1, 2, 3])
+    replica = world.hosted["t", 0]
+    replica.replaced = list(ids(3))
+    await world.steward._step_partitions()
+    assert world.changes == []
+    world.steward.mend(replica)  # type: ignore[arg-type]
+    for _ in range(3):
+        await world.steward._step_partitions()
+        replica.replaced = []
+        replica.commit()
+    assert world.changes == [Members(ids(1, 2), ids(3)), Members(ids(1, 2, 3))]
+    await world.steward._step_partitions()
+    assert (len(world.changes), world.submitted) == (2, [])
+
+
+async def test_nothing_is_computed_again_while_nothing_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(3)
+    looks: list[Image] = []
+
+    def due(image: Image, **_: object) -> list[Command]:
+        looks.append(image)
+        return []
+
+    monkeypatch.setattr("moldau.service.steward.due_commands", due)
+    for _ in range(3):
+        await world.steward._step_metadata()
+    assert len(looks) == 1
+    world.join(4)
+    await world.steward._step_metadata()
+    assert len(looks) == 2
 
 
 async def test_a_move_goes_step_by_step_and_is_reported_when_its_last_step_is_committed() -> None:

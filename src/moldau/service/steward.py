@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 
 from moldau.metadata.commands import ReportReplicas
+from moldau.metadata.image import EMPTY_IMAGE, Image
 from moldau.metadata.leader_balance import balance_leaders
 from moldau.metadata.upkeep import due_commands
 from moldau.metadata.voters import next_members, wished_members
@@ -63,6 +64,10 @@ class Steward:
         self._unlike: set[tuple[TopicId, PartitionIndex]] = set()
         """Partitions led here whose group may not be what the metadata wishes, though it is said to
         be: a voter lost its log and has to become one again."""
+        self._moving: tuple[Image, set[tuple[TopicId, PartitionIndex]]] = (EMPTY_IMAGE, set())
+        """What moves, by an image: looked for once in each, not five times a second."""
+        self._nothing_due: tuple[Image, tuple[BrokerId, ...]] = (EMPTY_IMAGE, ())
+        """For this image and these members of the metadata group there is nothing to be done."""
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -111,9 +116,13 @@ class Steward:
         image = self._metadata.image
         current = replica.members
         self._step(replica, current, wished_members(image, current))
-        for command in due_commands(
-            image, metadata_members=self._committed_members(replica), moves_max=_MOVES_MAX
-        ):
+        members = self._committed_members(replica)
+        if self._nothing_due[0] is image and self._nothing_due[1] == members:
+            return
+        commands = due_commands(image, metadata_members=members, moves_max=_MOVES_MAX)
+        if not commands:
+            self._nothing_due = (image, members)
+        for command in commands:
             await self._metadata.submit(command)
 
     def _committed_members(self, replica: Replica) -> tuple[BrokerId, ...]:
@@ -121,7 +130,7 @@ class Steward:
         core = replica.group.core
         if core.members_index < core.commit:
             return core.members.everyone
-        return tuple({*core.members.everyone, *self._metadata.image.brokers})
+        return tuple(sorted({*core.members.everyone, *self._metadata.image.brokers}))
 
     # ---- partitions
 
@@ -150,12 +159,25 @@ class Steward:
 
     def _moving_here(self) -> Iterator[tuple[TopicId, PartitionIndex, Epoch]]:
         """What moves, or has to be mended, and is led here, with the epoch of that."""
-        for topic in self._metadata.image.topics.values():
-            for partition in topic.partitions:
-                if partition.moving or (topic.topic_id, partition.index) in self._unlike:
-                    hosted = self._partitions.get(topic.name, partition.index)
-                    if hosted is not None and hosted.replica.is_ready:
-                        yield topic.topic_id, partition.index, hosted.replica.epoch
+        image = self._metadata.image
+        if self._moving[0] is not image:
+            self._moving = (
+                image,
+                {
+                    (topic.topic_id, partition.index)
+                    for topic in image.topics.values()
+                    for partition in topic.partitions
+                    if partition.moving
+                },
+            )
+        for topic_id, index in sorted(self._moving[1] | self._unlike):
+            topic = image.topic_by_id(topic_id)
+            if topic is None:
+                self._unlike.discard((topic_id, index))
+                continue
+            hosted = self._partitions.get(topic.name, index)
+            if hosted is not None and hosted.replica.is_ready:
+                yield topic_id, index, hosted.replica.epoch
 
     async def _step_partition(self, topic_id: TopicId, index: PartitionIndex, epoch: Epoch) -> None:
         # Looked up anew: the wish may have changed while another partition was waited for.

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 
 from msgspec import Struct
 
@@ -12,7 +12,7 @@ from moldau.model.errors import DiskFullError
 from moldau.model.flush import FlushPolicy
 from moldau.model.ids import TimestampMs
 from moldau.service.disk import DiskGuard
-from moldau.service.partitions import Partitions
+from moldau.service.partitions import Hosted, Partitions
 
 log = logging.getLogger(__name__)
 
@@ -20,7 +20,7 @@ _DISK_CHECK_SECONDS = 1.0
 _SNAPSHOT_CHECK_SECONDS = 5.0
 _REPAIR_SECONDS = 5.0
 _PARTITIONS_PER_TURN = 50
-"""Retention yields to requests after so many partitions."""
+"""After so many of them, requests get their turn."""
 
 
 class UpkeepConfig(Struct, frozen=True, kw_only=True):
@@ -70,35 +70,40 @@ class Upkeep:
             tasks.create_task(self._keep_watching_disk())
             tasks.create_task(self._keep_repairing())
 
+    async def _in_turns(self) -> AsyncIterator[Hosted]:
+        """All partitions; after some of them it is the clients' turn."""
+        for number, hosted in enumerate(self._partitions, 1):
+            # A topic may be deleted while this sleeps.
+            if hosted.replica.is_open:
+                yield hosted
+            if number % _PARTITIONS_PER_TURN == 0:
+                await asyncio.sleep(0)
+
     async def _keep_retaining(self) -> None:
         while True:
             await asyncio.sleep(self._config.retention_check_ms / 1000)
             now = self._clock.wall_ms()
             expire_before = TimestampMs(now - self._config.producer_id_expiry_ms)
-            for number, hosted in enumerate(self._partitions):
-                if number % _PARTITIONS_PER_TURN == _PARTITIONS_PER_TURN - 1:
+            async for hosted in self._in_turns():
+                has_deleted = False
+                with _room_needed():
+                    has_deleted = hosted.replica.retain(now)
+                if has_deleted:
+                    # Unlinking gigabytes takes its time: then it is the clients' turn.
                     await asyncio.sleep(0)
-                # A topic may be deleted while this sleeps.
-                if hosted.replica.is_open:
-                    has_deleted = False
-                    with _room_needed():
-                        has_deleted = hosted.replica.retain(now)
-                    if has_deleted:
-                        # Unlinking gigabytes takes its time: then it is the clients' turn.
-                        await asyncio.sleep(0)
-                    hosted.replica.expire_producers(expire_before)
+                hosted.replica.expire_producers(expire_before)
 
     async def _keep_flushing(self) -> None:
         while True:
             await asyncio.sleep(self._config.flush_interval_ms / 1000)
-            for hosted in self._partitions:
+            async for hosted in self._in_turns():
                 if hosted.replica.log.config.flush is FlushPolicy.INTERVAL:
                     hosted.replica.flush_soon()
 
     async def _keep_snapshotting(self) -> None:
         while True:
             await asyncio.sleep(_SNAPSHOT_CHECK_SECONDS)
-            for hosted in self._partitions:
+            async for hosted in self._in_turns():
                 with _room_needed():
                     hosted.replica.snapshot_if_due()
                 # Closed segments are flushed under every policy, to keep a restart short.
