@@ -114,6 +114,22 @@ def test_who_hears_its_leader_ignores_candidates(make_node) -> None:
     ]
 
 
+def test_elections_that_fail_move_apart_until_there_is_a_leader(make_node) -> None:
+    node = make_node()
+    config = node.core.config
+    waits = []
+    for _ in range(40):
+        waits.append(node.core.deadline - node.now)
+        node.now = node.core.deadline
+        node.step(e.Tick())
+    assert max(waits[:3]) < config.election_ms_max < max(waits)
+    span = config.election_ms_max - config.election_ms_min
+    assert config.election_ms_min <= min(waits)
+    assert max(waits) < config.election_ms_min + 4 * span
+    node.receive(3, Ping(Epoch(0), RaftIndex(0), 0))
+    assert node.core.deadline - node.now < config.election_ms_max
+
+
 def test_a_leader_ignores_candidates(make_node) -> None:
     node = make_node()
     node.elect()

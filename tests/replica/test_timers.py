@@ -60,14 +60,33 @@ def test_a_timer_that_was_set_earlier_since_fires_once_at_the_earlier_time() -> 
     run_virtually(scenario())
 
 
-def test_after_a_standstill_the_sockets_come_first_but_only_once() -> None:
+def test_after_a_standstill_others_are_judged_only_after_as_long_again() -> None:
+    async def scenario() -> None:
+        watch = Watch()
+        group, other = make_group(0), make_group(1)
+        watch.timers.set(group, 100)
+        assert watch.fire(400) == []
+        # What becomes due meanwhile waits as well: what would have moved it stood still, too.
+        watch.timers.set(other, 500)
+        assert watch.timers._timer_at == 700
+        assert watch.fire(705) == [group, other]
+        watch.timers.stop()
+
+    run_virtually(scenario())
+
+
+def test_a_process_that_is_always_late_judges_all_the_same() -> None:
     async def scenario() -> None:
         watch = Watch()
         group = make_group(0)
         watch.timers.set(group, 100)
-        assert watch.fire(5000) == []
-        # Still late the second time: a busy process must not put its elections off for ever.
-        assert watch.fire(9000) == [group]
+        assert [watch.fire(at) for at in (5000, 9000, 13000)] == [[], [], []]
+        assert watch.fire(17000) == [group]
+        # In time once, it is forgiven again.
+        watch.timers.set(group, 17100)
+        assert watch.fire(17110) == [group]
+        watch.timers.set(group, 17200)
+        assert watch.fire(25000) == []
         watch.timers.stop()
 
     run_virtually(scenario())

@@ -37,6 +37,7 @@ class Electing(Following):
 
     def _campaign(self, *, is_pre: bool, is_transfer: bool = False) -> None:
         self.heard_at = self._now
+        self._campaigns += is_pre
         self._election_ms = self._draw_election_ms()
         self._granted = {}
         self.leader = NO_BROKER

@@ -28,6 +28,7 @@ class Leading(Electing):
     def _become_leader(self) -> None:
         self.role = Role.LEADER
         self.leader = self.me
+        self._campaigns = 0
         self.epoch_start = self.end
         self._quorum_checked_at = self._now
         self.progress = {}

@@ -16,6 +16,8 @@ from moldau.raft.messages import Message
 from moldau.raft.progress import Progress
 from moldau.raft.view import LogView
 
+CAMPAIGN_SPREAD_MAX = 4
+"""How many times further apart brokers stand for election after several that failed."""
 HELD_MESSAGES_MAX = 64
 """Messages that wait for a vote to be durable. More are dropped: the network may do that, too."""
 
@@ -77,6 +79,9 @@ class RaftState:
         self._is_transferred = False
         self.heard_at = now
         """Follower: when the leader last gave a sign."""
+        self._campaigns = 0
+        """Since the last leader: with each that fails, brokers keep further out of each other's
+        way, so that a storm of elections calms down by itself."""
         self._election_ms = self._draw_election_ms()
         self.progress: dict[BrokerId, Progress] = {}
         """Leader: the other members, in ascending order."""
@@ -143,7 +148,9 @@ class RaftState:
     # ---- transitions
 
     def _draw_election_ms(self) -> int:
-        return self._chance.randrange(self.config.election_ms_min, self.config.election_ms_max)
+        shortest, longest = self.config.election_ms_min, self.config.election_ms_max
+        spread = min(max(self._campaigns - 1, 1), CAMPAIGN_SPREAD_MAX)
+        return self._chance.randrange(shortest, shortest + spread * (longest - shortest))
 
     def _enter_epoch(self, epoch: Epoch, voted_for: BrokerId) -> None:
         self.epoch = epoch
@@ -160,6 +167,8 @@ class RaftState:
         self.role = Role.FOLLOWER
         self.leader = leader
         self._is_transferred = False
+        if leader != NO_BROKER:
+            self._campaigns = 0
         self._election_ms = self._draw_election_ms()
         if was_leader:
             self._leave_leadership()

@@ -16,7 +16,11 @@ _STEP_MS: Final = 20
 """Timers fire a little late, together: a thousand groups wake the loop fifty times a second."""
 _STALL_MS: Final = 200
 """A timer this late was held up, and so were the messages that would have moved it."""
-_CATCH_UP_MS: Final = 10
+_GRACE_MS_MIN: Final = 10
+_GRACE_MS_MAX: Final = 500
+"""Whoever stood still waits for as long again before it judges others, but no longer than that."""
+_GRACES_MAX: Final = 3
+"""So often in a row: a broker that is always late has to judge at some time."""
 
 
 class GroupTimers:
@@ -36,7 +40,8 @@ class GroupTimers:
         self._number = 0
         self._timer: TimerHandle | None = None
         self._timer_at = FOREVER
-        self._is_stalled = False
+        self._graces = 0
+        self._not_before = 0
 
     def set(self, group: Group, deadline: int) -> None:
         """Earlier than before; a later deadline needs no call."""
@@ -46,6 +51,7 @@ class GroupTimers:
         self._arm(deadline)
 
     def _arm(self, at: int) -> None:
+        at = max(at, self._not_before)
         at += -at % _STEP_MS
         if at >= self._timer_at:
             return
@@ -59,12 +65,16 @@ class GroupTimers:
         now = self._now()
         was_due, self._timer_at = self._timer_at, FOREVER
         self._timer = None
-        if now - was_due > _STALL_MS and not self._is_stalled:
-            # This process stood still. Messages wait in the sockets: read them before judging.
-            self._is_stalled = True
-            self._arm(now + _CATCH_UP_MS)
+        late = now - was_due
+        if late > _STALL_MS and self._graces < _GRACES_MAX:
+            # This process stood still, for want of CPU perhaps. Signs of life wait in the sockets,
+            # or could not be answered: whoever sent them is not to blame.
+            self._graces += 1
+            self._not_before = now + min(max(late, _GRACE_MS_MIN), _GRACE_MS_MAX)
+            self._arm(self._not_before)
             return
-        self._is_stalled = False
+        if late <= _STALL_MS:
+            self._graces = 0
         heap = self._heap
         try:
             while heap and heap[0][0] <= now:
