@@ -25,6 +25,10 @@ _CONTACT_SECONDS_MAX = 10.0
 _ELECTION_SECONDS_MAX = 5.0
 _LOOK_SECONDS = 0.2
 _LEFT_OVER_SECONDS_MAX = 1.0
+_SILENCE_SECONDS_MIN = 5.0
+"""Then it is said for what a command waits that is to read to the end."""
+_SILENCE_SECONDS_MAX = 60.0
+"""Then it gives up: longer than an election takes, and a broker that is started again."""
 
 
 class Link:
@@ -46,6 +50,40 @@ class Link:
         """What had arrived before and was waiting to be read does not count."""
         if self._lost_at is not None and self._now() - self._lost_at > _LEFT_OVER_SECONDS_MAX:
             self._lost_at = None
+
+
+class Patience:
+    """For partitions that are to be read to their ends: silence is told, and not borne for ever."""
+
+    def __init__(self, *, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._since = now()
+        self._is_told = False
+        self._missing: set[tuple[str, int]] = set()
+
+    def on_progress(self) -> None:
+        self._since = self._now()
+        self._is_told = False
+
+    def check(self, missing: Iterable[tuple[str, int]]) -> None:
+        """`missing`: whose ends have not come yet. Raises ClientError after too long a silence."""
+        from moldau.client.errors import ClientError
+
+        if set(missing) != self._missing:
+            self._missing = set(missing)
+            self.on_progress()
+        silence = self._now() - self._since
+        if silence < _SILENCE_SECONDS_MIN or (self._is_told and silence < _SILENCE_SECONDS_MAX):
+            return
+        names = ", ".join(f"{topic}-{partition}" for topic, partition in sorted(self._missing))
+        names = names or "partitions of the group"
+        if silence >= _SILENCE_SECONDS_MAX:
+            raise ClientError(
+                f"not read to the end: nothing came of {names} for {silence:.0f} s",
+                hint=NO_LEADER_HINT,
+            )
+        self._is_told = True
+        say(f"waiting for {names} (Ctrl-C stops)")
 
 
 class Reader:
@@ -73,12 +111,14 @@ class Reader:
     ) -> None:
         """Print messages until `limit`, the idle time, the end or a signal."""
         started = last = time.monotonic()
+        patience = Patience()
         while not self._stop and (limit is None or self.count < limit):
             room = DRAIN_MESSAGES_MAX if limit is None else limit - self.count
             messages = self.receive(room)
             if messages:
                 self.write(messages, store=store)
                 last = time.monotonic()
+                patience.on_progress()
             elif reader_gone():
                 raise BrokenPipeError
             elif not self._fetched and time.monotonic() - started < _CONTACT_SECONDS_MAX:
@@ -88,6 +128,8 @@ class Reader:
                 break
             elif idle_seconds_max is not None and time.monotonic() - last > idle_seconds_max:
                 return
+            elif exit_at_end:
+                patience.check(self._missing())
 
     def receive(self, room: int) -> list[Any]:
         """What is there now, or the first that comes within a moment."""
@@ -131,8 +173,15 @@ class Reader:
             for message in newest.values():
                 self._consumer.store_offsets(message=message)
 
+    def _assigned(self) -> set[tuple[str, int]]:
+        return {(part.topic, part.partition) for part in self._consumer.assignment()}
+
+    def _missing(self) -> set[tuple[str, int]]:
+        """Assigned, and not read to the end."""
+        return self._assigned() - self._ended
+
     def _at_end(self) -> bool:
-        assigned = {(part.topic, part.partition) for part in self._consumer.assignment()}
+        assigned = self._assigned()
         return bool(assigned) and assigned <= self._ended
 
     def ended(self, place: tuple[str, int]) -> bool:

@@ -11,6 +11,7 @@ from moldau.cli.printing import Printing, printing_options
 from moldau.cli.reader import (
     DRAIN_MESSAGES_MAX,
     Link,
+    Patience,
     Reader,
     close_consumer,
     open_consumer,
@@ -83,8 +84,13 @@ def _last_messages(
 ) -> list[Any]:
     """The newest messages over all partitions: each one's last, merged by time."""
     found: list[Any] = []
-    while not stop and not all(reader.ended(place) for place in places):
-        found += reader.receive(DRAIN_MESSAGES_MAX)
+    patience = Patience()
+    while not stop and (missing := [place for place in places if not reader.ended(place)]):
+        if messages := reader.receive(DRAIN_MESSAGES_MAX):
+            found += messages
+            patience.on_progress()
+        else:
+            patience.check(missing)
     found.sort(
         key=lambda message: (
             message.timestamp()[1],
