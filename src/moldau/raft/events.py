@@ -1,7 +1,7 @@
 """Owns what a core is told (events) and what it wants done (effects).
 
 The driver carries out the effects of one step in their order before the next step. Storage effects
-are done when they return, but for flushes: those end later, with Flushed.
+are done when they return, but for flushes, of control entries too: those end later, with Flushed.
 """
 
 from enum import Enum
