@@ -30,6 +30,7 @@ from moldau.raft.errors import RaftRefusal
 from moldau.raft.membership import Members
 from moldau.service.announcements import Announcements, Led
 from moldau.service.cluster import ALIVE_MS, TRANSFER_METHOD, ClusterService
+from moldau.service.disk import DiskGuard
 from moldau.testing.replicas import SetClock
 
 ONE, TWO, THREE = BrokerId(1), BrokerId(2), BrokerId(3)
@@ -74,6 +75,7 @@ class World:
         self.call_failure: RefusedError | None = None
         self.members = Members((ONE, TWO), (THREE,))
         self.announcements = Announcements(me=ONE, session=1, caller=self, peers=lambda: ())
+        self.disk = DiskGuard()
         fake: Any = self
         self.service = ClusterService(
             me=ONE,
@@ -88,6 +90,7 @@ class World:
             ),
             transport=fake,
             announcements=self.announcements,
+            disk=self.disk,
         )
         self.apply(CreateCluster(cluster_id="c"))
         for number in (1, 2, 3):
@@ -271,6 +274,13 @@ async def test_a_broker_is_ready_when_it_serves_and_there_is_a_controller() -> N
     world.leader = NOBODY
     (reason,) = world.service.health()
     assert "no leader" in reason
+
+
+async def test_a_broker_that_refuses_writes_says_so() -> None:
+    world = World()
+    world.service.starting = None
+    world.disk.is_full = True
+    assert world.service.health() == ["the disk is full: writes are refused until there is room"]
 
 
 async def test_a_joiner_gets_a_number_and_all_that_it_needs() -> None:

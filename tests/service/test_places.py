@@ -10,6 +10,7 @@ from moldau.metadata.leaders import NO_LEADER, Leader
 from moldau.model.ids import BrokerId, Epoch
 from moldau.service.announcements import Announcements, Led
 from moldau.service.cluster import ClusterService
+from moldau.service.disk import DiskGuard
 from moldau.testing.replicas import SetClock
 
 TOPIC = topic("t", (1, 2, 3))
@@ -39,6 +40,7 @@ def cluster(heard: Leader | None, own: tuple[int, int, bool] | None) -> ClusterS
         driver=nothing,
         transport=nothing,
         announcements=announcements,
+        disk=DiskGuard(),
     )
 
 

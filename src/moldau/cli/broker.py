@@ -27,6 +27,7 @@ from moldau.cli.topology import (
     problems,
     single_copies,
 )
+from moldau.cli.well_being import complaints
 
 if TYPE_CHECKING:
     from moldau.model.topology import Topology
@@ -197,7 +198,7 @@ def status(number: int | None, output: str, http: str) -> int:
 
 
 def _show_all(topology: "Topology", output: str) -> int:
-    found = problems(topology)
+    found = problems(topology) + complaints(topology)
     document = {
         "cluster_id": topology.cluster_id,
         "controller": topology.controller,

@@ -421,6 +421,7 @@ class BrokerServer:
             driver=driver,
             transport=transport,
             announcements=self._announcements,
+            disk=self._disk,
         )
         self._steward = Steward(
             me=self._broker_id,

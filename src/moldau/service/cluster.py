@@ -36,6 +36,7 @@ from moldau.raft.membership import Members
 from moldau.replica.driver import Driver
 from moldau.replica.transport import Transport
 from moldau.service.announcements import Announcements
+from moldau.service.disk import DiskGuard
 from moldau.service.metadata_store import MetadataStore
 from moldau.service.partitions import Partitions
 
@@ -63,8 +64,10 @@ class ClusterService:
         driver: Driver,
         transport: Transport,
         announcements: Announcements,
+        disk: DiskGuard,
     ) -> None:
         self._me = me
+        self._disk = disk
         self._clock = clock
         self._metadata = metadata
         self._metadata_members = metadata_members
@@ -169,6 +172,8 @@ class ClusterService:
         reasons = [self.starting] if self.starting is not None else []
         if self.controller_id < 0:
             reasons.append("the metadata group has no leader: is a majority of the brokers up?")
+        if self._disk.is_full:
+            reasons.append("the disk is full: writes are refused until there is room")
         return reasons
 
     def topology(self) -> Topology:

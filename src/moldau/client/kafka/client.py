@@ -136,6 +136,10 @@ class KafkaClient:
             self._topics[found.name] = TopicLayout(found.topic_id, leaders)
         return response
 
+    def cluster_id(self) -> str | None:
+        """Of the cluster that answers, without a word on its topics."""
+        return self._any().ask(MetadataRequest(topics=[]), MetadataResponse).cluster_id
+
     def layout(self, topic: str) -> TopicLayout:
         """Id and leaders of a topic, from memory if they are known. Raises NotFoundError."""
         if topic not in self._topics:
