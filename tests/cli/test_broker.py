@@ -81,8 +81,8 @@ def test_broker_start_takes_flags_over_the_file(spawn, tmp_path):
     )
     path.write_text(f"broker_id = 5\n{free}\n")
     data = tmp_path / "data"
-    process = spawn("broker", "start", "--config", path, "--id", "7", "--data-dir", data)
-    found = ready(process)
+    flags = ("--id", "7", "--data-dir", data, "--bootstrap")
+    found = ready(spawn("broker", "start", "--config", path, *flags))
     assert (found[2], found[4]) == ("7", str(data))
 
 

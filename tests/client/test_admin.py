@@ -1,10 +1,13 @@
 """Admin, and AsyncAdmin with it, on a real broker."""
 
 import asyncio
+from concurrent.futures import Future
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from moldau import Admin, AsyncAdmin, Producer, QueueClient, RejectedError
+from moldau.client.errors import TimedOutError
 from moldau.model.errors import ErrorCode
 from moldau.testing.broker import Broker
 
@@ -46,3 +49,16 @@ def test_a_message_that_is_too_large_is_refused_with_what_to_change(
         error = sent.exception(30)
     assert isinstance(error, RejectedError)
     assert "max.message.bytes" in error.hint
+
+
+def test_a_change_without_an_answer_may_be_made_later_and_that_is_said(
+    moldau_session_broker: Broker,
+) -> None:
+    admin = Admin(moldau_session_broker.bootstrap)
+    unanswered: Future[None] = Future()
+    unanswered.set_exception(KafkaException(KafkaError(KafkaError.REQUEST_TIMED_OUT)))
+    with pytest.raises(
+        TimedOutError, match=r"create topic t: .*; it may be done all the same"
+    ) as caught:
+        admin._change(unanswered, "create topic t", look="moldau topic describe t")
+    assert caught.value.hint == "look before you try again: moldau topic describe t"

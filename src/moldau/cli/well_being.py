@@ -23,11 +23,7 @@ def complaints(topology: "Topology") -> list[str]:
     alive = [broker for broker in topology.brokers if broker.alive]
     with ThreadPoolExecutor(min(_BROKERS_AT_ONCE, max(1, len(alive)))) as threads:
         found = threads.map(lambda broker: list(_complaints_of(broker, topology.cluster_id)), alive)
-        return [
-            f"broker {broker.id}: {line}"
-            for broker, lines in zip(alive, found, strict=True)
-            for line in lines
-        ]
+        return [line for lines in found for line in lines]
 
 
 def _complaints_of(broker: "TopologyBroker", cluster_id: str) -> Iterable[str]:

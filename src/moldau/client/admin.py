@@ -194,7 +194,7 @@ class Admin:
             lambda: self._client.create_topics([topic], request_timeout=REQUEST_SECONDS_MAX),
         )
         try:
-            self._wait(futures[name], f"create topic {name}")
+            self._change(futures[name], f"create topic {name}", look=_look_at(name))
         except RejectedError as error:
             if exist_ok and error.code == ErrorCode.TOPIC_ALREADY_EXISTS:
                 return False
@@ -203,13 +203,19 @@ class Admin:
 
     def delete_topic(self, name: str) -> None:
         futures = self._client.delete_topics([name], request_timeout=REQUEST_SECONDS_MAX)
-        self._wait(futures[name], f"delete topic {name}", hint="list them: moldau topic list")
+        self._change(
+            futures[name],
+            f"delete topic {name}",
+            look=_look_at(name),
+            hint="list them: moldau topic list",
+        )
 
     def add_partitions(self, name: str, total: int) -> None:
         """Raise the number of partitions to `total`."""
         new = [NewPartitions(name, total)]
         futures = self._client.create_partitions(new, request_timeout=REQUEST_SECONDS_MAX)
-        self._wait(futures[name], f"raise the partitions of topic {name} to {total}")
+        doing = f"raise the partitions of topic {name} to {total}"
+        self._change(futures[name], doing, look=_look_at(name))
 
     def topic_config(self, name: str) -> list[ConfigInfo]:
         """Every configuration value of a topic, by name."""
@@ -242,7 +248,8 @@ class Admin:
         futures = self._client.incremental_alter_configs(
             [resource], request_timeout=REQUEST_SECONDS_MAX
         )
-        self._wait(futures[resource], f"change the configuration of topic {name}")
+        doing = f"change the configuration of topic {name}"
+        self._change(futures[resource], doing, look=_look_at(name))
 
     def groups(self) -> list[GroupInfo]:
         """Every consumer group, by name."""
@@ -291,7 +298,8 @@ class Admin:
     def delete_group(self, name: str) -> None:
         """With all its offsets. Refused while it has members."""
         futures = self._client.delete_consumer_groups([name], request_timeout=REQUEST_SECONDS_MAX)
-        self._wait(futures[name], f"delete group {name}")
+        look = f"moldau group describe {name}"
+        self._change(futures[name], f"delete group {name}", look=look)
 
     def offset_range(
         self, parts: Sequence[tuple[str, int]]
@@ -368,6 +376,16 @@ class Admin:
                 raise translate(error, brokers=self.brokers, doing=doing) from error
             raise translate(KafkaException(str(error)), doing=doing) from error
 
+    def _change(self, future: "Future[Any]", doing: str, *, look: str, hint: str = "") -> None:
+        """As _wait, but without an answer the change may be made later, and that is said."""
+        try:
+            self._wait(future, doing, hint=hint)
+        except TimedOutError as error:
+            raise TimedOutError(
+                f"{error}; it may be done all the same, also later",
+                hint=f"look before you try again: {look}",
+            ) from error
+
     def _wait(self, future: "Future[Any]", doing: str, *, hint: str = "") -> Any:
         try:
             return future.result(_RESULT_SECONDS_MAX)
@@ -380,6 +398,10 @@ class Admin:
             ) from error
         except ValueError as error:
             raise translate(KafkaException(str(error)), doing=doing, hint=hint) from error
+
+
+def _look_at(topic: str) -> str:
+    return f"moldau topic describe {topic}"
 
 
 def _topic_info(metadata: Any) -> TopicInfo:
