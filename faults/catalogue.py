@@ -9,9 +9,12 @@ from faults.scenarios import damage, disks, network, processes, upkeep
 from faults.scenarios.three import (
     compaction,
     controls,
+    files,
+    founders,
     members,
     mixed,
     queues,
+    starved,
     transactions,
     transform,
 )
@@ -298,6 +301,13 @@ THREE_BROKERS: list[Scenario] = [
         load=three.LOAD,
     ),
     Scenario(
+        name="16-many",
+        title="SIGKILL with 390 partitions, on disks that take 10 ms more",
+        expected="one election each",
+        play=three_disks.slow_disks,
+        load=three_disks.MANY_LOAD,
+    ),
+    Scenario(
         name="17",
         title="ENOSPC on one, then all",
         expected="others go on; reads go on; heals itself",
@@ -320,11 +330,37 @@ THREE_BROKERS: list[Scenario] = [
         load=members.SMALL_SEGMENTS,
     ),
     Scenario(
+        name="19-lead",
+        title="flip/truncate each kind of file of a broker, then let it lead",
+        expected="refuses, relearns or repairs; everything can be read from it",
+        play=files.damaged_leader,
+        load=files.LOAD,
+    ),
+    Scenario(
         name="20",
         title="data dir wiped, same id",
         expected="no vote until relearned",
         play=members.wiped,
         load=three.LOAD,
+    ),
+    Scenario(
+        name="20-metadata",
+        title="metadata/ deleted, the only other who knows is down",
+        expected="no vote until relearned; acked changes last",
+        play=founders.lost_metadata,
+        load=three.LOAD,
+    ),
+    *(
+        Scenario(
+            name=f"founder{'-named' if name else ''}-{end.__name__}",
+            title="the founder's disk is lost: one was "
+            f"{end.__name__} before, {'all call their cluster prod' if name else 'no cluster_id'}",
+            expected="founds no second one by itself; acked lost 0",
+            play=founders.lost_founder(name=name, end=end),
+            load=three.LOAD,
+        )
+        for name in ("", "prod")
+        for end in (founders.killed, founders.stopped)
     ),
     Scenario(
         name="21",
@@ -386,9 +422,16 @@ THREE_BROKERS: list[Scenario] = [
     ),
     Scenario(
         name="move",
-        title="SIGKILL while partitions move between four brokers",
+        title="SIGKILL while partitions move there and back between four brokers",
         expected="acked lost 0",
         play=members.move_under_faults,
+        load=three.LOAD,
+    ),
+    Scenario(
+        name="starved",
+        title="all brokers stand still again and again",
+        expected="acked lost 0; elections calm down by themselves",
+        play=starved.starved,
         load=three.LOAD,
     ),
     Scenario(

@@ -30,7 +30,8 @@ def free_port() -> int:
 
 
 class Node:
-    """One broker. `listen` is its address for clients, `join` the HTTP address of a member.
+    """One broker. `listen` is its address for clients, `join` the HTTP address of a member; one
+    without it founds a cluster, unless `founds` is taken from it.
 
     `prefix` is what runs it elsewhere, as `ip netns exec` does; `module` an entry point that
     stands in for `moldau`, with `environment` for it.
@@ -63,6 +64,7 @@ class Node:
         self.http = http or f"{host}:{free_port()}"
         self.grpc = grpc or f"{host}:{free_port()}"
         self.join = join
+        self.founds = not join
         self._raft_advertised = raft_advertised
         self._output = output
         self._settings = dict(settings or {})
@@ -124,7 +126,10 @@ class Node:
         command += ["--id", str(self.number), "--kafka-addr", self.listen]
         command += ["--raft-addr", self.raft, "--http-addr", self.http, "--grpc-addr", self.grpc]
         command += ["--data-dir", str(self.data_dir)]
-        command += ["--join-addr", self.join] if self.join else ["--bootstrap"]
+        if self.join:
+            command += ["--join-addr", self.join]
+        elif self.founds:
+            command.append("--bootstrap")
         self._started = time.monotonic()
         self._output_before = len(self.output)
         with self._output.open("a") as output:

@@ -118,6 +118,11 @@ class World:
     ) -> PartitionLog:
         if index in self.log_failures:
             raise self.log_failures[index]
+        log = self.logs.get(index)
+        if log is not None and log.discarded and index not in self.dropped:
+            # Its files are still there.
+            log.discarded = False
+            return log
         log = self.logs[index] = TroubledLog(config, new_id)
         log.failure = self.append_failures.get(index)
         return log

@@ -127,7 +127,7 @@ class QueueWorld:
 
     def __init__(self, partitions: int = 1, limits: LeaseLimits = LIMITS, **settings: Any) -> None:
         self.clock = SetClock(START_MS)
-        self.flusher = make_flusher(self.clock)
+        self.flusher = make_flusher(self.clock, threads=0)
         self.driver = make_driver(self.flusher, clock=self.clock)
         self.ledger = FakeLedger()
         self.limits = limits

@@ -1,109 +1,24 @@
 """Connections: framing, order of replies, backpressure, bounds. Real sockets on loopback."""
 
 import asyncio
-import contextlib
 import os
 import socket
 import struct
 import time
-from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 import uvloop
+from connections import Recorder, echo, framed, listening, read_frame, settled
 
-from moldau.model.clock import Clock
 from moldau.model.errors import PeerProtocolError
-from moldau.model.ids import TimestampMs
 from moldau.model.slices import FileSlice
 from moldau.net.buffers import ByteBudget
-from moldau.net.connection import NONE_OVERLAP, Connection, ConnectionLimits, Reply
-from moldau.net.listener import Listener, ListenerLimits
+from moldau.net.connection import Connection, Reply
 from moldau.testing.replicas import SetClock
 from moldau.testing.waiting import until, wait_seconds_max
 
 pytestmark = pytest.mark.inprocess
-
-
-class RealClock:
-    def wall_ms(self) -> TimestampMs:
-        return TimestampMs(int(time.time() * 1000))
-
-    def monotonic(self) -> float:
-        return time.monotonic()
-
-
-class Recorder:
-    """A handler that answers as the test says."""
-
-    def __init__(self, answer: Callable[[Connection, bytes], None]) -> None:
-        self._answer = answer
-        self.frames: list[bytes] = []
-        self.closed = 0
-
-    def on_frame(self, connection: Connection, frame: memoryview) -> None:
-        self.frames.append(bytes(frame))
-        self._answer(connection, bytes(frame))
-
-    def on_closed(self, connection: Connection) -> None:
-        self.closed += 1
-
-
-def framed(body: bytes) -> bytes:
-    return struct.pack(">i", len(body)) + body
-
-
-def echo(connection: Connection, frame: bytes) -> None:
-    connection.reply([framed(frame)])
-
-
-@contextlib.asynccontextmanager
-async def listening(
-    handler: Recorder,
-    *,
-    request_bytes_max: int = 1 << 20,
-    inflight_bytes_max: int = 1 << 20,
-    inflight_requests_max: int = 100,
-    outgoing_bytes_max: int = 1 << 20,
-    connections_max: int = 10,
-    connections_per_address_max: int = 10,
-    idle_seconds_max: float = 3600,
-    budget: ByteBudget | None = None,
-    clock: Clock | None = None,
-) -> AsyncIterator[tuple[Listener, int]]:
-    listener = Listener(
-        loop=asyncio.get_running_loop(),
-        handler=handler,
-        limits=ListenerLimits(
-            connections_max=connections_max,
-            connections_per_address_max=connections_per_address_max,
-            idle_seconds_max=idle_seconds_max,
-        ),
-        connection_limits=ConnectionLimits(
-            request_bytes_max=request_bytes_max,
-            inflight_bytes_max=inflight_bytes_max,
-            inflight_requests_max=inflight_requests_max,
-            outgoing_bytes_max=outgoing_bytes_max,
-        ),
-        budget=budget or ByteBudget(1 << 24),
-        clock=clock or RealClock(),
-    )
-    _, port = listener.bind("127.0.0.1", 0)
-    listener.start()
-    try:
-        yield listener, port
-    finally:
-        listener.close()
-
-
-async def read_frame(reader: asyncio.StreamReader) -> bytes:
-    (size,) = struct.unpack(">i", await asyncio.wait_for(reader.readexactly(4), wait_seconds_max()))
-    return await asyncio.wait_for(reader.readexactly(size), wait_seconds_max())
-
-
-async def settled() -> None:
-    """Long enough, mostly, for what must not happen to have happened all the same."""
-    await asyncio.sleep(0.1)
 
 
 async def test_frames_that_arrive_byte_by_byte_are_put_together() -> None:
@@ -586,57 +501,3 @@ async def test_a_defect_in_a_handler_closes_the_connection_and_not_the_listener(
         assert await read_frame(reader) == b"fine"
         writer.close()
     assert [type(error) for error in seen] == [ZeroDivisionError]
-
-
-async def test_frames_wait_for_the_answers_before_them_unless_they_may_overlap() -> None:
-    waiting: list[Reply] = []
-
-    def answer(connection: Connection, frame: bytes) -> None:
-        connection.overlaps = 7 if frame.startswith(b"\0\7") else NONE_OVERLAP
-        waiting.append(connection.defer())
-
-    handler = Recorder(answer)
-    frames = [b"\0\7a", b"\0\7b", b"\0\1c", b"\0\7d"]
-    async with listening(handler) as (_, port):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(b"".join(map(framed, frames)))
-        await until(lambda: len(handler.frames) == 2, "two overlap")
-        await settled()
-        assert handler.frames == frames[:2]
-        waiting[1].complete([framed(b"2")])
-        await settled()
-        assert handler.frames == frames[:2], "the first is unanswered"
-        waiting[0].complete([framed(b"1")])
-        await until(lambda: handler.frames == frames[:3], "the third is alone")
-        await settled()
-        assert handler.frames == frames[:3], "what it leads to counts for the next"
-        waiting[2].complete([framed(b"3")])
-        await until(lambda: handler.frames == frames, "the last has its turn")
-        waiting[3].complete([framed(b"4")])
-        assert [await read_frame(reader) for _ in frames] == [b"1", b"2", b"3", b"4"]
-        writer.close()
-
-
-async def test_whoever_waits_with_an_answer_hears_of_the_next_frame() -> None:
-    heard: list[int] = []
-
-    def answer(connection: Connection, frame: bytes) -> None:
-        if frame.startswith(b"\0\1"):
-            connection.overlaps = NONE_OVERLAP
-            reply = connection.defer()
-
-            def end(kind: int) -> None:
-                heard.append(kind)
-                reply.complete([framed(b"ended")])
-
-            connection.on_next = end
-        else:
-            connection.on_next = None
-            connection.reply([framed(b"next")])
-
-    async with listening(Recorder(answer)) as (_, port):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(framed(b"\0\1") + framed(b"\0\3"))
-        assert [await read_frame(reader), await read_frame(reader)] == [b"ended", b"next"]
-        assert heard == [3]
-        writer.close()

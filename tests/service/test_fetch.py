@@ -26,7 +26,7 @@ class World:
     """Two partitions in memory and a fetch service over them."""
 
     def __init__(self, reply_bytes_max: int) -> None:
-        self.flusher = make_flusher()
+        self.flusher = make_flusher(threads=0)
         self.driver = make_driver(self.flusher)
         self.replicas: dict[tuple[str, int], Replica] = {}
         loop = asyncio.get_running_loop()

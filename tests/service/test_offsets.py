@@ -18,7 +18,7 @@ from moldau.testing.waiting import until
 async def test_the_current_epoch_ends_where_the_log_does_and_the_latest_offset_is_committed() -> (
     None
 ):
-    flusher = make_flusher()
+    flusher = make_flusher(threads=0)
     replica = await lead_replica(MemoryLog(LogConfig()), flusher)
     found = SimpleNamespace(lead=lambda topic, partition: SimpleNamespace(replica=replica))
     service = OffsetService(cast(Partitions, found))
@@ -32,7 +32,7 @@ async def test_the_current_epoch_ends_where_the_log_does_and_the_latest_offset_i
 
 
 async def test_one_who_reads_committed_finds_nothing_that_is_not_stable() -> None:
-    flusher = make_flusher()
+    flusher = make_flusher(threads=0)
     replica = await lead_replica(MemoryLog(LogConfig(flush=FlushPolicy.NEVER)), flusher)
     found = SimpleNamespace(lead=lambda topic, partition: SimpleNamespace(replica=replica))
     service = OffsetService(cast(Partitions, found))

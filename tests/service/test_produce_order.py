@@ -34,7 +34,7 @@ def code_of(service: ProduceService, sequence: int) -> ErrorCode:
 
 @pytest.mark.parametrize("first", [0, 5], ids=["a new producer", "a known producer"])
 async def test_what_was_sent_after_a_refused_batch_does_not_overtake_it(first: int) -> None:
-    flusher = make_flusher()
+    flusher = make_flusher(threads=0)
     replica = await lead_replica(MemoryLog(LogConfig()), flusher)
     hosted = Hosted(replica, TopicConfig.resolve_layers({}, ()), False)
     disk = DiskGuard()

@@ -146,7 +146,7 @@ async def settle() -> None:
 
 @asynccontextmanager
 async def opened() -> AsyncIterator[World]:
-    flusher = make_flusher()
+    flusher = make_flusher(threads=0)
     driver = make_driver(flusher)
     replica = await lead_replica(
         MemoryLog(LogConfig(flush=FlushPolicy.NEVER)), flusher, driver=driver

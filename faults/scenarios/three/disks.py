@@ -11,6 +11,7 @@ from faults.storage import volatile
 from faults.storage.injected import FLAG_VARIABLE, TRACE_VARIABLE, refused
 from faults.storage.volumes import CutVolume, FullVolume
 
+MANY_LOAD = Load(partitions=390, replication=3, rate=300.0, consumers=0)
 FULL_LOAD = Load(partitions=6, replication=3, rate=60.0, record_bytes=4000)
 _VOLUME_MEGABYTES = 768
 _FULL_MEGABYTES = 96
@@ -279,4 +280,29 @@ def disk_full(run: Run) -> None:
     run.await_whole()
     run.expect([node.pid for node in run.nodes] == pids, "a broker was restarted")
     run.expect(all(node.alive() for node in run.nodes), "a broker ended")
+    run.finish()
+
+
+def slow_disks(run: Run) -> None:
+    """All disks take 10 ms more for a flush, and there are many partitions: one broker dies."""
+    for number in range(1, BROKERS + 1):
+        (run.home / f"broken{number}").write_text("0.01")
+    _start_injected(run)
+    for turn in range(1 if run.quick else 3):
+        run.await_whole()
+        run.await_acks_of(everything(run), 1)
+        victim = run.nodes[turn]
+        led, before = run.cluster.led_by(victim), run.cluster.epochs()
+        run.fault("kill on slow disks", led)
+        kill(run, victim)
+        run.await_acks_of(led, 1)
+        run.healed()
+        after = run.cluster.epochs()
+        elections = sum(after[partition] - before[partition] for partition in led)
+        run.proof(f"broker {victim.number} led {len(led)}; {elections} elections")
+        run.expect(elections <= 2 * len(led), f"{elections} elections of {len(led)} partitions")
+        run.restart(victim)
+    counts = [len(refused(run.home / f"refused{n}")) for n in range(1, BROKERS + 1)]
+    run.expect(min(counts) > 0, f"no flush was slow: {counts}")
+    run.proof(f"{sum(counts)} flushes took 10 ms more")
     run.finish()

@@ -38,7 +38,7 @@ def _broker(run: Run, number: int) -> dict[str, Any] | None:
     return None
 
 
-def _join(run: Run) -> Node:
+def join(run: Run) -> Node:
     """A further broker, through any member that runs."""
     node = run.add_node()
     node.join = next(other.http for other in run.nodes if other is not node and other.alive())
@@ -46,12 +46,12 @@ def _join(run: Run) -> Node:
     return node
 
 
-def _leave(run: Run, node: Node, *, through: Node) -> None:
+def leave(run: Run, node: Node, *, through: Node) -> None:
     status, told = run.cluster.ask(through, "/api/v1/cluster/leave", {"broker": node.number})
     run.expect(status == 202, f"leave of broker {node.number}: {status} {told}")
 
 
-def _await_gone(run: Run, node: Node) -> None:
+def await_gone(run: Run, node: Node) -> None:
     """Until no replica is left on it and it is no member any more."""
     deadline = time.monotonic() + _MOVE_SECONDS_MAX
     while _broker(run, node.number) is not None:
@@ -68,7 +68,7 @@ def grow_and_shrink(run: Run) -> None:
     run.await_whole()
     run.await_acks_of(everything(run))
     run.fault("join")
-    fourth = _join(run)
+    fourth = join(run)
     run.await_whole()
     run.await_acks_of(everything(run))
     run.create_topic(_NEW_TOPIC)
@@ -77,8 +77,8 @@ def grow_and_shrink(run: Run) -> None:
     run.proof(f"broker {fourth.number} joined, a new topic is on {sorted(held)}")
     first = run.nodes[0]
     run.fault("remove")
-    _leave(run, first, through=fourth)
-    _await_gone(run, first)
+    leave(run, first, through=fourth)
+    await_gone(run, first)
     run.await_acks_of(everything(run))
     leads = run.cluster.leads()
     left = [p for p, lead in leads.items() if first.number in lead.replicas]
@@ -117,7 +117,7 @@ def change_under_faults(run: Run) -> None:
         run.await_whole(120.0)
         run.fault("leave under faults")
         leaver, *others = members
-        _leave(run, leaver, through=others[-1])
+        leave(run, leaver, through=others[-1])
         for _ in range(3):
             one, other = rng.sample([*others, node], 2)
             run.network.cut(name_of(one.number), name_of(other.number))
@@ -128,7 +128,7 @@ def change_under_faults(run: Run) -> None:
             time.sleep(rng.uniform(0, 1))
             run.restart(victim)
             run.await_acks_of(everything(run))
-        _await_gone(run, leaver)
+        await_gone(run, leaver)
         run.proof(
             f"broker {node.number} joined and {leaver.number} left through kills and cuts; "
             f"partitions are on {sorted(_holders(run))}"
@@ -147,10 +147,14 @@ def move_under_faults(run: Run) -> None:
     asked = moved = kills = 0
     for _ in range(5 if run.quick else 30):
         run.await_acks_of(everything(run))
-        for partition in rng.sample(range(run.load.partitions), 2):
-            targets = rng.sample(range(1, BROKERS + 2), BROKERS)
-            asked += 1
-            moved += _move(run, partition, targets)
+        away, back = rng.sample(range(run.load.partitions), 2)
+        moved += move(run, away, rng.sample(range(1, BROKERS + 2), BROKERS))
+        # There and back at once: who was to lose a replica keeps it, and votes.
+        there = [*run.cluster.leads()[back].replicas]
+        free = next(n for n in range(1, BROKERS + 2) if n not in there)
+        moved += move(run, back, [free, *there[1:]])
+        moved += move(run, back, there)
+        asked += 3
         time.sleep(rng.uniform(0, 0.5))
         victim = rng.choice(run.nodes)
         run.fault("kill while partitions move", run.cluster.led_by(victim))
@@ -167,7 +171,7 @@ def move_under_faults(run: Run) -> None:
     run.finish()
 
 
-def _move(run: Run, partition: int, targets: list[int]) -> bool:
+def move(run: Run, partition: int, targets: list[int]) -> bool:
     """Ask for a move as an operator does; whether the cluster took it."""
     command = [sys.executable, "-m", "moldau", "partition", "move", f"{TOPIC}:{partition}"]
     command += ["--to", ",".join(map(str, targets)), "--yes", "--no-wait"]
@@ -209,9 +213,9 @@ def wiped(run: Run) -> None:
     run.await_acks_of(everything(run), 20)
     # Its place is taken by another number.
     if not victim.alive():
-        node = _join(run)
-        _leave(run, victim, through=run.nodes[0])
-        _await_gone(run, victim)
+        node = join(run)
+        leave(run, victim, through=run.nodes[0])
+        await_gone(run, victim)
         run.note(f"replaced by broker {node.number}")
         run.await_whole(120.0)
     run.finish()
@@ -239,7 +243,8 @@ def damaged_files(run: Run) -> None:
             if run.quick and kind == "shortened":
                 continue
             # A stop writes some of them anew, under another name.
-            (path, *_) = sorted(pattern.parent.glob(pattern.name))
+            # The newest is what counts: nobody reads an older snapshot.
+            (*_, path) = sorted(pattern.parent.glob(pattern.name))
             damage_files(run, victim, path, kind, damage)
             run.await_acks_of(everything(run))
     run.restart(victim)

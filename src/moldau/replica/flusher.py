@@ -42,7 +42,7 @@ class FlushHandle:
 
 
 class Flusher:
-    """Flushes many logs from a few threads."""
+    """Flushes many logs from a few threads; without any, at the end of each turn of the loop."""
 
     def __init__(
         self,
@@ -118,7 +118,8 @@ class Flusher:
         small = handle.unflushed_bytes <= _INLINE_BYTES_MAX
         handle.unflushed_bytes = 0
         quick = self._small_flush_seconds <= _INLINE_SECONDS_MAX
-        if alone and small and quick and not task.is_heavy:
+        is_light = alone and small and quick and not task.is_heavy
+        if is_light or not self._threads_max:
             self._run_inline(handle, task)
         else:
             handle.busy = True

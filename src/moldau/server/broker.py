@@ -19,8 +19,7 @@ from moldau.edge.http.server import HttpListener
 from moldau.edge.kafka.apis import APIS
 from moldau.edge.kafka.dispatcher import Dispatcher
 from moldau.log.interface import LogConfig, PartitionLog
-from moldau.metadata.broker_rules import peer_refusal
-from moldau.metadata.image import EMPTY_IMAGE, Image, Topic
+from moldau.metadata.image import EMPTY_IMAGE, Image
 from moldau.model.clock import Clock
 from moldau.model.errors import ConfigError, MoldauError, StorageError
 from moldau.model.flush import FlushPolicy
@@ -28,7 +27,6 @@ from moldau.model.ids import FIRST_LOG, NO_EPOCH, LogId, PartitionIndex, TopicId
 from moldau.net.buffers import ByteBudget
 from moldau.net.connection import ConnectionLimits
 from moldau.net.listener import Listener, ListenerLimits
-from moldau.net.peers.handshake import Hello
 from moldau.raft.membership import NO_BROKER
 from moldau.replica.driver import Driver
 from moldau.replica.flusher import Flusher
@@ -42,6 +40,7 @@ from moldau.server.doors import open_appends, open_grpc, open_http, open_views
 from moldau.server.entry import Endpoints, Entry, enter_cluster
 from moldau.server.info import BrokerInfo as BrokerInfo
 from moldau.server.loop_watch import LoopWatch
+from moldau.server.peers import Peers
 from moldau.server.ports import Port
 from moldau.server.queues import open_queues
 from moldau.server.registration import Registration, SupersededError
@@ -158,6 +157,7 @@ class BrokerServer:
             is_log_empty=metadata_log is None or metadata_log.end_index == 0,
         )
         self._broker_id = entry.broker_id
+        self._peers = Peers(entry)
         transport, driver = self._transport, self._driver = self._open_peers(entry, raft)
         defaults = topic_defaults(config)
         self._partitions = Partitions(
@@ -185,15 +185,14 @@ class BrokerServer:
             self._on_image,
             on_committed=driver.beat_now,
         )
-        # What the log holds beyond its committed part is as good a guess as any, for the moment.
-        self._told_image = entry.image if entry.image.cluster_id else self._metadata.forecast()
+        self._peers.attach(transport, driver, self._metadata)
         self._registration = registration = Registration(
             config,
             entry,
             self._metadata,
-            on_told=self._on_told,
+            on_told=self._peers.on_told,
             on_epoch=transport.set_epoch,
-            is_cut_off=self._is_cut_off,
+            is_cut_off=self._peers.is_cut_off,
             on_removed=self._on_removed,
         )
         self._build_cluster(transport, driver)
@@ -209,7 +208,7 @@ class BrokerServer:
         self._grpc = open_grpc(self._loop, self._broker, grpc)
         for port in self._ports:
             port.release()
-        self._follow_peers()
+        self._peers.follow()
         raft.listen(transport.start)
         driver.start()
         http.listen(self._http.start)
@@ -219,9 +218,9 @@ class BrokerServer:
         self._keep(self._announcements.run())
         self._keep(self._steward.run())
         await registration.make()
-        self._told_image = EMPTY_IMAGE
-        self._follow_peers()
-        self._set_strays_aside()
+        self._peers.on_told(EMPTY_IMAGE)
+        # Only now: the image holds this start's registration, and so all that was ever followed.
+        self._storage.set_strays_aside(self._metadata.image, self._broker_id)
         self._keep(registration.keep())
         upkeep = self._make_upkeep()
         upkeep.check_disk()
@@ -288,7 +287,7 @@ class BrokerServer:
             cluster_id=entry.cluster_id,
             me=entry.broker_id,
             incarnation=entry.directory_id,
-            authorize=self._authorize,
+            authorize=self._peers.refusal,
         )
         transport.set_epoch(entry.epoch)
         driver = Driver(
@@ -302,56 +301,6 @@ class BrokerServer:
         transport.bind(raft.host, raft.port)
         return transport, driver
 
-    @property
-    def _known_image(self) -> Image:
-        """The newest image of the cluster that this broker has seen, for knowing its peers.
-
-        Its own lags behind when it was away: the leader, of all brokers, may not be in it yet.
-        """
-        return max(self._metadata.image, self._told_image, key=lambda known: known.version)
-
-    def _on_told(self, image: Image) -> None:
-        """A member was asked over HTTP."""
-        self._told_image = image
-        self._follow_peers()
-
-    def _is_cut_off(self) -> bool:
-        """Whether nothing of the metadata group is heard, or can be answered."""
-        leader = self._metadata.leader
-        if leader == self._broker_id or self._transport is None:
-            return False
-        link = self._transport.links.get(leader)
-        return link is None or not link.is_connected
-
-    def _authorize(self, hello: Hello) -> str | None:
-        return peer_refusal(
-            self._known_image,
-            cluster_id=hello.cluster_id,
-            broker_id=hello.sender,
-            incarnation=hello.incarnation,
-            epoch=hello.epoch,
-        )
-
-    def _follow_peers(self) -> None:
-        driver, transport = self._driver, self._transport
-        if driver is None or transport is None:
-            return
-        image = self._known_image
-        for broker in image.brokers.values():
-            if broker.id != self._broker_id and broker.raft is not None:
-                driver.add_peer(broker.id, (broker.raft.host, broker.raft.port))
-        for peer in list(transport.links):
-            if peer not in image.brokers:
-                driver.remove_peer(peer)
-        transport.recheck()
-        me = image.brokers.get(self._broker_id)
-        if me is not None:
-            # An earlier start's is renewed in a moment, to the next one; and a newer one than they
-            # know is believed by peers, who would close the connection as soon as they hear of it.
-            epoch = me.epoch if me.process == self._entry.process else me.epoch + 1
-            if epoch > transport.epoch:
-                transport.set_epoch(epoch)
-
     # ---- what the metadata and the groups say
 
     async def _on_image(self, image: Image, gone: list[Gone]) -> None:
@@ -360,22 +309,13 @@ class BrokerServer:
         except SupersededError as error:
             self._on_defect(error)
             return
-        self._follow_peers()
+        self._peers.follow()
         if self._broker_id in image.removed_brokers:
             self._on_removed()
         self._partitions.forget_logs(gone, image)
         await self._partitions.reconcile_gently(image)
         self._announcements.only(image)
         self._broker.queues.on_image(image)
-
-    def _set_strays_aside(self) -> None:
-        """Move away logs that a crash left behind, of partitions that are no longer here.
-
-        Only now: the image holds this start's registration, and so all that was ever followed. And
-        not for good: somebody may have restored metadata that is older than the logs.
-        """
-        for path in self._storage.set_strays_aside(self._metadata.image, self._broker_id):
-            log.warning("the metadata knows no such log here, it is set aside: %s", path)
 
     def _on_storage_failure(self, error: StorageError) -> None:
         self._storage.leave_fence(error)
@@ -446,7 +386,7 @@ class BrokerServer:
             partitions=self._partitions,
             me=self._broker_id,
             set_aside=self._storage.set_aside,
-            has_leader=self._is_led_elsewhere,
+            has_leader=self._cluster.is_led_elsewhere,
         )
         return Upkeep(
             config=UpkeepConfig(
@@ -469,10 +409,6 @@ class BrokerServer:
             bytes_per_second=self._config.log.scrub_bytes_per_second,
             is_spare=self._repair.is_spare,
         )
-
-    def _is_led_elsewhere(self, topic: Topic, index: PartitionIndex) -> bool:
-        leader = self._cluster.leader_of(topic, index).broker
-        return leader != self._broker_id and leader in self._cluster.alive
 
     def _make_cleaner(self) -> Cleaner:
         config = self._config.log

@@ -131,10 +131,11 @@ class Storage:
         except OSError as error:
             raise StorageError(f"{topic}-{partition} could not be moved: {error}") from error
 
-    def set_strays_aside(self, image: Image, me: BrokerId) -> list[str]:
-        """Move away logs of partitions that the metadata does not place here; returns where.
+    def set_strays_aside(self, image: Image, me: BrokerId) -> None:
+        """Move away logs that a crash left behind, of partitions that are not placed here.
 
-        Raises StorageError.
+        Not for good: somebody may have restored metadata that is older than the logs. Raises
+        StorageError.
         """
         strays = []
         for name, topic_id, index in self.find_logs():
@@ -144,7 +145,9 @@ class Storage:
                 for partition in topic.partitions
             ):
                 strays.append((name, topic_id, index))
-        return [self.set_aside(*stray) for stray in strays]
+        for stray in strays:
+            place = self.set_aside(*stray)
+            log.warning("the metadata knows no such log here, it is set aside: %s", place)
 
     def drop_log(self, topic: str, topic_id: TopicId, partition: PartitionIndex) -> None:
         """Delete the log of a partition that is no longer here."""

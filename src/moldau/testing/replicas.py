@@ -90,7 +90,7 @@ def make_flusher(
     on_failure: Callable[[StorageError], None] = lambda _: None,
     threads: int = 1,
 ) -> Flusher:
-    """On the running loop; the test stops it."""
+    """On the running loop; the test stops it. Without threads, pure tests can have it."""
     return Flusher(
         loop=asyncio.get_running_loop(),
         clock=clock or SetClock(),

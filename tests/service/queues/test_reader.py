@@ -43,7 +43,7 @@ async def make(
 ) -> tuple[QueueReader, Replica]:
     config = LogConfig(flush=FlushPolicy.NEVER)
     log = MemoryLog(config) if directory is None else _disk_log(directory, config)
-    replica = await lead_replica(log, make_flusher())
+    replica = await lead_replica(log, make_flusher(threads=0))
     for batch in batches:
         append(replica, batch)
     await until(lambda: replica.high_watermark >= replica.log.end_offset, "all is committed")

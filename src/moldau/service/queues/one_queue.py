@@ -11,7 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 from msgspec import Struct
 
@@ -30,6 +30,7 @@ from moldau.service.queues.asks import Ask
 from moldau.service.queues.dead_letters import DeadLetters, Origin
 from moldau.service.queues.ledgers import LedgerRefusedError
 from moldau.service.queues.limits import LeaseLimits
+from moldau.service.queues.mailbox import Look, R, See, Told
 from moldau.service.queues.mover import DeadMover
 from moldau.service.queues.ports import LedgerDoor
 from moldau.service.queues.reader import QueueReader
@@ -39,9 +40,6 @@ from moldau.service.queues.steady_time import SteadyTime
 from moldau.service.queues.types import Delivery, QueueRefusedError, Why
 
 log = logging.getLogger(__name__)
-
-R = TypeVar("R")
-See = Callable[[QueueMachine, TimestampMs], R]
 
 _NOT_FETCHED = "the worker was gone before the message could be handed over"
 _IN_DOUBT = "whether it was done is not known: ask again"
@@ -61,21 +59,6 @@ class Surroundings(Struct, frozen=True, kw_only=True):
     take_offline: Callable[[Replica, CorruptionError], None]
     on_over: Callable[["OneQueue"], None]
     on_defect: Callable[[BaseException], None]
-
-
-class Told(NamedTuple):
-    """A command that waits to be decided. Without a future nobody wants to hear of it."""
-
-    make: Make
-    future: asyncio.Future[Answer] | None
-    token_count: int = 0
-
-
-class Look(NamedTuple):
-    """A question that changes nothing, answered between two rounds: what it sees is committed."""
-
-    see: See[Any]
-    future: asyncio.Future[Any]
 
 
 def config_of(group: QueueGroup) -> QueueConfig:

@@ -1,0 +1,97 @@
+"""Owns the scenario in which each kind of file of one broker is damaged, and that broker leads."""
+
+import re
+from pathlib import Path
+from typing import Final
+
+from faults.nodes import Node, NodeError
+from faults.run import TOPIC, Load, Run, ScenarioError
+from faults.scenarios.damage import flip_middle, shorten
+from faults.scenarios.three.members import move
+from faults.scenarios.three.processes import BROKERS, everything
+
+LOAD: Final = Load(
+    partitions=2,
+    replication=3,
+    rate=100.0,
+    consumers=0,
+    members=1,
+    topic_settings=("segment.bytes=16384",),
+)
+_WHOLE_SECONDS_MAX: Final = 120.0
+_NOT_ITS_OWN: Final = {"lock", "strays"}
+"""Names of what holds nothing that a broker reads."""
+
+
+def damaged_leader(run: Run) -> None:
+    """Each kind of file of one broker, flipped and cut; then that broker leads and all is read."""
+    run.start_brokers(BROKERS)
+    run.start_load()
+    victim = run.nodes[2]
+    run.await_whole()
+    run.await_acks_of(everything(run), 200)
+    for partition in everything(run):
+        if not move(run, partition, [3, 1, 2]):
+            raise ScenarioError(f"partition {partition} could not be given to broker 3")
+    run.await_moves(_WHOLE_SECONDS_MAX)
+    run.await_balanced()
+    victim.stop()
+    kinds = sorted(files_by_kind(victim.data_dir))
+    run.start(victim)
+    refused: list[str] = []
+    served: list[str] = []
+    for kind in kinds:
+        for how, damage in (("flipped", flip_middle), ("cut", shorten)):
+            if run.quick and how == "cut":
+                continue
+            run.await_whole(_WHOLE_SECONDS_MAX)
+            run.await_acks_of(everything(run))
+            victim.stop()
+            path = files_by_kind(victim.data_dir).get(kind)
+            if path is None:
+                # A stop or the repair of the last damage left none of it.
+                run.start(victim)
+                continue
+            before = path.read_bytes()
+            run.fault(f"{how} {kind}")
+            damage(path)
+            run.expect(path.read_bytes() != before, f"{kind} was not {how}")
+            (served if _start(run, victim, path, before) else refused).append(f"{kind} {how}")
+            run.await_whole(_WHOLE_SECONDS_MAX)
+            run.await_balanced()
+            run.healed()
+            whole = run.read_all()
+            run.expect(whole, f"{kind} {how}: not everything could be read from broker 3")
+    run.expect(len(served) > len(refused), "it led only with files that nobody damaged")
+    run.proof(f"led with damage to {len(served)}: {', '.join(served)}")
+    run.proof(f"refused to start with {len(refused)}: {', '.join(refused)}")
+    run.finish()
+
+
+def _start(run: Run, node: Node, path: Path, before: bytes) -> bool:
+    """Start it with a damaged file; if it refuses, with the file as it was. Whether it served."""
+    try:
+        run.start(node)
+    except NodeError:
+        said = node.last_output
+        run.expect("Traceback" not in said, f"{path.name}: the start ended with a traceback")
+        run.expect(path.name in said, f"{path.name}: the refusal does not name the file")
+        path.write_bytes(before)
+        run.start(node)
+        return False
+    run.expect("Traceback" not in node.last_output, f"{path.name}: it served with a traceback")
+    return True
+
+
+def files_by_kind(data_dir: Path) -> dict[str, Path]:
+    """One file of each kind, the newest by name: of the broker, its metadata and one topic."""
+    found: dict[str, Path] = {}
+    for path in sorted(data_dir.rglob("*")):
+        parts = path.relative_to(data_dir).parts
+        if not path.is_file() or _NOT_ITS_OWN & set(parts):
+            continue
+        if parts[0] == "topics" and parts[1] != TOPIC:
+            continue
+        if path.read_bytes().strip(b"\0"):
+            found["/".join((*parts[:1][: len(parts) - 1], re.sub(r"\d+", "N", path.name)))] = path
+    return found
