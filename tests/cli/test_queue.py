@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import subprocess
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -105,7 +106,10 @@ def test_a_topic_that_does_not_exist_is_not_found_and_how_to_make_it(queue, new_
 
 def test_a_message_for_later_is_not_delivered_before(queue, topic, group):
     assert queue("send", topic, "later", "--delay", "1h").code == 0
-    assert queue("send", topic, "much later", "--deliver-at", "2100-01-01T00:00").code == 0
+    next_year = (datetime.now(UTC) + timedelta(days=360)).strftime("%Y-%m-%dT%H:%M")
+    assert queue("send", topic, "much later", "--deliver-at", next_year).code == 0
+    too_late = queue("send", topic, "never", "--deliver-at", "2100-01-01T00:00")
+    assert (too_late.code, "366 days are the most" in too_late.err) == (1, True)
     assert queue("send", topic, "now").code == 0
     assert queue("work", topic, "-g", group, "--once").out == "now\n"
     rows = json.loads(queue("peek", topic, "-g", group, "-o", "json").out)

@@ -45,6 +45,13 @@ def survivors(disk: SimDisk) -> list[bytes]:
     return min((batches(open_log(disk.crash(random.Random(n)))) for n in range(20)), key=len)
 
 
+def test_a_disk_that_flushes_nothing_more_still_shows_the_fence_to_a_restart() -> None:
+    disk = SimDisk()
+    disk.fail_next_flush()
+    leave_fence(disk, "flush failed: EIO")
+    assert read_fence(disk) == "flush failed: EIO"
+
+
 @pytest.mark.parametrize("count", [1, 5, 40])
 def test_what_a_restart_counts_as_flushed_survives_a_power_cut(count: int) -> None:
     disk = SimDisk()

@@ -8,6 +8,7 @@ first writes anew all that no earlier flush is known to have covered.
 
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Final
 
 from moldau.log.mark import HEADER_BYTES
@@ -20,8 +21,17 @@ _CHUNK_BYTES: Final = 1024 * 1024
 
 
 def leave_fence(files: Files, reason: str) -> None:
-    """Durable when it returns. Raises OSError: on a dead disk there is no way to leave it."""
-    files.replace(FENCE_PATH, reason.encode())
+    """Raises OSError where no file can be written.
+
+    A disk that flushes nothing more does not matter: a power cut that takes the fence takes the
+    page cache too, and with it what the fence is about.
+    """
+    file = files.open(FENCE_PATH, create=True)
+    file.pwrite(reason.encode(), 0)
+    with suppress(OSError):
+        file.flush()
+        files.sync_dir("")
+    file.close()
 
 
 def read_fence(files: Files) -> str | None:
