@@ -47,7 +47,7 @@ class Application(Drive):
     def await_transformed(self, count: int) -> float:
         """Wait until that many more inputs are transformed, as far as workers heard of it."""
         wanted = self._transformed() + count
-        return self._await(
+        return self.await_true(
             lambda: self._transformed() >= wanted,
             f"no {count} inputs were transformed",
             seconds_max=_TRANSFORMED_SECONDS_MAX,

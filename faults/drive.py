@@ -175,7 +175,7 @@ class Drive(World):
     def await_acks(self, count: int, seconds_max: float = _PROGRESS_SECONDS_MAX) -> float:
         """Wait until that many more sends are acked; returns the seconds. Says so if they don't."""
         before = self.acks()
-        return self._await(
+        return self.await_true(
             lambda: self.acks() >= before + count, f"no {count} acks", seconds_max=seconds_max
         )
 
@@ -193,7 +193,7 @@ class Drive(World):
             return all(acks[partition] >= number for partition, number in wanted.items())
 
         otherwise = f"no {count} acks of each of {sorted(wanted)}"
-        return self._await(all_acked, otherwise, seconds_max=seconds_max)
+        return self.await_true(all_acked, otherwise, seconds_max=seconds_max)
 
     def await_either_acks(self, seconds_max: float) -> None:
         """Give writes a chance that they need not take: the cluster may be unavailable."""
@@ -204,19 +204,19 @@ class Drive(World):
 
     def await_balanced(self, seconds_max: float = _PROGRESS_SECONDS_MAX) -> float:
         """Wait until leadership is where it shall be. Says so if it is not."""
-        return self._await(
+        return self.await_true(
             self.cluster.is_balanced, "leaders are not balanced", seconds_max=seconds_max
         )
 
     def await_moves(self, seconds_max: float) -> float:
         """Wait until no replica is on its way to another broker. Says so if one is."""
-        return self._await(self.cluster.is_settled, "moves do not end", seconds_max=seconds_max)
+        return self.await_true(self.cluster.is_settled, "moves do not end", seconds_max=seconds_max)
 
     def await_acks_by(self, producer: str, count: int) -> float:
         """The same for all that one producer sends."""
         path = self.home / f"{producer}.jsonl"
         before = _count(path, b'{"op":"ack"')
-        return self._await(
+        return self.await_true(
             lambda: _count(path, b'{"op":"ack"') >= before + count,
             f"no {count} acks for {producer}",
             seconds_max=_PROGRESS_SECONDS_MAX,
@@ -226,7 +226,7 @@ class Drive(World):
         """Wait until the members of the group have committed that many times more."""
         paths = list(self.home.glob("m*.jsonl"))
         before = sum(_count(path, b'{"op":"commit"') for path in paths)
-        return self._await(
+        return self.await_true(
             lambda: sum(_count(path, b'{"op":"commit"') for path in paths) >= before + count,
             f"no {count} commits of the group",
             seconds_max=_PROGRESS_SECONDS_MAX,
@@ -246,12 +246,19 @@ class Drive(World):
                     reached[event["tp"]] = max(reached[event["tp"]], event["o"])
             return all(reached[key] >= end for key, end in ends.items())
 
-        self._await(caught_up, "the group did not catch up", seconds_max=_PROGRESS_SECONDS_MAX)
+        self.await_true(caught_up, "the group did not catch up", seconds_max=_PROGRESS_SECONDS_MAX)
 
     def record_committed(self) -> None:
         self._run_client("committed", "committed", "--seconds", "30")
 
-    def _await(self, holds: Callable[[], bool], otherwise: str, *, seconds_max: float) -> float:
+    def await_true(
+        self,
+        holds: Callable[[], bool],
+        otherwise: str,
+        *,
+        seconds_max: float = _PROGRESS_SECONDS_MAX,
+    ) -> float:
+        """Wait until something holds; says so if it does not."""
         started = time.monotonic()
         while not holds():
             if time.monotonic() - started > seconds_max * slowdown():
@@ -269,7 +276,7 @@ class Drive(World):
 
     def await_whole(self, seconds_max: float = _PROGRESS_SECONDS_MAX) -> float:
         """Wait until every running broker holds all of its replicas in sync. Says so if not."""
-        return self._await(
+        return self.await_true(
             self.cluster.is_whole, "not every replica is in sync", seconds_max=seconds_max
         )
 

@@ -71,7 +71,7 @@ class Queues(Application):
     def await_settled(self, count: int) -> float:
         """Wait until that many more messages are acked by workers. Says so if they are not."""
         wanted = self.settled() + count
-        return self._await(
+        return self.await_true(
             lambda: self.settled() >= wanted,
             f"no {count} messages were worked on",
             seconds_max=_SETTLED_SECONDS_MAX,

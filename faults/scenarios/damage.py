@@ -8,6 +8,7 @@ from faults.run import TOPIC, Load, Run, ScenarioError
 
 _ACKS_BETWEEN = 400
 _HEADER_BYTES = 4096
+_FROM_END_BYTES = 20
 SMALL_SEGMENTS = Load(topic_settings=("segment.bytes=65536",))
 
 
@@ -61,9 +62,9 @@ def metadata_damage(run: Run) -> None:
     metadata = sorted((root / "metadata").glob("*.log"))
     if not index or not metadata:
         raise ScenarioError(f"no index or metadata log in {root}")
-    victims = [root / "votes", root / "broker.json", metadata[0], index[0]]
+    victims = [root / "votes", root / "broker.json", metadata[-1], index[0]]
     for victim in victims:
-        for kind, damage in (("flipped", flip_middle), ("shortened", shorten)):
+        for kind, damage in damages(victim):
             damage_files(run, run.broker, victim, kind, damage)
     run.restart(run.broker)
     run.finish()
@@ -78,11 +79,23 @@ def flip_middle(path: Path) -> None:
     flip(path, head + (size - head) // 2)
 
 
+def flip_last(path: Path) -> None:
+    """Change a bit at the end of what is written: what lies before it may have been replaced by a
+    snapshot, and is not read again."""
+    flip(path, len(path.read_bytes().rstrip(b"\0")) - _FROM_END_BYTES)
+
+
 def shorten(path: Path) -> None:
     """Keep two thirds of what is written in a file."""
     data = path.read_bytes().rstrip(b"\0")
     head = _HEADER_BYTES if path.suffix == ".log" else 0
     path.write_bytes(data[: head + (len(data) - head) * 2 // 3])
+
+
+def damages(path: Path) -> list[tuple[str, Callable[[Path], None]]]:
+    """What can be done to a file so that it hits what a broker reads."""
+    is_metadata_log = path.parent.name == "metadata" and path.suffix == ".log"
+    return [("flipped", flip_last if is_metadata_log else flip_middle), ("shortened", shorten)]
 
 
 def damage_files(

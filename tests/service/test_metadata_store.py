@@ -270,7 +270,7 @@ async def test_a_log_without_its_beginning_and_its_snapshot_is_refused() -> None
     world = await set_up()
     world.crash()
     world.log.delete_before(world.log.end_offset)
-    with pytest.raises(CorruptionError, match="no snapshot is intact"):
+    with pytest.raises(CorruptionError, match="snapshot.*is damaged or gone"):
         World(world.log).prepare()
 
 
@@ -281,8 +281,9 @@ async def test_an_older_snapshot_than_the_beginning_of_the_log_is_refused() -> N
     world.log.save_snapshot(old, encode_image(world.store.image))
     await world.store.submit(topic("t", 1))
     world.crash()
-    world.log.delete_before(world.log.end_offset)
-    with pytest.raises(CorruptionError, match=f"only that of {old} is intact.*--join-addr"):
+    start = world.log.end_offset
+    world.log.delete_before(start)
+    with pytest.raises(CorruptionError, match=f"{start:020d}.snapshot.*--join-addr"):
         World(world.log).prepare()
 
 

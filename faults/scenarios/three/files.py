@@ -6,7 +6,7 @@ from typing import Final
 
 from faults.nodes import Node, NodeError
 from faults.run import TOPIC, Load, Run, ScenarioError
-from faults.scenarios.damage import flip_middle, shorten
+from faults.scenarios.damage import damages
 from faults.scenarios.three.members import move
 from faults.scenarios.three.processes import BROKERS, everything
 
@@ -36,18 +36,19 @@ def damaged_leader(run: Run) -> None:
     run.await_moves(_WHOLE_SECONDS_MAX)
     run.await_balanced()
     victim.stop()
-    kinds = sorted(files_by_kind(victim.data_dir))
+    data_dir = victim.data_dir
+    kinds = sorted(files_by_kind(data_dir))
     run.start(victim)
     refused: list[str] = []
     served: list[str] = []
     for kind in kinds:
-        for how, damage in (("flipped", flip_middle), ("cut", shorten)):
-            if run.quick and how == "cut":
+        for how, damage in damages(data_dir / kind):
+            if run.quick and how == "shortened":
                 continue
             run.await_whole(_WHOLE_SECONDS_MAX)
             run.await_acks_of(everything(run))
             victim.stop()
-            path = files_by_kind(victim.data_dir).get(kind)
+            path = files_by_kind(data_dir).get(kind)
             if path is None:
                 # A stop or the repair of the last damage left none of it.
                 run.start(victim)

@@ -4,6 +4,7 @@ import shutil
 import time
 from collections.abc import Callable
 
+from faults.cluster import NO_LEADER
 from faults.nodes import Node, NodeError
 from faults.run import Run
 from faults.scenarios.three.members import await_gone, join, leave
@@ -39,6 +40,8 @@ def lost_founder(*, name: str, end: Callable[[Run, Node], object]) -> Callable[[
         second.await_ready()
         first.stop()
         run.expect(not _strays(third), f"broker 3 set logs aside: {_strays(third)}")
+        # A client of librdkafka that meets no leaders at first does not ask again.
+        run.await_true(lambda: _is_led(run), "nobody leads without the founder")
         run.expect(run.read_all(), "not everything could be read without the founder")
         node = join(run)
         leave(run, first, through=second)
@@ -88,6 +91,11 @@ def _found_another(run: Run, founder: Node, other: Node) -> None:
     known = [entry["id"] for entry in run.cluster.topology(founder)["brokers"]]
     run.expect(known == [founder.number], f"the second cluster has the brokers {known}")
     run.proof("founded anew it was alone, and nobody led with its vote")
+
+
+def _is_led(run: Run) -> bool:
+    leads = run.cluster.leads()
+    return bool(leads) and all(lead.leader != NO_LEADER for lead in leads.values())
 
 
 def _strays(node: Node) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 from faults.network import name_of
 from faults.nodes import Node, NodeError
 from faults.run import ROOT, TOPIC, Load, Run
-from faults.scenarios.damage import damage_files, flip, flip_middle, shorten
+from faults.scenarios.damage import damage_files, damages, flip
 from faults.scenarios.three.processes import BROKERS, everything, kill
 
 SMALL_SEGMENTS = Load(
@@ -239,7 +239,7 @@ def damaged_files(run: Run) -> None:
         metadata / "*.snapshot",
         *index[:1],
     ):
-        for kind, damage in (("flipped", flip_middle), ("shortened", shorten)):
+        for kind, damage in damages(pattern):
             if run.quick and kind == "shortened":
                 continue
             # A stop writes some of them anew, under another name.
@@ -277,12 +277,11 @@ def bit_flip(run: Run) -> None:
     )
     found = path.name in victim.last_output
     run.expect(found or not led, "the broker led, and did not name the damaged file")
-    is_repaired = not path.exists() or path.read_bytes() != damaged
-    run.note("repaired from a peer" if is_repaired else "not repaired by itself")
-    if not is_repaired:
-        victim.stop()
-        flip(path, position)
-        run.start(victim)
+    run.await_true(
+        lambda: path.exists() and path.read_bytes() != damaged, "the replica was not repaired"
+    )
+    kept = list((victim.data_dir / "strays").rglob(path.name))
+    run.expect([file.read_bytes() for file in kept] == [damaged], f"not set aside: {kept}")
     run.finish()
 
 

@@ -183,11 +183,11 @@ class MetadataStore:
         self._applied = stored.start_offset
         if stored.start_offset > 0 and (snapshot is None or snapshot[0] < stored.start_offset):
             # An older one would bring back what was deleted, and forget what was made.
-            found = "no snapshot is" if snapshot is None else f"only that of {snapshot[0]} is"
             raise CorruptionError(
-                f"the metadata log begins at {stored.start_offset}, and {found} intact before it: "
-                "nothing was changed; restore the folder metadata from a backup, or, in a cluster, "
-                "move it away and start with --join-addr of another broker, to learn it again"
+                f"{stored.start_offset:020d}.snapshot, where the log of the metadata begins, is "
+                "damaged or gone: nothing was changed; restore the folder metadata from a backup, "
+                "or, in a cluster, move it away and start with --join-addr of another broker, to "
+                "learn it again"
             )
         if snapshot is not None:
             self._applied, self.image = snapshot[0], decode_image(snapshot[1])
