@@ -23,6 +23,9 @@ DAY_MS = 24 * HOUR_MS
 
 UNLIMITED = -1
 
+INTERNAL_PARTITIONS = 50
+"""As many as Kafka's: one election must not stop all groups, transactions or queues."""
+
 
 class LogLevel(StrEnum):
     """How much a broker says about itself."""
@@ -354,7 +357,7 @@ class GroupConfig(Struct, frozen=True, kw_only=True):
             min=1,
             max=limits.PARTITIONS_PER_TOPIC_MAX,
         ),
-    ] = 1
+    ] = INTERNAL_PARTITIONS
     offsets_retention_minutes: Annotated[
         int,
         Setting(
@@ -406,7 +409,7 @@ class TransactionConfig(Struct, frozen=True, kw_only=True):
             min=1,
             max=limits.PARTITIONS_PER_TOPIC_MAX,
         ),
-    ] = 1
+    ] = INTERNAL_PARTITIONS
 
 
 class QueueConfig(Struct, frozen=True, kw_only=True):
@@ -419,7 +422,7 @@ class QueueConfig(Struct, frozen=True, kw_only=True):
             min=1,
             max=limits.PARTITIONS_PER_TOPIC_MAX,
         ),
-    ] = 1
+    ] = INTERNAL_PARTITIONS
 
 
 class LoggingConfig(Struct, frozen=True, kw_only=True):
