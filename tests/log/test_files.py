@@ -338,3 +338,23 @@ def test_reads_continue_where_the_system_stops_short(os_files, monkeypatch):
     monkeypatch.setattr(os, "pread", lambda fd, size, at: real(fd, min(size, 7), at))
     assert file.pread(60, 3) == bytes(range(3, 63))
     assert file.pread(60, 90) == bytes(range(90, 100))
+
+
+@pytest.mark.parametrize(
+    ("code", "is_cached"), [(None, True), (errno.EAGAIN, False), (errno.EOPNOTSUPP, True)]
+)
+def test_a_file_says_whether_a_read_would_wait_for_the_disk(os_files, monkeypatch, code, is_cached):
+    file = os_files.open("a", create=True)
+    file.pwrite(bytes(300_000), 0)
+    asked = []
+
+    def preadv(descriptor, buffers, position, flags):
+        asked.append(position)
+        if code is not None and position > 200_000:
+            raise OSError(code, "")
+        return 1
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    assert file.is_cached(250_000, 10_000) is is_cached
+    assert (asked[0], asked[-1] > 200_000) == (10_000, True)
+    file.close()

@@ -16,12 +16,12 @@ class SegmentCheck:
     __slots__ = (
         "_bytes_max",
         "_file",
-        "_start",
         "damage",
         "limit",
         "next_offset",
         "reached",
         "segment",
+        "start",
         "truncations",
     )
 
@@ -30,7 +30,7 @@ class SegmentCheck:
     ) -> None:
         self.segment = segment
         self._file: File = segment.file()
-        self._start = self.reached = position
+        self.start = self.reached = position
         self.limit = limit
         self._bytes_max = bytes_max
         self.truncations = truncations
@@ -41,11 +41,11 @@ class SegmentCheck:
     @property
     def size(self) -> int:
         """Bytes that were found good."""
-        return self.reached - self._start
+        return self.reached - self.start
 
     def run(self) -> None:
         try:
-            for placed, _ in walk_batches(self._file, self._start, self.limit):
+            for placed, _ in walk_batches(self._file, self.start, self.limit):
                 self.reached = placed.position + placed.header.size
                 self.next_offset = placed.header.next_offset
                 if self.size >= self._bytes_max:

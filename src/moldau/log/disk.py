@@ -197,8 +197,30 @@ class DiskLog(CleaningLog):
             return max(task.next_offset, self.start_offset)
         if task.damage:
             raise segment.damaged(task.reached, task.damage)
+        segment.note_checked(task.start, task.reached)
         is_whole = task.reached == task.limit and segment is not self._active
         return segment.end_offset if is_whole else task.next_offset
+
+    def find_cold(self, offset: Offset, bytes_max: int) -> SegmentCheck | None:
+        place = self._places.get(offset) if self._places else None
+        if place is None:
+            if self._is_closed or not self.start_offset <= offset < self._synced_offset:
+                return None
+            segment = self._segment_of(offset)
+            position = segment.position_of(offset)[1]
+        else:
+            segment, position = place
+        if segment is self._active and position >= segment.old_end:
+            # Written by this process, just now: all that most readers ask for.
+            return None
+        limit = self._synced_position if segment is self._active else segment.position
+        size = min(bytes_max, limit - position)
+        if size <= 0 or (
+            segment.is_checked(position, position + size)
+            and segment.file().is_cached(size, position)
+        ):
+            return None
+        return SegmentCheck(segment, position, limit, size, self._truncations)
 
     # ---- lookups
 

@@ -17,6 +17,8 @@ BUFFERS_PER_WRITE_MAX = 1024
 """IOV_MAX of Linux: more buffers than this fail with EINVAL."""
 REPLACEMENT_SUFFIX = ".tmp"
 """Left over by a crash, a file with this ending is no data and is overwritten next time."""
+_SAMPLE_BYTES = 128 * 1024
+"""The kernel reads ahead about as much: what is in between is there, or on its way."""
 _REMOVE_TRIES = 10
 _FILE_MODE = 0o640
 _DIRECTORY_MODE = 0o750
@@ -60,6 +62,16 @@ class OsFile:
             chunks.append(data)
             read += len(data)
         return b"".join(chunks)
+
+    def is_cached(self, size: int, position: int) -> bool:
+        byte = [bytearray(1)]
+        try:
+            for at in (*range(position, position + size - 1, _SAMPLE_BYTES), position + size - 1):
+                os.preadv(self.fileno(), byte, at, os.RWF_NOWAIT)
+        except OSError as error:
+            # A file system that cannot say so is in memory, or will be waited for.
+            return error.errno != errno.EAGAIN
+        return True
 
     def flush(self) -> None:
         """fdatasync: the data, and of the metadata what is needed to read it (the size)."""

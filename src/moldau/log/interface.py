@@ -267,6 +267,11 @@ class PartitionLog(Protocol):
         """Where to go on. Raises CorruptionError if what was looked at is damaged."""
         ...
 
+    def find_cold(self, offset: Offset, bytes_max: int) -> CheckTask | None:
+        """A look that makes a read at `offset` a quick one, for a thread: batches that were never
+        checked since the start, or that wait on the disk. None where there is nothing to do."""
+        ...
+
     def delete_before(self, offset: Offset) -> None:
         """Raise start_offset durably; unlink segments that lie wholly below it."""
         ...

@@ -232,6 +232,9 @@ class MemoryLog:
             raise CorruptionError("a batch fails its checksum")
         return task.next_offset
 
+    def find_cold(self, offset: Offset, bytes_max: int) -> CheckTask | None:
+        return None
+
     def find_time(self, timestamp: TimestampMs, end_offset: Offset) -> TimestampedOffset | None:
         for place in range(self._place(self._start.offset), len(self._batches)):
             header = self._headers[place]

@@ -23,6 +23,10 @@ class File(Protocol):
         """Up to `size` bytes; fewer only at the end of the file."""
         ...
 
+    def is_cached(self, size: int, position: int) -> bool:
+        """Whether a read there waits for no disk, as far as a few samples tell."""
+        ...
+
     def flush(self) -> None:
         """fdatasync. May run in another thread than the writes."""
         ...

@@ -242,10 +242,7 @@ class Segment:
     def check(self, position: int, end: int) -> None:
         """Check batches that were there before this start, once; CorruptionError if one is bad."""
         end = min(end, self.old_end)
-        for start, stop in self.checked:
-            if start <= position < stop:
-                position = stop
-                break
+        position = self._checked_from(position)
         if position >= end:
             return
         reached = position
@@ -253,9 +250,21 @@ class Segment:
             reached = placed.position + placed.header.size
         if reached < end:
             raise self.damaged(reached, "the batch there fails its checksum")
-        self._note_checked(position, end)
+        self.note_checked(position, end)
 
-    def _note_checked(self, position: int, end: int) -> None:
+    def is_checked(self, position: int, end: int) -> bool:
+        """Whether `check` has nothing to do."""
+        return self._checked_from(position) >= min(end, self.old_end)
+
+    def _checked_from(self, position: int) -> int:
+        """The end of what was checked already from `position` on."""
+        for start, stop in self.checked:
+            if start <= position < stop:
+                return stop
+        return position
+
+    def note_checked(self, position: int, end: int) -> None:
+        """These batches are good."""
         merged: list[tuple[int, int]] = []
         for start, stop in self.checked:
             if stop < position or start > end:

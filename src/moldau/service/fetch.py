@@ -1,20 +1,22 @@
 """Owns reads: what a fetch gets now, and fetches parked until there is enough to send.
 
 A parked fetch watches the partitions it asked for; a commit in one of them wakes it, and a timer
-answers it at the latest with what there is.
+answers it at the latest with what there is. One that asks for what lies on the disk alone, or was
+never checked since the start, is parked until a thread has read it: nobody else waits for the disk.
 """
 
-from asyncio import AbstractEventLoop, TimerHandle
+from asyncio import AbstractEventLoop, Future, TimerHandle
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from moldau.log.interface import CheckTask
 from moldau.model.errors import CorruptionError, ErrorCode, RefusedError
 from moldau.model.ids import Offset
 from moldau.model.limits import FETCH_BYTES_MAX
 from moldau.model.slices import FileSlice
 from moldau.replica.aborted import AbortedTransaction
 from moldau.replica.replica import Replica
-from moldau.service.partitions import Partitions
+from moldau.service.partitions import Hosted, Partitions
 
 _NO_EPOCH = -1
 
@@ -152,6 +154,13 @@ class FetchService:
         bytes_max = min(bytes_max, self._reply_bytes_max)
         # Whole batches seldom fill a reply to the last byte: half of the bound is enough to go.
         bytes_min = min(bytes_min, self._reply_bytes_max // 2)
+        if cold := self._find_cold(requests, bytes_max):
+            parked = ParkedFetch(self, requests, bytes_min, bytes_max, on_ready)
+            self._parked[parked] = None
+            parked.is_warming = True
+            reading = self._loop.run_in_executor(None, _run_all, [task for _, task in cold])
+            reading.add_done_callback(lambda done: self._warmed(done, parked, cold, wait_ms_max))
+            return parked
         results, total, failed = self.read(requests, bytes_max)
         if total >= bytes_min or failed or wait_ms_max <= 0:
             if total:
@@ -159,13 +168,64 @@ class FetchService:
             on_ready(results)
             return None
         parked = ParkedFetch(self, requests, bytes_min, bytes_max, on_ready)
+        self._park(parked, requests, results, wait_ms_max)
+        return parked
+
+    def _park(
+        self,
+        parked: "ParkedFetch",
+        requests: Sequence[FetchRequest],
+        results: Sequence[FetchResult],
+        wait_ms_max: int,
+    ) -> None:
         self._parked[parked] = None
         parked.timer = self._loop.call_later(wait_ms_max / 1000, parked.answer)
         for request, result in zip(requests, results, strict=True):
             hosted = self._partitions.get(request.topic or "", request.partition)
             if hosted is not None:
                 parked.watch(hosted.replica, request, result.size)
-        return parked
+
+    def _find_cold(
+        self, requests: Sequence[FetchRequest], bytes_max: int
+    ) -> list[tuple[Hosted, CheckTask]]:
+        """What of the answer a thread has to read first."""
+        cold: list[tuple[Hosted, CheckTask]] = []
+        for request in requests:
+            hosted = self._partitions.get(request.topic or "", request.partition)
+            if hosted is None or request.offset >= hosted.replica.high_watermark:
+                continue
+            size = min(request.bytes_max, bytes_max)
+            try:
+                task = hosted.replica.log.find_cold(request.offset, size)
+            except CorruptionError:
+                # The read meets it too, and knows what to do.
+                continue
+            if task is not None:
+                cold.append((hosted, task))
+                bytes_max -= size
+                if bytes_max <= 0:
+                    break
+        return cold
+
+    def _warmed(
+        self,
+        reading: "Future[None]",
+        parked: "ParkedFetch",
+        cold: Sequence[tuple[Hosted, CheckTask]],
+        wait_ms_max: int,
+    ) -> None:
+        reading.result()
+        for hosted, task in cold:
+            try:
+                if hosted.replica.is_open:
+                    hosted.replica.log.end_check(task)
+            except CorruptionError as error:
+                self._partitions.take_offline(hosted, error)
+        if parked in self._parked:
+            parked.is_warming = False
+            results = parked.look(is_last=wait_ms_max <= 0)
+            if results is not None:
+                self._park(parked, parked.requests, results, wait_ms_max)
 
     def count(self, requests: Sequence[FetchRequest], results: Sequence[FetchResult]) -> None:
         """What goes out now: a read alone may be for nothing but a look."""
@@ -192,10 +252,12 @@ class ParkedFetch:
         "_bytes_max",
         "_bytes_min",
         "_bytes_there",
+        "_is_hurried",
         "_on_ready",
-        "_requests",
         "_service",
         "_watched",
+        "is_warming",
+        "requests",
         "timer",
     )
 
@@ -208,11 +270,14 @@ class ParkedFetch:
         on_ready: Callable[[list[FetchResult]], None],
     ) -> None:
         self._service = service
-        self._requests = requests
+        self.requests = requests
         self._bytes_min = bytes_min
         self._bytes_max = bytes_max
         self._on_ready = on_ready
         self.timer: TimerHandle | None = None
+        self.is_warming = False
+        """A thread reads what is asked for."""
+        self._is_hurried = False
         self._bytes_there = 0
         self._watched: dict[Replica, list[tuple[FetchRequest, int]]] = {}
         """What was asked of each, and how much of it was there when last looked at."""
@@ -241,21 +306,28 @@ class ParkedFetch:
     def on_progress(self, replica: Replica) -> None:
         if not self._is_enough(replica):
             return
-        results, total, failed = self._service.read(self._requests, self._bytes_max)
-        if total >= self._bytes_min or failed:
-            self.cancel()
-            self._service.count(self._requests, results)
-            self._on_ready(results)
+        self.look()
+
+    def look(self, *, is_last: bool = False) -> list[FetchResult] | None:
+        """Answer if there is enough; returns what there is if not."""
+        results, total, failed = self._service.read(self.requests, self._bytes_max)
+        if total < self._bytes_min and not (failed or is_last or self._is_hurried):
+            return results
+        self.cancel()
+        self._service.count(self.requests, results)
+        self._on_ready(results)
+        return None
 
     def on_gone(self, replica: Replica) -> None:
         self.answer()
 
     def answer(self) -> None:
         """Time is up: send what there is."""
-        self.cancel()
-        results, _, _ = self._service.read(self._requests, self._bytes_max)
-        self._service.count(self._requests, results)
-        self._on_ready(results)
+        if self.is_warming:
+            # In a moment: not before the thread is done.
+            self._is_hurried = True
+        else:
+            self.look(is_last=True)
 
     def cancel(self) -> None:
         """Stop waiting, without an answer: the client is gone."""
@@ -266,6 +338,11 @@ class ParkedFetch:
             replica.watchers.pop(self, None)
         self._watched.clear()
         self._service.forget(self)
+
+
+def _run_all(tasks: Sequence[CheckTask]) -> None:
+    for task in tasks:
+        task.run()
 
 
 def _nothing(request: FetchRequest, watermark: int, start: int, stable: int) -> FetchResult:

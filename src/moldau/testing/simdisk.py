@@ -100,6 +100,9 @@ class SimFile:
             return self._disk._write(self._node, self._path, bytes(data), position)
         return self._disk._write(self._node, self._path, b"".join(data), position)
 
+    def is_cached(self, size: int, position: int) -> bool:
+        return True
+
     def pread(self, size: int, position: int) -> bytes:
         self._check_open()
         if size < 0 or position < 0:

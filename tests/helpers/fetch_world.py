@@ -1,0 +1,98 @@
+"""Two partitions and a fetch service over them."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import cast
+
+from moldau.log.interface import LogConfig, PartitionLog
+from moldau.log.memory import MemoryLog
+from moldau.model.errors import CorruptionError, ErrorCode, RefusedError
+from moldau.model.flush import FlushPolicy
+from moldau.model.ids import Offset, TimestampMs
+from moldau.records.batch import read_header
+from moldau.records.record import Record, build_batch
+from moldau.replica.replica import Replica
+from moldau.service.fetch import FetchRequest, FetchResult, FetchService, ParkedFetch
+from moldau.service.partitions import Partitions
+from moldau.service.traffic import Traffic
+from moldau.testing.replicas import lead_replica, make_driver, make_flusher
+from moldau.testing.waiting import until
+
+
+class World:
+    """Two partitions in memory and a fetch service over them."""
+
+    def __init__(self, reply_bytes_max: int) -> None:
+        self.flusher = make_flusher(threads=0)
+        self.driver = make_driver(self.flusher)
+        self.replicas: dict[tuple[str, int], Replica] = {}
+        loop = asyncio.get_running_loop()
+        self.service = FetchService(loop, cast(Partitions, self), reply_bytes_max)
+        self.answers: list[list[FetchResult]] = []
+        self.traffic = Traffic()
+        self.offline: list[CorruptionError] = []
+
+    @classmethod
+    async def make(
+        cls, flush: FlushPolicy = FlushPolicy.NEVER, reply_bytes_max: int = 1 << 24
+    ) -> "World":
+        world = cls(reply_bytes_max)
+        for index in range(2):
+            await world.open(index, MemoryLog(LogConfig(flush=flush)))
+        return world
+
+    async def open(self, index: int, log: PartitionLog) -> None:
+        self.replicas["t", index] = await lead_replica(
+            log, self.flusher, partition=index, driver=self.driver
+        )
+
+    def get(self, topic: str, partition: int) -> SimpleNamespace | None:
+        replica = self.replicas.get((topic, partition))
+        return None if replica is None else SimpleNamespace(replica=replica, traffic=self.traffic)
+
+    def take_offline(self, hosted: SimpleNamespace, error: CorruptionError) -> None:
+        self.offline.append(error)
+        self.replicas.pop(("t", hosted.replica.partition.partition), None)
+
+    def find(self, topic: str, partition: int) -> SimpleNamespace:
+        raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+    def propose(self, partition: int, size: int = 100) -> tuple[int, Offset]:
+        """Returns its size, and where it ends."""
+        data = bytearray(build_batch([Record(Offset(0), TimestampMs(0), None, bytes(size), [])]))
+        proposal = self.replicas["t", partition].propose(data, [read_header(data)])
+        return len(data), proposal.end_offset
+
+    async def append(self, partition: int, size: int = 100) -> int:
+        """Returns its size once it is committed."""
+        stored, end = self.propose(partition, size)
+        await until(lambda: self.replicas["t", partition].high_watermark >= end, "it is committed")
+        return stored
+
+    def fetch(
+        self,
+        *wanted: tuple[int, int],
+        bytes_min: int = 1,
+        bytes_max: int = 1 << 20,
+        wait_ms_max: int = 60_000,
+        partition_bytes_max: int = 1 << 20,
+        epoch: int = -1,
+    ) -> ParkedFetch | None:
+        return self.service.fetch(
+            [
+                FetchRequest("t", partition, Offset(offset), partition_bytes_max, epoch)
+                for partition, offset in wanted
+            ],
+            bytes_min=bytes_min,
+            bytes_max=bytes_max,
+            wait_ms_max=wait_ms_max,
+            on_ready=self.answers.append,
+        )
+
+    @property
+    def sizes(self) -> list[list[int]]:
+        return [[result.size for result in answer] for answer in self.answers]
+
+    @property
+    def watchers(self) -> int:
+        return sum(len(replica.watchers) for replica in self.replicas.values())

@@ -1,0 +1,101 @@
+"""Fetches of what a disk holds: a thread reads and checks it, and the loop goes on."""
+
+from pathlib import Path
+
+import pytest
+from fetch_world import World
+
+from moldau.log.disk import DiskLog, open_disk_log
+from moldau.log.files import OsFiles
+from moldau.log.interface import LogConfig
+from moldau.model.errors import ErrorCode
+from moldau.testing.logs import append, flush
+from moldau.testing.waiting import until
+
+pytestmark = pytest.mark.inprocess
+
+_CONFIG = LogConfig(segment_bytes_max=2_000)
+_BATCHES = 20
+
+
+def stored(directory: Path) -> int:
+    """Write some batches as an earlier process would; returns the bytes of the first segment."""
+    log = open_disk_log(OsFiles(directory), "log", _CONFIG)
+    for _ in range(_BATCHES):
+        append(log)
+    flush(log)
+    log.close()
+    return min(file.stat().st_size for file in (directory / "log").glob("*.log"))
+
+
+def reopened(directory: Path) -> DiskLog:
+    return open_disk_log(OsFiles(directory), "log", _CONFIG)
+
+
+async def opened(directory: Path) -> World:
+    stored(directory)
+    world = World(1 << 24)
+    await world.open(0, reopened(directory))
+    return world
+
+
+async def test_what_was_there_before_the_start_is_read_by_a_thread_once(tmp_path: Path) -> None:
+    world = await opened(tmp_path)
+    assert world.fetch((0, 0)) is not None
+    assert (world.answers, world.service.parked_count) == ([], 1)
+    await until(lambda: len(world.answers) == 1, "the answer")
+    assert (world.answers[0][0].error, world.service.parked_count) == (ErrorCode.NONE, 0)
+    assert world.answers[0][0].size > 0
+    assert world.fetch((0, 0)) is None
+    assert world.sizes[1] == world.sizes[0]
+
+
+async def test_what_this_process_wrote_needs_no_thread(tmp_path: Path) -> None:
+    world = await opened(tmp_path)
+    size = await world.append(0)
+    assert world.fetch((0, _BATCHES)) is None
+    assert world.sizes == [[size]]
+
+
+async def test_damage_that_a_thread_finds_takes_the_partition_offline(tmp_path: Path) -> None:
+    stored(tmp_path)
+    first = min((tmp_path / "log").glob("*.log"))
+    data = bytearray(first.read_bytes())
+    data[4096 + 100] ^= 1
+    first.write_bytes(data)
+    world = World(1 << 24)
+    await world.open(0, reopened(tmp_path))
+    world.fetch((0, 0))
+    await until(lambda: bool(world.answers), "the answer")
+    assert [first.name in str(error) for error in world.offline] == [True]
+    assert world.answers[0][0].error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def test_whoever_goes_away_meanwhile_gets_no_answer(tmp_path: Path) -> None:
+    world = await opened(tmp_path)
+    parked = world.fetch((0, 0))
+    assert parked is not None
+    parked.cancel()
+    again = world.fetch((0, 0))
+    await until(lambda: bool(world.answers), "the second answer")
+    assert (again is not None, len(world.answers), world.service.parked_count) == (True, 1, 0)
+
+
+async def test_whoever_is_hurried_gets_what_the_thread_read(tmp_path: Path) -> None:
+    world = await opened(tmp_path)
+    parked = world.fetch((0, 0), bytes_min=1 << 20)
+    assert parked is not None
+    parked.answer()
+    assert world.answers == []
+    await until(lambda: bool(world.answers), "the answer")
+    assert world.answers[0][0].size > 0
+
+
+async def test_too_little_of_it_waits_for_more(tmp_path: Path) -> None:
+    world = await opened(tmp_path)
+    parked = world.fetch((0, _BATCHES - 1), bytes_min=200)
+    assert parked is not None
+    await until(lambda: not parked.is_warming, "the thread")
+    assert (world.answers, world.watchers) == ([], 1)
+    await world.append(0, 300)
+    await until(lambda: bool(world.answers), "the answer")
