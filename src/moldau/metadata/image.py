@@ -120,6 +120,15 @@ class Topic(Struct, frozen=True, kw_only=True):
         return len(self.partitions[0].wanted) if self.partitions else 0
 
 
+def changed_topics(before: Mapping[TopicId, Topic], after: Mapping[TopicId, Topic]) -> list[Topic]:
+    """Those of `after` that are new or others than before. Images share what did not change, so
+    one look at each is enough: with thousands of topics, this is done for every change of one."""
+    if before is after:
+        return []
+    known = map(before.get, after)
+    return [topic for topic, old in zip(after.values(), known, strict=True) if topic is not old]
+
+
 class Image(Struct, frozen=True, kw_only=True):
     """All metadata of the cluster at one version. Only `apply` makes new ones."""
 

@@ -9,12 +9,12 @@ topic is heaped upon it.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from zlib import crc32
 
 from msgspec import Struct, field
 
-from moldau.metadata.image import Broker, Image
+from moldau.metadata.image import Broker, Image, Topic, changed_topics
 from moldau.model.ids import BrokerId, TopicId
 
 Replicas = tuple[BrokerId, ...]
@@ -33,13 +33,33 @@ class Loads(Struct, frozen=True):
         self.leaders[replicas[0]] += change
 
 
+class _Counted:
+    """The loads of the image that was counted last: of the next one, only what differs is."""
+
+    def __init__(self) -> None:
+        self._topics: Mapping[TopicId, Topic] = {}
+        self._loads = Loads()
+
+    def count(self, image: Image) -> Loads:
+        before, after = self._topics, image.topics_by_id
+        for topic in changed_topics(after, before):
+            self._add(topic, -1)
+        for topic in changed_topics(before, after):
+            self._add(topic, 1)
+        self._topics = after
+        return Loads(Counter(self._loads.replicas), Counter(self._loads.leaders))
+
+    def _add(self, topic: Topic, change: int) -> None:
+        for partition in topic.partitions:
+            self._loads.add(partition.wanted, change)
+
+
+_counted = _Counted()
+
+
 def cluster_loads(image: Image) -> Loads:
     """The wished replicas and preferred leaders of every broker."""
-    loads = Loads()
-    for topic in image.topics.values():
-        for partition in topic.partitions:
-            loads.add(partition.wanted)
-    return loads
+    return _counted.count(image)
 
 
 def place(

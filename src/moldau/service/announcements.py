@@ -107,7 +107,7 @@ class Announcements:
         """Forget topics that were deleted since the last image."""
         topics = image.topics_by_id
         before, self._topics = self._topics, topics
-        if before is topics or all(topic_id in topics for topic_id in before):
+        if before is topics or before.keys() <= topics.keys():
             return
         self.leaders = self.leaders.only(image)
         gone = [key for key in self._in_sync if key[0] not in topics]

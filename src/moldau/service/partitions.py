@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from moldau.log.interface import LogConfig, PartitionLog
 from moldau.metadata.config_types import LONG_MAX
-from moldau.metadata.image import EMPTY_IMAGE, Image, Partition, Topic
+from moldau.metadata.image import EMPTY_IMAGE, Image, Partition, Topic, changed_topics
 from moldau.metadata.topic_configs import Layer, TopicConfig, broker_layers
 from moldau.model.clock import Clock
 from moldau.model.errors import (
@@ -312,16 +312,14 @@ class Partitions:
 
     def _follow(self, image: Image) -> Iterator[list[Opening]]:
         """Yields what is to be opened before it goes on, after every few partitions."""
-        for topic in list(self._topics.values()):
-            if topic.topic_id not in image.topics_by_id:
-                yield from self._drop(topic)
+        for topic_id in sorted(self._topics.keys() - image.topics_by_id.keys()):
+            yield from self._drop(self._topics[topic_id])
         self._layers = broker_layers(image, self._broker, self._defaults)
         defaults_changed = image.broker_configs is not self._broker_configs
         self._broker_configs = image.broker_configs
-        for topic in image.topics.values():
+        topics = image.topics_by_id
+        for topic in topics.values() if defaults_changed else changed_topics(self._topics, topics):
             known = self._topics.get(topic.topic_id)
-            if known is topic and not defaults_changed:
-                continue
             config = self._resolve(topic)
             if known is not None and (defaults_changed or known.configs != topic.configs):
                 self._reconfigure(topic, config)
