@@ -6,7 +6,6 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from moldau.service.coordination import java_hash
 from moldau.testing.cluster import Cluster, ClusterBroker
 from moldau.testing.waiting import wait_seconds_max, wait_until
 
@@ -16,9 +15,7 @@ COUNT = 60
 
 
 def coordinator(cluster: Cluster, group: str) -> ClusterBroker:
-    topics = {topic["name"]: topic for topic in cluster.topology()["topics"]}
-    partitions = len(topics["__consumer_offsets"]["partitions"])
-    return cluster.leader("__consumer_offsets", java_hash(group) % partitions)
+    return cluster.coordinator("__consumer_offsets", group)
 
 
 @pytest.mark.parametrize("end", ["killed", "stopped"])

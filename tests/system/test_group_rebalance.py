@@ -7,7 +7,6 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from group_member import Member, shared
 
-from moldau.service.groups import java_hash
 from moldau.testing.cluster import Cluster, ClusterBroker
 from moldau.testing.waiting import wait_seconds_max, wait_until
 
@@ -28,9 +27,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 def coordinator(cluster: Cluster, group: str) -> ClusterBroker:
-    topics = {topic["name"]: topic for topic in cluster.topology()["topics"]}
-    partitions = len(topics["__consumer_offsets"]["partitions"])
-    return cluster.leader("__consumer_offsets", java_hash(group) % partitions)
+    return cluster.coordinator("__consumer_offsets", group)
 
 
 @pytest.mark.safety

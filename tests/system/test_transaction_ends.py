@@ -61,18 +61,18 @@ class Asker:
         self.partition = partition
 
     def leader(self, ask: Callable[[Client], int]) -> int:
-        return self._at(TOPIC, self.partition, ask)
+        return self._at(lambda: self.cluster.leader(TOPIC, self.partition), ask)
 
     def coordinator(self, ask: Callable[[Client], int]) -> int:
-        return self._at(STATE, 0, ask)
+        return self._at(lambda: self.cluster.coordinator(STATE, NAME), ask)
 
     def committed(self) -> list[bytes]:
         with connect(self.cluster.leader(TOPIC, self.partition)) as connection:
             return Client(connection, TOPIC, self.partition).committed()
 
-    def _at(self, topic: str, partition: int, ask: Callable[[Client], int]) -> int:
+    def _at(self, find: Callable[[], ClusterBroker], ask: Callable[[Client], int]) -> int:
         def attempt() -> int:
-            with connect(self.cluster.leader(topic, partition)) as connection:
+            with connect(find()) as connection:
                 return ask(Client(connection, TOPIC, self.partition))
 
         return patiently(attempt)
@@ -87,7 +87,7 @@ def test_a_decided_end_outlives_its_coordinator_and_late_requests_hit_nothing(
         topic = CreatableTopic(name=TOPIC, num_partitions=6, replication_factor=3)
         connection.send(CreateTopicsRequest(topics=[topic], timeout_ms=60_000), 4)
     assert patiently(lambda: coordinator_found(cluster.brokers[1])) == 0
-    coordinator = cluster.leader(STATE, 0)
+    coordinator = cluster.coordinator(STATE, NAME)
     partition = next(index for index in range(6) if cluster.leader(TOPIC, index) is not coordinator)
     leader = cluster.leader(TOPIC, partition)
     ask = Asker(cluster, partition)

@@ -10,11 +10,11 @@ from faults.network import name_of
 from faults.nodes import Node
 from faults.run import Load, Run
 from faults.scenarios.three.processes import BROKERS, everything, kill
-from faults.scenarios.three.transactions import coordinator
+from faults.scenarios.three.transactions import ONE_COORDINATOR, coordinator
 
 LOAD = Load(partitions=3, replication=3, rate=60.0, members=1)
 """With a Kafka group that reads the same topic."""
-_SETTINGS = {"GROUP__INITIAL_REBALANCE_DELAY_MS": "0"}
+_SETTINGS = ONE_COORDINATOR | {"GROUP__INITIAL_REBALANCE_DELAY_MS": "0"}
 _LEDGER: Final = "__queue_state"
 _WORKERS: Final = 4
 _ORDERED_WORKERS: Final = 2

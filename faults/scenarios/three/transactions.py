@@ -16,8 +16,16 @@ _DECIDED_SECONDS_MAX = 0.8
 """Less than it takes the others to elect a leader in place of one that stands still."""
 
 
+ONE_COORDINATOR = {
+    "GROUP__OFFSETS_PARTITIONS": "1",
+    "TRANSACTION__STATE_PARTITIONS": "1",
+    "QUEUE__STATE_PARTITIONS": "1",
+}
+"""Of each kind, so that its death concerns everybody."""
+
+
 def coordinator(run: Run, topic: str = STATE) -> Node:
-    """The leader of the first partition of an internal topic; there is only one by default."""
+    """The leader of the only partition of an internal topic."""
     deadline = time.monotonic() + 60.0
     while time.monotonic() < deadline:
         lead = run.cluster.leads(topic).get(0)
@@ -66,7 +74,7 @@ def _ended_in(run: Run, partitions: Sequence[int]) -> int:
 def kill_coordinator(run: Run) -> None:
     """Kill the coordinator between the decision and its markers, or at any other moment."""
     rng = random.Random(run.seed)
-    run.start_brokers(BROKERS)
+    run.start_brokers(BROKERS, settings=ONE_COORDINATOR)
     run.start_load()
     times = 3 if run.quick else 10
     decided_in_all = between = 0

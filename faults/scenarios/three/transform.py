@@ -9,13 +9,16 @@ from faults.network import name_of
 from faults.nodes import Node
 from faults.run import Load, Run
 from faults.scenarios.three.processes import BROKERS, everything, kill
-from faults.scenarios.three.transactions import STATE, coordinator
+from faults.scenarios.three.transactions import ONE_COORDINATOR, STATE, coordinator
 
 LOAD = Load(partitions=6, replication=3, rate=30.0, consumers=0)
 PLAIN_LOAD = Load(partitions=6, replication=3, rate=30.0, consumers=0, plain=True)
 OUTPUT = "faults-out"
 _OFFSETS = "__consumer_offsets"
-_SETTINGS = {"GROUP__INITIAL_REBALANCE_DELAY_MS": "0", "GROUP__SESSION_TIMEOUT_MS_MIN": "1000"}
+_SETTINGS = ONE_COORDINATOR | {
+    "GROUP__INITIAL_REBALANCE_DELAY_MS": "0",
+    "GROUP__SESSION_TIMEOUT_MS_MIN": "1000",
+}
 _WORKERS = 3
 _ISOLATED_SECONDS = 4.0
 _CAUGHT_UP_SECONDS_MAX = 60.0

@@ -21,14 +21,15 @@ _CHUNK_BYTES: Final = 1024 * 1024
 
 
 def leave_fence(files: Files, reason: str) -> None:
-    """Raises OSError where no file can be written.
+    """Raises OSError where no file can be made.
 
     A disk that flushes nothing more does not matter: a power cut that takes the fence takes the
-    page cache too, and with it what the fence is about.
+    page cache too, and with it what the fence is about. Nor does one that takes no bytes: the name
+    says enough.
     """
     file = files.open(FENCE_PATH, create=True)
-    file.pwrite(reason.encode(), 0)
     with suppress(OSError):
+        file.pwrite(reason.encode(), 0)
         file.flush()
         files.sync_dir("")
     file.close()

@@ -53,7 +53,7 @@ def _mend(files: OsFiles) -> None:
     log.warning(
         "the last broker here ended because its disk failed (%s): the ends of %d logs are written "
         "anew before anything is acknowledged",
-        reason,
+        reason or "nobody could write why",
         len(logs) + 1,
     )
     mend(files, [METADATA_PATH, *logs], [VOTES_PATH])

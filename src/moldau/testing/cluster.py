@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
+from moldau.service.coordination import java_hash
 from moldau.testing.broker import Broker, BrokerFailedError
 from moldau.testing.ports import free_ports
 from moldau.testing.waiting import NeverHappenedError, wait_seconds_max, wait_until
@@ -191,6 +192,11 @@ class Cluster:
             return self.brokers[number] if is_led else None
 
         return self._wait(leading, f"{topic}/{partition} has a leader")
+
+    def coordinator(self, topic: str, name: str) -> ClusterBroker:
+        """The broker that coordinates a group, or a transactional id, by its internal topic."""
+        topics = {known["name"]: known for known in self.topology()["topics"]}
+        return self.leader(topic, java_hash(name) % len(topics[topic]["partitions"]))
 
     def followers(self, topic: str, partition: int) -> list[ClusterBroker]:
         """The other replicas of a partition."""
