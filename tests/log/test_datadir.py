@@ -61,6 +61,7 @@ IDENTITIES = [
         directory_id="d",
         metadata_voters=(BrokerId(0), BrokerId(3)),
     ),
+    Identity(broker_id=BrokerId(1), cluster_id="c", directory_id="d", is_founding=True),
 ]
 
 

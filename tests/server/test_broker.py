@@ -13,7 +13,8 @@ import pytest
 
 from moldau.log.datadir import Identity
 from moldau.model.errors import ConfigError, CorruptionError, MoldauError
-from moldau.model.ids import BrokerId
+from moldau.model.ids import BrokerId, Epoch
+from moldau.replica.peer_codec import METADATA_GROUP
 from moldau.server.broker import BrokerInfo, BrokerServer
 from moldau.server.clock import SystemClock
 from moldau.server.config.schema import (
@@ -184,8 +185,16 @@ async def killed_before_the_first_record(directory: Path) -> None:
             cluster_id="c",
             directory_id="d",
             metadata_voters=(BrokerId(1),),
+            is_founding=True,
         )
     )
+    storage.close()
+
+
+async def killed_after_its_first_vote(directory: Path) -> None:
+    await killed_before_the_first_record(directory)
+    storage = Storage.open(config_of(directory))
+    storage.votes.record({METADATA_GROUP.name: (Epoch(0), BrokerId(1))})
     storage.close()
 
 
@@ -200,7 +209,12 @@ async def killed_while_it_ran(directory: Path) -> None:
 
 @pytest.mark.parametrize(
     "crash",
-    [killed_before_it_was_anybody, killed_before_the_first_record, killed_while_it_ran],
+    [
+        killed_before_it_was_anybody,
+        killed_before_the_first_record,
+        killed_after_its_first_vote,
+        killed_while_it_ran,
+    ],
 )
 async def test_a_founder_that_was_killed_on_the_way_founds_the_same_cluster(
     tmp_path: Path, crash: Callable[[Path], Any]

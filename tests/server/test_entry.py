@@ -85,6 +85,13 @@ def test_a_new_directory_founds_a_cluster_and_returns_to_it(tmp_path: Path) -> N
         assert again.process != first.process
 
 
+def test_a_founding_that_was_cut_short_after_a_vote_goes_on(tmp_path: Path) -> None:
+    first = enter(tmp_path)
+    with opened(tmp_path) as storage:
+        storage.votes.record({METADATA_GROUP.name: (Epoch(0), ONE)})
+    assert enter(tmp_path, is_log_empty=True).cluster_id == first.cluster_id
+
+
 def test_a_founder_is_called_as_it_was_told(tmp_path: Path) -> None:
     entry = enter(tmp_path, broker_id=7, cluster_id="mine")
     assert entry.broker_id == 7
@@ -117,6 +124,7 @@ def test_a_founder_that_lost_its_metadata_founds_nothing_again(
     founded = enter(tmp_path)
     with opened(tmp_path) as storage:
         storage.votes.record({METADATA_GROUP.name: (Epoch(3), ONE)})
+        storage.end_founding()
     for founds in (True, False):
         with pytest.raises(CorruptionError, match=r"cluster .* is missing.*--join-addr"):
             enter(tmp_path, founds=founds)

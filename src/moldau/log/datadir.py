@@ -47,6 +47,8 @@ class Identity(Struct, frozen=True, kw_only=True):
     directory_id: str
     metadata_voters: tuple[BrokerId, ...] = ()
     """Of the metadata group when this directory came in; the founder is its own only one."""
+    is_founding: bool = False
+    """The founder's first start has not come to its end: there may be no metadata yet."""
 
     @property
     def is_founder(self) -> bool:
@@ -93,6 +95,8 @@ class DirectoryLock:
 def _checksum(identity: Identity) -> str:
     voters = ",".join(str(voter) for voter in identity.metadata_voters)
     text = f"{identity.broker_id} {identity.cluster_id} {identity.directory_id} {voters}"
+    if identity.is_founding:
+        text += " founding"
     return f"{crc32c(text.encode()):08x}"
 
 
@@ -113,6 +117,7 @@ def read_identity(files: Files) -> Identity | None:
             cluster_id=None if cluster is None else str(cluster),
             directory_id=str(entry["directory_id"]),
             metadata_voters=tuple(BrokerId(int(voter)) for voter in entry["metadata_voters"]),
+            is_founding=bool(entry.get("is_founding", False)),
         )
         # One flipped bit makes another cluster's broker of it.
         if entry["checksum"] != _checksum(found):
@@ -124,13 +129,15 @@ def read_identity(files: Files) -> Identity | None:
 
 def write_identity(files: Files, identity: Identity) -> None:
     """Durable when it returns."""
-    entry = {
+    entry: dict[str, object] = {
         "broker_id": identity.broker_id,
         "cluster_id": identity.cluster_id,
         "directory_id": identity.directory_id,
         "metadata_voters": identity.metadata_voters,
         "checksum": _checksum(identity),
     }
+    if identity.is_founding:
+        entry["is_founding"] = True
     files.replace(_IDENTITY, json.dumps(entry, indent=2).encode() + b"\n")
 
 

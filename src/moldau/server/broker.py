@@ -23,14 +23,13 @@ from moldau.metadata.image import EMPTY_IMAGE, Image
 from moldau.model.clock import Clock
 from moldau.model.errors import ConfigError, MoldauError, StorageError
 from moldau.model.flush import FlushPolicy
-from moldau.model.ids import FIRST_LOG, NO_EPOCH, LogId, PartitionIndex, TopicId, TopicPartition
+from moldau.model.ids import FIRST_LOG, LogId, PartitionIndex, TopicId, TopicPartition
 from moldau.net.buffers import ByteBudget
 from moldau.net.connection import ConnectionLimits
 from moldau.net.listener import Listener, ListenerLimits
 from moldau.raft.membership import NO_BROKER
 from moldau.replica.driver import Driver
 from moldau.replica.flusher import Flusher
-from moldau.replica.peer_codec import METADATA_GROUP
 from moldau.replica.replica import Replica
 from moldau.replica.transport import Transport
 from moldau.server.config.schema import Address, ServerConfig
@@ -218,6 +217,7 @@ class BrokerServer:
         self._keep(self._announcements.run())
         self._keep(self._steward.run())
         await registration.make()
+        self._storage.end_founding()
         self._peers.on_told(EMPTY_IMAGE)
         # Only now: the image holds this start's registration, and so all that was ever followed.
         self._storage.set_strays_aside(self._metadata.image, self._broker_id)
@@ -253,9 +253,8 @@ class BrokerServer:
 
     def _open_metadata_log(self) -> PartitionLog:
         storage = self._storage
-        is_first = storage.identity is not None and storage.identity.is_founder
-        is_new = storage.votes.get(METADATA_GROUP.name)[0] == NO_EPOCH
-        new_id = FIRST_LOG if is_first and is_new else LogId(random.getrandbits(62) + 1)
+        is_first = storage.identity is not None and storage.identity.is_founding
+        new_id = FIRST_LOG if is_first else LogId(random.getrandbits(62) + 1)
         return storage.open_metadata_log(_METADATA_LOG, new_id)
 
     def _take_port(self, key: str, address: Address, advertised: Address | None) -> Port:

@@ -66,8 +66,8 @@ async def enter_cluster(
         _check_belongs(config, identity)
         if identity.cluster_id is not None and not is_log_empty:
             return _entry(identity, process, endpoints)
-        if identity.is_founder and not _took_part(storage):
-            # It was killed before it did anything: there is no cluster yet.
+        if identity.is_founding and not storage.find_logs():
+            # It was killed before anybody heard of its cluster: it goes on with founding it.
             return _entry(identity, process, endpoints)
     if config.join_addr is None:
         if identity is None:
@@ -122,6 +122,7 @@ def _found(config: ServerConfig, storage: Storage) -> Identity:
         cluster_id=_new_cluster_id(config.cluster_id),
         directory_id=str(uuid.uuid4()),
         metadata_voters=(broker_id,),
+        is_founding=True,
     )
     storage.become(identity)
     return identity

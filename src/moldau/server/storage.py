@@ -4,6 +4,8 @@ import logging
 from pathlib import Path
 from typing import Final
 
+from msgspec.structs import replace
+
 from moldau.log.datadir import (
     METADATA_PATH,
     VOTES_PATH,
@@ -105,6 +107,11 @@ class Storage:
         except OSError as error:
             raise StorageError(f"cannot use {self._root} as data directory: {error}") from error
         self.identity = identity
+
+    def end_founding(self) -> None:
+        """The cluster exists; metadata that are missing later were lost. Raises StorageError."""
+        if self.identity is not None and self.identity.is_founding:
+            self.become(replace(self.identity, is_founding=False))
 
     def open_log(
         self,
