@@ -234,13 +234,16 @@ def _show_one(topology: "Topology", number: int, output: str) -> int:
         for part in topic.partitions
         if number in part.replicas
     ]
-    document = {**row, "behind": len(late), "partitions": parts}
+    found = complaints(topology, only=number)
+    document = {**row, "behind": len(late), "partitions": parts, "problems": found}
     if not emit_document(document, output, name="id"):
         emit_table([row])
         if parts:
             click.echo()
             emit_table(parts)
-    return ExitCode.OK if row["alive"] and not late else ExitCode.FAILED
+        for line in found:
+            say(f"problem: {line}")
+    return ExitCode.OK if row["alive"] and not late and not found else ExitCode.FAILED
 
 
 @broker.command(

@@ -128,7 +128,8 @@ class Reader:
                 break
             elif idle_seconds_max is not None and time.monotonic() - last > idle_seconds_max:
                 return
-            elif exit_at_end:
+            elif exit_at_end and idle_seconds_max is None:
+                # Who names a time of its own waits for that, and no shorter.
                 patience.check(self._missing())
 
     def receive(self, room: int) -> list[Any]:

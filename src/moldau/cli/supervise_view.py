@@ -7,6 +7,7 @@ from moldau.cli.errors import CommandError
 from moldau.cli.supervise_control import ask, state_of
 from moldau.cli.supervise_state import DEFAULT_DIR, ClusterState, need_state
 from moldau.cli.topology import newest, problems
+from moldau.cli.well_being import complaints
 from moldau.client.processes import is_running
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ def trouble(
             why = f": {one_line(member.reason)}" if member.reason else ""
             found.append(f"broker {member.id} is {member.state}{why}")
     if topology is not None:
-        found += problems(topology)
+        found += problems(topology) + complaints(topology)
     elif any(member.pid for member in state.brokers):
         found.append("no broker answers over HTTP")
     return found

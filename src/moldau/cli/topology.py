@@ -163,14 +163,15 @@ def problems(topology: "Topology") -> list[str]:
 
 def single_copies(topology: "Topology") -> str | None:
     """That topics are lost with one disk, although there are brokers for more; with what to do."""
+    well = [broker for broker in topology.brokers if broker.alive and broker.state == "active"]
     names = [
         topic.name
         for topic in topology.topics
         if not topic.internal and any(len(part.replicas) == 1 for part in topic.partitions)
     ]
-    if len(topology.brokers) < 2 or not names:
+    if len(well) < 2 or not names:
         return None
-    brokers = ",".join(str(broker.id) for broker in topology.brokers[:_COPIES_MAX])
+    brokers = ",".join(str(broker.id) for broker in well[:_COPIES_MAX])
     shown = ", ".join(names[:_NAMES_MAX])
     more = f" and {len(names) - _NAMES_MAX} more" if len(names) > _NAMES_MAX else ""
     have = "has one copy" if len(names) == 1 else "have one copy"

@@ -18,9 +18,9 @@ _SECONDS_MAX: Final = 3.0
 _BROKERS_AT_ONCE: Final = 16
 
 
-def complaints(topology: "Topology") -> list[str]:
-    """What brokers that are alive complain of, and those that cannot be asked."""
-    alive = [broker for broker in topology.brokers if broker.alive]
+def complaints(topology: "Topology", *, only: int | None = None) -> list[str]:
+    """What brokers that are alive, or `only` one, complain of, and those that cannot be asked."""
+    alive = [b for b in topology.brokers if b.alive and (only is None or b.id == only)]
     with ThreadPoolExecutor(min(_BROKERS_AT_ONCE, max(1, len(alive)))) as threads:
         found = threads.map(lambda broker: list(_complaints_of(broker, topology.cluster_id)), alive)
         return [line for lines in found for line in lines]

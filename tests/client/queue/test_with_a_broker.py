@@ -102,6 +102,14 @@ def test_a_poison_message_becomes_a_dead_letter_and_comes_back(
     (back,) = client.connect(group, topic).poll(wait=wait_seconds_max())
     headers = [("h", b"v"), ("moldau-only-group", group.encode())]
     assert (back.text, back.key, back.headers, back.attempt) == ("bad", b"k", headers, 1)
+    # One that dies again can be sent back again.
+    back.nack(delay=0, reason="still bad")
+    (again,) = client.connect(group, topic).poll(wait=wait_seconds_max())
+    again.nack(delay=0, reason="still bad")
+    assert len(_read(client, f"{group}.dead", 2)) == 2
+    assert list(client.redrive(group, idle=0.5))[-1] == (1, 0, 0)
+    (back,) = client.connect(group, topic).poll(wait=wait_seconds_max())
+    assert (back.text, back.headers) == ("bad", headers)
     back.ack()
     assert list(client.redrive(group, idle=0.5)) == []
 

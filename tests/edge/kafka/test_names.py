@@ -31,19 +31,41 @@ async def test_each_is_answered_in_order_while_others_are_served(
     assert await task == [str(number) for number in range(100)]
 
 
-async def test_some_are_asked_at_once_and_answered_in_order() -> None:
-    at_once = most = 0
+async def test_all_wait_together_are_begun_in_turns_and_answered_in_order() -> None:
+    begun = 0
+    leader = asyncio.Event()
 
     async def ask(number: int) -> str:
-        nonlocal at_once, most
-        at_once += 1
-        most = max(most, at_once)
-        await asyncio.sleep(0)
-        at_once -= 1
+        nonlocal begun
+        begun += 1
+        await leader.wait()
         return str(number)
 
-    assert await ask_each(range(250), ask, refuse) == [str(number) for number in range(250)]
-    assert most == 100
+    task = asyncio.create_task(ask_each(range(250), ask, refuse))
+    await asyncio.sleep(0)
+    assert begun <= 100
+    while begun < 250:
+        await asyncio.sleep(0)
+    assert not task.done()
+    leader.set()
+    assert await task == [str(number) for number in range(250)]
+
+
+async def test_one_that_fails_ends_the_others() -> None:
+    left = 0
+
+    async def ask(number: int) -> str:
+        nonlocal left
+        try:
+            await asyncio.sleep(number)
+        finally:
+            left += 1
+        raise RefusedError(ErrorCode.INVALID_REQUEST)
+
+    with pytest.raises(RefusedError):
+        await ask_each(range(5), ask, refuse)
+    await asyncio.sleep(0)
+    assert left == 5
 
 
 @pytest.mark.parametrize("each", [answer_each, ask_each])

@@ -3,6 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
+from moldau.groups.queue import decide as decide_module
 from moldau.groups.queue import draft
 from moldau.groups.queue.answers import Done, Judged, Polled, Refusal, Refused
 from moldau.groups.queue.commands import (
@@ -20,6 +21,7 @@ from moldau.groups.queue.commands import (
     Trim,
 )
 from moldau.groups.queue.config import QueueConfig
+from moldau.groups.queue.decide import has_room_for
 from moldau.groups.queue.machine import QueueMachine
 from moldau.groups.queue.records import encode
 from moldau.groups.queue.shelves import DAY_MS, HOUR_MS, MINUTE_MS, Shelf
@@ -214,6 +216,16 @@ def test_a_message_comes_from_days_to_hours_to_minutes_and_is_delivered_once():
     (token,) = queue.poll(now=time)
     queue.settle(Ack, token, now=time)
     assert queue.state.floor == 1
+
+
+def test_a_shelf_has_room_only_while_there_may_be_more_shelves(monkeypatch):
+    queue = Queue(1)
+    queue.log[0] = Message(0, 5 * DAY_MS)
+    queue.poll()
+    (found,) = queue.state.shelves.values()
+    assert has_room_for(found, queue.state, queue.config)
+    monkeypatch.setattr(decide_module, "SHELVES_MAX", 1)
+    assert not has_room_for(found, queue.state, queue.config)
 
 
 def test_many_for_soon_are_recalled_as_there_is_room():

@@ -53,7 +53,10 @@ async def is_settled(world: QueueWorld, floor: int) -> None:
 
 async def test_a_poison_message_ends_in_the_dead_letter_topic_with_what_it_was() -> None:
     world = await QueueWorld.make(attempts_max=3)
-    await world.send(b"poison", key=b"k", headers=[("h", b"1"), ("moldau-dead-group", b"old")])
+    before = ("moldau-dead-group", "moldau-only-group", "moldau-deliver-at")
+    values = (b"old", b"g", b"1")
+    headers = [("h", b"1"), *zip(before, values, strict=True)]
+    await world.send(b"poison", key=b"k", headers=headers)
     for _ in range(3):
         await kill(world)
     assert await world.take() == []

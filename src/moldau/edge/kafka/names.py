@@ -14,7 +14,7 @@ from moldau.model.errors import ErrorCode, RefusedError
 
 NAMES_MAX: Final = 10_000
 _TURN_SECONDS_MAX: Final = 0.005
-_AT_ONCE_MAX: Final = 100
+_BEGUN_PER_TURN: Final = 100
 
 N = TypeVar("N")
 R = TypeVar("R")
@@ -34,15 +34,20 @@ async def ask_each(
     ask: Callable[[N], Coroutine[Any, Any, R]],
     refuse: Callable[[N, RefusedError], R],
 ) -> list[R]:
-    """As `answer_each`, where each has to wait for something: some at once."""
+    """As `answer_each`, where each has to wait for something: all wait together."""
     if len(names) > NAMES_MAX:
         return await _slowly(names, _refusing(len(names), refuse))
-    found: list[R] = []
+    asked: list[asyncio.Task[R]] = []
     left = iter(names)
-    while some := list(islice(left, _AT_ONCE_MAX)):
-        found += await asyncio.gather(*map(ask, some))
-        await asyncio.sleep(0)
-    return found
+    try:
+        while some := list(islice(left, _BEGUN_PER_TURN)):
+            asked += [asyncio.create_task(ask(name)) for name in some]
+            if len(asked) < len(names):
+                await asyncio.sleep(0)
+        return await asyncio.gather(*asked)
+    finally:
+        for task in asked:
+            task.cancel()
 
 
 def _refusing(count: int, refuse: Callable[[N, RefusedError], R]) -> Callable[[N], R]:

@@ -45,6 +45,7 @@ from moldau.groups.queue.shelves import (
     DELIVER_MS_MAX,
     HOUR_MS,
     MINUTE_MS,
+    SHELVES_MAX,
     SPANS_MS,
     Shelf,
     span_for,
@@ -207,7 +208,9 @@ def _is_for_shelf(draft: Draft, deliver_at: TimestampMs, now: TimestampMs, open_
 
 def has_room_for(shelf: Shelf, state: QueueState, config: QueueConfig) -> bool:
     """Whether something could be taken off the shelf. Those of long spans go to other shelves."""
-    return shelf.span_ms > MINUTE_MS or len(state.open) < _delayed_max(config)
+    if shelf.span_ms > MINUTE_MS:
+        return len(state.shelves) < SHELVES_MAX
+    return len(state.open) < _delayed_max(config)
 
 
 def _delayed_max(config: QueueConfig) -> int:
@@ -301,9 +304,11 @@ def _judge(
     if token.queue_sum != of_queue:
         return Refusal.OTHER_QUEUE
     entry = draft.get(token.offset)
-    if isinstance(entry, Dead) or draft.state.was_buried(token.offset):
+    if isinstance(entry, Dead):
         return Refusal.DEAD
     if entry is None:
+        if draft.state.was_buried(token.offset):
+            return Refusal.DEAD
         # Before the epoch: who asks again because the answer was lost hears that it is done.
         return Refusal.SETTLED if token.offset < draft.next else Refusal.NEVER_DELIVERED
     if token.attempt > entry.attempts:

@@ -24,6 +24,8 @@ from moldau.model.queue_headers import (
     DEAD_REASON_HEADER,
     DEAD_TOPIC_HEADER,
     DEAD_TRUNCATED_HEADER,
+    DELIVER_AT_HEADER,
+    ONLY_GROUP_HEADER,
 )
 from moldau.records.murmur2 import partition_of
 from moldau.records.record import Headers, Record, build_batch
@@ -39,6 +41,8 @@ _APPEND_SECONDS_MAX: Final = 10.0
 _TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 _ONE_BY_ONE: Final = _TOO_LARGE | {ErrorCode.INVALID_RECORD}
 """Because of some, perhaps: a topic that is compacted takes none without a key."""
+
+_NOT_KEPT = frozenset((ONLY_GROUP_HEADER, DELIVER_AT_HEADER))
 
 
 class Origin(NamedTuple):
@@ -188,7 +192,12 @@ class DeadLetters:
         """With the time of now: by its own it might be too old to be kept."""
         now = self._clock.wall_ms()
         # One that died before, and was sent again, says so once.
-        headers = [item for item in letter.record.headers if not item[0].startswith(DEAD_PREFIX)]
+        # And what said for whom it was, and when, says nothing here: its readers are others.
+        headers = [
+            item
+            for item in letter.record.headers
+            if not item[0].startswith(DEAD_PREFIX) and item[0] not in _NOT_KEPT
+        ]
         for name, value in (
             (DEAD_REASON_HEADER, letter.reason),
             (DEAD_ATTEMPTS_HEADER, str(letter.attempts)),

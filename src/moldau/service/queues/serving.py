@@ -131,10 +131,22 @@ class Serving:
     def due_shelf(self) -> Shelf | None:
         """The one to be taken from now, if there is room for what is on it."""
         machine = self.machine
-        shelf = machine.state.next_recall()
+        state = machine.state
+        shelf = state.next_recall()
         if shelf is None or shelf.recall_at > self.now:
             return None
-        return shelf if has_room_for(shelf, machine.state, machine.config) else None
+        if has_room_for(shelf, state, machine.config):
+            return shelf
+        # One that is full must not hold up the others: they make room for it.
+        return min(
+            (
+                other
+                for other in state.shelves.values()
+                if other.recall_at <= self.now and has_room_for(other, state, machine.config)
+            ),
+            key=lambda other: other.recall_at,
+            default=None,
+        )
 
     async def recall(self) -> None:
         """Take messages off a shelf, so that they are at hand when their time comes.
