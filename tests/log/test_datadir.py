@@ -17,11 +17,13 @@ from moldau.log.datadir import (
     partition_path,
     purge_deleted,
     read_identity,
+    set_aside,
     write_identity,
 )
 from moldau.log.files import OsFiles
 from moldau.model.errors import ConfigError, CorruptionError, StorageError
 from moldau.model.ids import BrokerId, PartitionIndex, TopicId
+from moldau.testing.simdisk import SimDisk
 from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = pytest.mark.system
@@ -174,3 +176,15 @@ def test_every_partition_with_a_folder_is_found_and_nothing_else(tmp_path: Path)
         files.makedirs(path)
     files.replace("topics/note.txt", b"somebody was here")
     assert sorted(list_partitions(files)) == [(name, TOPIC_ID, index) for name, index in with_logs]
+
+
+def test_no_stray_takes_the_place_of_an_earlier_one() -> None:
+    disk = SimDisk()
+    for number in range(3):
+        path = partition_path("t", TOPIC_ID, ZERO)
+        disk.makedirs(path)
+        disk.replace(f"{path}/note", b"%d" % number)
+        set_aside(disk, "t", TOPIC_ID, ZERO)
+    found = [disk.read(f"strays/{name}/note") for name in disk.listdir("strays")]
+    assert found == [b"0", b"1", b"2"]
+    assert disk.listdir("topics") == []

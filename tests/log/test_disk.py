@@ -274,3 +274,9 @@ def test_records_of_one_batch_are_not_split_by_a_read_bound(tmp_path: Path) -> N
     data = make_batch(0, count=10)
     log.append(data, headers_of(data))
     assert read_bytes(log, 7) == data
+
+
+def test_a_log_that_finds_no_room_to_begin_is_told_from_a_disk_that_failed() -> None:
+    disk = SimDisk(capacity_bytes=1)
+    with pytest.raises(DiskFullError, match="No space left"):
+        open_disk_log(disk, "log", LogConfig())

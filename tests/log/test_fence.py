@@ -128,3 +128,10 @@ def test_the_fence_stays_until_all_is_written() -> None:
     mend(disk, ["log"], [])
     assert read_fence(disk) is None
     assert not disk.exists(FENCE_PATH)
+
+
+def test_what_is_not_there_needs_no_mending() -> None:
+    disk = SimDisk()
+    leave_fence(disk, "flush failed")
+    mend(disk, ["metadata", "log"], ["votes"])
+    assert read_fence(disk) is None

@@ -182,6 +182,15 @@ def test_a_removed_file_stays_readable_while_it_is_held(files):
         files.remove("a")
 
 
+def test_a_directory_is_removed_only_if_it_is_empty(files):
+    files.makedirs("a/b")
+    files.remove_dir("a")
+    assert files.listdir("a") == ["b"]
+    files.remove_dir("a/b")
+    assert files.listdir("a") == []
+    files.remove_dir("a/b")
+
+
 def test_trees_are_removed_whole(files):
     files.makedirs("x/y/z")
     files.replace("x/y/a", b"")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from moldau.model.ids import BrokerId, Epoch, LogId, RaftIndex
+from moldau.model.ids import FIRST_LOG, BrokerId, Epoch, LogId, RaftIndex
 from moldau.raft import events as e
 from moldau.raft.errors import RaftError
 from moldau.raft.membership import Members
@@ -123,7 +123,8 @@ def test_members_go_with_the_entry_that_is_cut(make_node, make_append) -> None:
 
 def test_a_stale_leader_is_told_the_epoch(make_node, make_append) -> None:
     node = follower(make_node, [1])
-    assert node.sent(node.receive(3, make_append(5, 1, 1, [5]))) == [(3, Pong(Epoch(9), 0))]
+    told = Pong(Epoch(9), 0, FIRST_LOG)
+    assert node.sent(node.receive(3, make_append(5, 1, 1, [5]))) == [(3, told)]
     assert node.log.epochs == [1]
 
 

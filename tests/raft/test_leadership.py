@@ -124,7 +124,7 @@ def test_a_read_is_served_when_a_majority_still_follows(make_node) -> None:
         (2, Ping(Epoch(0), RaftIndex(1), 1)),
         (3, Ping(Epoch(0), RaftIndex(1), 1)),
     ]
-    assert e.ReadReady((7,), RaftIndex(1)) in node.receive(3, Pong(Epoch(0), 1))
+    assert e.ReadReady((7,), RaftIndex(1)) in node.receive(3, Pong(Epoch(0), 1, FIRST_LOG))
 
 
 def test_reads_that_come_during_a_round_wait_for_the_next(make_node) -> None:
@@ -132,10 +132,10 @@ def test_reads_that_come_during_a_round_wait_for_the_next(make_node) -> None:
     node.step(e.ReadAsked(7))
     assert node.step(e.ReadAsked(8)) == []
     assert node.step(e.ReadAsked(9)) == []
-    effects = node.receive(2, Pong(Epoch(0), 1))
+    effects = node.receive(2, Pong(Epoch(0), 1, FIRST_LOG))
     assert e.ReadReady((7,), RaftIndex(1)) in effects
-    assert node.receive(3, Pong(Epoch(0), 1)) == []
-    assert e.ReadReady((8, 9), RaftIndex(1)) in node.receive(3, Pong(Epoch(0), 2))
+    assert node.receive(3, Pong(Epoch(0), 1, FIRST_LOG)) == []
+    assert e.ReadReady((8, 9), RaftIndex(1)) in node.receive(3, Pong(Epoch(0), 2, FIRST_LOG))
 
 
 def test_reads_fail_when_leadership_ends(make_node) -> None:

@@ -59,7 +59,7 @@ small = st.one_of(
     st.builds(VoteAsked, epochs, indexes, epochs, st.booleans(), st.booleans(), voter_log=logs),
     st.builds(VoteAnswered, epochs, st.booleans(), st.booleans()),
     st.builds(Ping, epochs, indexes, rounds),
-    st.builds(Pong, epochs, rounds),
+    st.builds(Pong, epochs, rounds, logs),
     st.builds(TimeoutNow, epochs),
 )
 

@@ -1,7 +1,5 @@
 """A damaged replica begins anew where the others can spare it, and nowhere else."""
 
-from collections.abc import Callable
-
 import pytest
 from partitions_world import OTHER, THIRD, World, creation
 
@@ -20,38 +18,50 @@ DAMAGE = CorruptionError("a bad batch")
 class Damaged:
     """Partitions of which some are offline, and where their logs went."""
 
-    def __init__(self, replicas: list[int], error: MoldauError = DAMAGE, count: int = 1) -> None:
+    def __init__(self, error: MoldauError = DAMAGE, count: int = 1, flush: str = "always") -> None:
         self.world = World(brokers=3)
-        self.world.submit(creation(assignments=dict.fromkeys(range(count), replicas)))
+        replicas = [ME, OTHER, THIRD]
+        self.world.submit(
+            creation(
+                assignments=dict.fromkeys(range(count), replicas),
+                configs={"moldau.flush": flush},
+            )
+        )
         for index in range(count):
             self.world.partitions.take_offline(self.world.hosted(index), error)
         self.aside: list[int] = []
-        self.is_led = True
+        self.is_spare = True
+        self.asked: list[int] = []
         self.repair = Repair(
             partitions=self.world.partitions,
-            me=ME,
             set_aside=self._set_aside,
-            has_leader=self._has_leader,
+            may_begin_anew=self._may_begin_anew,
         )
 
     def _set_aside(self, name: str, topic_id: TopicId, index: PartitionIndex) -> str:
         self.aside.append(index)
         return "strays/t"
 
-    def _has_leader(self, topic: Topic, index: PartitionIndex) -> bool:
-        return self.is_led
+    async def _may_begin_anew(self, topic: Topic, index: PartitionIndex) -> bool:
+        self.asked.append(index)
+        return self.is_spare
 
     def stop(self) -> None:
         self.world.driver.stop()
         self.world.flusher.stop()
 
 
-@pytest.mark.parametrize("error", [DAMAGE, RaftError("the leader contradicts what is committed")])
-async def test_one_of_three_begins_anew_with_a_log_that_has_no_vote(error: MoldauError) -> None:
-    damaged = Damaged([ME, OTHER, THIRD], error)
+CONTRADICTED = RaftError("the leader contradicts what is committed")
+
+
+@pytest.mark.parametrize(("error", "flush"), [(DAMAGE, "always"), (CONTRADICTED, "interval")])
+async def test_one_that_can_be_spared_begins_anew_with_a_log_that_has_no_vote(
+    error: MoldauError, flush: str
+) -> None:
+    damaged = Damaged(error, flush=flush)
     assert list(damaged.world.partitions.offline) == [("t", 0)]
-    damaged.repair.step()
-    assert damaged.aside == [0]
+    await damaged.repair.step()
+    assert (damaged.aside, damaged.asked) == ([0], [0])
     assert not damaged.world.partitions.offline
     replica = damaged.world.replica(0)
     assert replica.log.log_id != FIRST_LOG
@@ -59,34 +69,26 @@ async def test_one_of_three_begins_anew_with_a_log_that_has_no_vote(error: Molda
     damaged.stop()
 
 
-def without_a_leader(damaged: Damaged) -> None:
-    damaged.is_led = False
-
-
 @pytest.mark.parametrize(
-    ("replicas", "error", "change"),
+    ("error", "is_spare"),
     [
-        pytest.param([ME], DAMAGE, None, id="the only replica"),
-        pytest.param([ME, OTHER], DAMAGE, None, id="one of two, which are a majority together"),
-        pytest.param([ME, OTHER, THIRD], DAMAGE, without_a_leader, id="nobody leads"),
-        pytest.param([ME, OTHER, THIRD], DiskFullError("no room"), None, id="a full disk"),
+        pytest.param(DAMAGE, False, id="its leader cannot spare it"),
+        pytest.param(DiskFullError("no room"), True, id="a full disk"),
+        pytest.param(CONTRADICTED, True, id="a contradiction where all is flushed"),
     ],
 )
-async def test_others_stay_offline(
-    replicas: list[int], error: MoldauError, change: Callable[[Damaged], None] | None
-) -> None:
-    damaged = Damaged(replicas, error)
-    if change is not None:
-        change(damaged)
-    damaged.repair.step()
+async def test_others_stay_offline(error: MoldauError, is_spare: bool) -> None:
+    damaged = Damaged(error)
+    damaged.is_spare = is_spare
+    await damaged.repair.step()
     assert (damaged.aside, list(damaged.world.partitions.offline)) == ([], [("t", 0)])
     damaged.stop()
 
 
 async def test_one_at_a_time() -> None:
-    damaged = Damaged([ME, OTHER, THIRD], count=3)
+    damaged = Damaged(count=3)
     for offline in (2, 1, 0, 0):
-        damaged.repair.step()
+        await damaged.repair.step()
         assert len(damaged.world.partitions.offline) == offline
     assert sorted(damaged.aside) == [0, 1, 2]
     damaged.stop()
@@ -95,13 +97,13 @@ async def test_one_at_a_time() -> None:
 async def test_a_log_that_cannot_be_set_aside_stays_where_it_is(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    damaged = Damaged([ME, OTHER, THIRD])
+    damaged = Damaged()
 
     def refuse(name: str, topic_id: TopicId, index: PartitionIndex) -> str:
         raise StorageError("t-0 could not be moved")
 
     damaged.repair._set_aside = refuse
-    damaged.repair.step()
+    await damaged.repair.step()
     assert list(damaged.world.partitions.offline) == [("t", 0)]
     assert "t-0 stays offline: t-0 could not be moved" in caplog.text
     damaged.stop()

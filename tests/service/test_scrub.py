@@ -27,13 +27,17 @@ class Scrubbed:
                 append(log, epoch=Epoch(1), value=b"x" * 100)
             flush(log)
         self.slept: list[float] = []
+        self.is_spare = is_spare
         self.scrub = Scrub(
             partitions=self.world.partitions,
             interval_seconds=60.0,
             bytes_per_second=1000,
-            is_spare=lambda hosted: is_spare,
+            is_spare=self._is_spare,
             sleep=self._sleep,
         )
+
+    async def _is_spare(self, hosted: Hosted) -> bool:
+        return self.is_spare
 
     async def _sleep(self, seconds: float) -> None:
         self.slept.append(seconds)

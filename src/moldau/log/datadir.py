@@ -164,11 +164,13 @@ def list_partitions(files: Files) -> list[tuple[str, TopicId, PartitionIndex]]:
 
 def set_aside(files: Files, name: str, topic_id: TopicId, partition: PartitionIndex) -> str:
     """Move a log that belongs to nothing out of the way; returns where it is then."""
-    target = f"{_STRAYS}/{name}-{topic_id.hex()}-{int(partition)}"
+    place = target = f"{_STRAYS}/{name}-{topic_id.hex()}-{int(partition)}"
     files.makedirs(_STRAYS)
-    if files.exists(target):
-        # From an earlier time; the later one is what somebody may look for.
-        files.remove_tree(target)
+    number = 1
+    while files.exists(target):
+        # From an earlier time: nobody knows which of them somebody will look for.
+        number += 1
+        target = f"{place}-{number}"
     files.rename(partition_path(name, topic_id, partition), target)
     _remove_empty(files, name, topic_id)
     return target
@@ -203,8 +205,7 @@ def delete_partition(files: Files, name: str, topic_id: TopicId, partition: Part
 def _remove_empty(files: Files, name: str, topic_id: TopicId) -> None:
     """The folders of a topic that has no log here any more."""
     for parent in (f"{_TOPICS}/{name}/{topic_id.hex()}", f"{_TOPICS}/{name}"):
-        if files.exists(parent) and not files.listdir(parent):
-            files.remove_tree(parent)
+        files.remove_dir(parent)
 
 
 def purge_deleted(files: Files) -> None:

@@ -11,6 +11,7 @@ from typing import cast
 
 from moldau.log.check import SegmentCheck
 from moldau.log.find import find_in_batch
+from moldau.log.flush import DISK_FULL
 from moldau.log.interface import CheckTask, ControlEntry, LogConfig, LogRead, TimestampedOffset
 from moldau.log.mark import HEADER_BYTES
 from moldau.log.port import File, Files
@@ -19,7 +20,7 @@ from moldau.log.scan import walk_batches, walk_headers
 from moldau.log.segment import Segment
 from moldau.log.snapshots import load_snapshot, save_snapshot
 from moldau.log.swapping import CleaningLog
-from moldau.model.errors import ErrorCode, RefusedError, StorageError
+from moldau.model.errors import DiskFullError, ErrorCode, RefusedError, StorageError
 from moldau.model.ids import FIRST_LOG, Epoch, LogId, Offset, RaftIndex, TimestampMs
 from moldau.model.slices import FileSlice
 from moldau.records.batch import BatchHeader
@@ -45,6 +46,8 @@ def open_disk_log(
             files.makedirs(path)
         return DiskLog(files, path, config, recover(files, path, config, new_id))
     except OSError as error:
+        if error.errno in DISK_FULL:
+            raise DiskFullError(f"{path}: {error}") from error
         raise StorageError(f"{path}: {error}") from error
 
 
@@ -203,7 +206,7 @@ class DiskLog(CleaningLog):
 
     def find_cold(self, offset: Offset, bytes_max: int) -> SegmentCheck | None:
         place = self._places.get(offset) if self._places else None
-        if place is None:
+        if place is None or (place[1] >= place[0].position and place[0] is not self._active):
             if self._is_closed or not self.start_offset <= offset < self._synced_offset:
                 return None
             segment = self._segment_of(offset)

@@ -46,6 +46,8 @@ def mend(files: Files, directories: Iterable[str], others: Iterable[str]) -> Non
     """Write anew what may not be on the disk: the ends of the logs in `directories`, and `others`,
     which are small files. Then the fence is gone. Raises OSError, and the fence stays."""
     for directory in directories:
+        if not files.exists(directory):
+            continue
         _rewrite_segments(files, directory)
         for name in files.listdir(directory):
             if _JOURNAL.fullmatch(name):

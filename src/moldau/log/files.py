@@ -146,7 +146,23 @@ class OsFiles:
         return os.path.exists(self._resolve(path))
 
     def makedirs(self, path: str) -> None:
-        target = self._resolve(path)
+        for _ in range(_REMOVE_TRIES):
+            try:
+                self._make_directories(self._resolve(path))
+                return
+            except FileNotFoundError:
+                # An empty one above it was removed just now, by another thread.
+                continue
+        self._make_directories(self._resolve(path))
+
+    def remove_dir(self, path: str) -> None:
+        try:
+            os.rmdir(self._resolve(path))
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
+                raise
+
+    def _make_directories(self, target: str) -> None:
         missing = []
         while not os.path.isdir(target):
             missing.append(target)

@@ -67,6 +67,10 @@ class Files(Protocol):
 
     def remove_tree(self, path: str) -> None: ...
 
+    def remove_dir(self, path: str) -> None:
+        """If it is there, and empty: somebody may be about to put something into it."""
+        ...
+
     def sync_dir(self, path: str) -> None:
         """Make the names in a directory durable (after creating or removing files in it)."""
         ...

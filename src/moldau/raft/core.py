@@ -128,8 +128,9 @@ class RaftCore(Leadership):
                 self._on_append_answered(sender, message)
             case Ping():
                 self._on_ping(sender, message)
-            case Pong(_, round_number):
+            case Pong(_, round_number, log_id):
                 if self.role is Role.LEADER:
+                    self._on_log_seen(sender, log_id)
                     self._on_pong(sender, round_number)
             case VoteAsked():
                 if message.is_pre:
@@ -162,7 +163,7 @@ class RaftCore(Leadership):
         """Tell a broker that its epoch is over: an old leader steps down, a candidate follows."""
         match message:
             case Append() | Ping() | Snapshot():
-                self._send(sender, Pong(self.epoch, 0))
+                self._send(sender, Pong(self.epoch, 0, self.log_id))
             case VoteAsked():
                 self._send(sender, VoteAnswered(self.epoch, False, message.is_pre))
             case AppendAnswered() | Pong() | VoteAnswered() | TimeoutNow():

@@ -140,7 +140,7 @@ class Following(RaftState):
     def _on_ping(self, sender: BrokerId, message: Ping) -> None:
         self._follow(sender)
         self._learn_commit(message.commit)
-        self._send(sender, Pong(self.epoch, message.round))
+        self._send(sender, Pong(self.epoch, message.round, self.log_id))
 
     def _on_leader_alive(self, leader: BrokerId, epoch: Epoch, commit: RaftIndex) -> None:
         """As a Ping of the group, but told for all groups of a broker at once."""

@@ -175,6 +175,14 @@ class Leading(Electing):
         if peer in self.members.voters and self.members.log_of(peer) != log_id:
             self._emit(VoterReplaced(peer))
 
+    def _on_log_seen(self, peer: BrokerId, log_id: LogId) -> None:
+        """A member answered without an append: one that begins anew is filled, also while nobody
+        writes. Until then it counts for nothing that its old log held."""
+        progress = self.progress.get(peer)
+        if progress is not None and progress.log_id not in (NO_LOG, log_id):
+            self._on_log_told(peer, progress, log_id)
+            self._send_more(peer, progress)
+
     def replaced_voters(self) -> list[BrokerId]:
         """Leader: voters that came back with another log than the one that the group counts on."""
         return [

@@ -79,8 +79,11 @@ class Ping(NamedTuple):
 
 
 class Pong(NamedTuple):
+    """Member to leader: I follow, with this log."""
+
     epoch: Epoch
     round: int
+    log_id: LogId
 
 
 class Snapshot(NamedTuple):

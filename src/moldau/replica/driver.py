@@ -192,6 +192,9 @@ class Driver:
         )
         self._groups[wire] = group
         self._names[group.name] = group
+        if core.epoch > epoch:
+            # By its log, which was quicker: without an entry a lost log would look like none.
+            self._votes.ask(group.name, (core.epoch, NO_BROKER))
         self._steps.touch(group)
         if partition_log.flushed_index < partition_log.end_index:
             self._effects.flush_later(group, 0)
@@ -377,6 +380,38 @@ class Driver:
             for voter in core.members.voters
         )
         return heard >= core.members.quorum
+
+    def hears_leader(self, group: Group, within_ms: int) -> bool:
+        """Whether this broker follows somebody who told it so within that time."""
+        if not group.is_running or group.core.leader in (NO_BROKER, self.me):
+            return group.core.leader == self.me
+        self._receiver.refresh(group)
+        return self.now - group.core.heard_at <= within_ms
+
+    def can_spare(self, group: Group, broker: BrokerId) -> bool:
+        """Leader: whether the group goes on if that member forgets all that it acknowledged.
+
+        Without it, a majority of the voters must be heard, have the logs that the group counts on,
+        and hold all that is committed."""
+        members = group.core.members
+        if broker not in members.voters or not self.hears_majority(group):
+            return group.is_leader and broker not in members.voters
+        core = group.core
+        since = self.now - core.config.election_ms_min
+        replaced = core.replaced_voters()
+
+        def is_sound(voter: BrokerId) -> bool:
+            if voter == self.me:
+                return True
+            progress = core.progress[voter]
+            return progress.heard_at > since and progress.match >= core.commit
+
+        sound = [
+            voter
+            for voter in members.voters
+            if voter != broker and voter not in replaced and is_sound(voter)
+        ]
+        return len(sound) >= members.quorum
 
     def followers(self, group: Group) -> dict[BrokerId, FollowerProgress]:
         """How far the other members are; empty unless this broker leads."""

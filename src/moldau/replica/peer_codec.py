@@ -103,7 +103,7 @@ _ANSWER_BODY: Final = struct.Struct(">i?qqqiq")
 _VOTE_BODY: Final = struct.Struct(">iqi??q")
 _VOTED_BODY: Final = struct.Struct(">i??")
 _PING_BODY: Final = struct.Struct(">iqq")
-_PONG_BODY: Final = struct.Struct(">iq")
+_PONG_BODY: Final = struct.Struct(">iqq")
 _TIMEOUT_BODY: Final = struct.Struct(">i")
 _DAMAGE_BODY: Final = struct.Struct(">iq")
 _SNAPSHOT_BODY: Final = struct.Struct(">iqiqqiHHI")
@@ -216,7 +216,7 @@ def _decode(body: memoryview, position: int) -> tuple[Parcel, int]:
         position += _PING_BODY.size
     elif kind == _PONG:
         message = Pong(*_PONG_BODY.unpack_from(body, position))
-        _check(message.epoch, 0)
+        _check(message.epoch, 0, message.log_id)
         position += _PONG_BODY.size
     elif kind == _VOTE:
         message = VoteAsked(*_VOTE_BODY.unpack_from(body, position))

@@ -35,7 +35,7 @@ from moldau.model.ids import (
 )
 from moldau.raft.errors import RaftRefusal
 from moldau.raft.events import Role
-from moldau.raft.membership import NO_BROKER, Members
+from moldau.raft.membership import Members
 from moldau.records.batch import (
     TRANSACTIONAL_BIT,
     BatchHeader,
@@ -61,6 +61,7 @@ from moldau.replica.stamping import check_anonymous, stamp_all
 
 _new_header = tuple.__new__
 _SNAPSHOT_BYTES = 64 * 1024 * 1024
+_HEARD_MS_MAX = 10_000
 """A producer snapshot is taken after this much new data, so that a restart replays little."""
 
 LAG_MS_MAX = 10_000
@@ -175,8 +176,13 @@ class Replica:
 
     @property
     def is_counted(self) -> bool:
-        """Whether a leader that is heard counts this broker among its group."""
-        return self.leader != NO_BROKER and self._driver.me in self.members.everyone
+        """Whether a leader that was heard lately counts this broker among its group."""
+        is_member = self._driver.me in self.members.everyone
+        return is_member and self._driver.hears_leader(self.group, _HEARD_MS_MAX)
+
+    def is_spare(self, broker: BrokerId) -> bool:
+        """Leader: whether the group goes on if that member forgets all that it acknowledged."""
+        return self.is_ready and self._driver.can_spare(self.group, broker)
 
     def in_sync(self, lag_ms_max: int) -> tuple[BrokerId, ...]:
         """Voters that held everything lately; empty unless this one leads."""

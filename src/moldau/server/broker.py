@@ -43,7 +43,7 @@ from moldau.server.peers import Peers
 from moldau.server.ports import Port
 from moldau.server.queues import open_queues
 from moldau.server.registration import Registration, SupersededError
-from moldau.server.settings import fixed_settings, topic_defaults
+from moldau.server.settings import fixed_settings, topic_defaults, upkeep_config
 from moldau.server.storage import METADATA_TOPIC, METADATA_TOPIC_ID, Storage
 from moldau.service.announcements import ANNOUNCE_METHOD, Announcements
 from moldau.service.broker import Broker
@@ -67,10 +67,11 @@ from moldau.service.produce import ProduceService
 from moldau.service.producer_ids import ProducerIds
 from moldau.service.repair import Repair
 from moldau.service.scrub import Scrub
+from moldau.service.spare import SPARE_METHOD, Spares
 from moldau.service.steward import Steward
 from moldau.service.topics import TopicService
 from moldau.service.transactional_produce import TransactionalProduce
-from moldau.service.upkeep import Upkeep, UpkeepConfig
+from moldau.service.upkeep import Upkeep
 from moldau.service.vitals import Vitals
 
 log = logging.getLogger(__name__)
@@ -114,6 +115,7 @@ class BrokerServer:
         self._loop_watch = LoopWatch(self._loop)
         self._controller_told = NO_BROKER
         self._tasks: list[asyncio.Task[None]] = []
+        self._settling: asyncio.Task[None] | None = None
         self._cleaner_process: CleanerProcess | None = None
         self._cleaner: Cleaner | None = None
         self._scrub: Scrub | None = None
@@ -146,7 +148,7 @@ class BrokerServer:
         grpc = self._take_port("grpc.addr", grpc_addr, told) if grpc_addr is not None else None
         # No log before the directory has an identity: nobody would know whose it is.
         storage = self._storage
-        metadata_log = self._open_metadata_log() if storage.identity else None
+        metadata_log = self._open_metadata_log() if storage.has_metadata else None
         self._entry = entry = await enter_cluster(
             config,
             self._storage,
@@ -212,8 +214,9 @@ class BrokerServer:
         driver.start()
         http.listen(self._http.start)
         self._metadata.start()
-        if self._metadata.settling is not None:
-            self._metadata.settling.add_done_callback(self._task_ended)
+        self._settling = self._metadata.settling
+        if self._settling is not None:
+            self._settling.add_done_callback(self._task_ended)
         self._keep(self._announcements.run())
         self._keep(self._steward.run())
         await registration.make()
@@ -378,27 +381,28 @@ class BrokerServer:
         serve(TRANSFER_METHOD, self._cluster.answer_transfer)
         self._held = HeldOffsets(self._partitions, transport)
         serve(HELD_METHOD, self._held.answer)
+        self._spares = Spares(
+            partitions=self._partitions,
+            caller=transport,
+            clock=self._clock,
+            me=self._broker_id,
+            leader_of=self._cluster.leader_of,
+        )
+        serve(SPARE_METHOD, self._spares.answer)
 
     def _make_upkeep(self) -> Upkeep:
-        config = self._config
-        self._repair = Repair(
+        repair = Repair(
             partitions=self._partitions,
-            me=self._broker_id,
             set_aside=self._storage.set_aside,
-            has_leader=self._cluster.is_led_elsewhere,
+            may_begin_anew=self._spares.may_begin_anew,
         )
         return Upkeep(
-            config=UpkeepConfig(
-                retention_check_ms=config.log.retention_check_ms,
-                flush_interval_ms=config.log.flush_interval_ms,
-                producer_id_expiry_ms=config.producer.id_expiry_ms,
-                disk_reserve_bytes=config.log.disk_reserve_bytes,
-            ),
+            config=upkeep_config(self._config),
             partitions=self._partitions,
             disk=self._disk,
             clock=self._clock,
             free_bytes=self._storage.free_bytes,
-            repair=self._repair.step,
+            repair=repair.step,
         )
 
     def _make_scrub(self) -> Scrub:
@@ -406,7 +410,7 @@ class BrokerServer:
             partitions=self._partitions,
             interval_seconds=self._config.log.scrub_interval_ms / 1000,
             bytes_per_second=self._config.log.scrub_bytes_per_second,
-            is_spare=self._repair.is_spare,
+            is_spare=self._spares.can_do_without,
         )
 
     def _make_cleaner(self) -> Cleaner:
@@ -581,6 +585,9 @@ class BrokerServer:
         self._loop_watch.stop()
         for task in self._tasks:
             task.cancel()
+        if self._settling is not None:
+            self._settling.cancel()
+            self._tasks.append(self._settling)
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for port in self._ports:
             port.release()

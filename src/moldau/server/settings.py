@@ -2,6 +2,7 @@
 
 from moldau.metadata.replica_rules import USUAL_REPLICATION_MAX
 from moldau.server.config.schema import ServerConfig
+from moldau.service.upkeep import UpkeepConfig
 
 
 def topic_defaults(config: ServerConfig) -> dict[str, str]:
@@ -66,3 +67,13 @@ def doubtful_settings(config: ServerConfig) -> list[str]:
             "join, or topic.min_insync_replicas is 1"
         )
     return found
+
+
+def upkeep_config(config: ServerConfig) -> UpkeepConfig:
+    """What a broker does by the clock, and when."""
+    return UpkeepConfig(
+        retention_check_ms=config.log.retention_check_ms,
+        flush_interval_ms=config.log.flush_interval_ms,
+        producer_id_expiry_ms=config.producer.id_expiry_ms,
+        disk_reserve_bytes=config.log.disk_reserve_bytes,
+    )

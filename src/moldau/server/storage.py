@@ -108,6 +108,11 @@ class Storage:
             raise StorageError(f"cannot use {self._root} as data directory: {error}") from error
         self.identity = identity
 
+    @property
+    def has_metadata(self) -> bool:
+        """Whether there is a log of the metadata: none is begun before it is known whose."""
+        return self.identity is not None and bool(self._files.listdir(METADATA_PATH))
+
     def end_founding(self) -> None:
         """The cluster exists; metadata that are missing later were lost. Raises StorageError."""
         if self.identity is not None and self.identity.is_founding:

@@ -114,11 +114,6 @@ class ClusterService:
         """For longer than an election takes, nothing was heard of the metadata leader."""
         return self._clock.monotonic() - self._in_touch_at > _CUT_OFF_SECONDS
 
-    def is_led_elsewhere(self, topic: Topic, index: int) -> bool:
-        """Whether another broker, which is alive, leads a partition."""
-        leader = self.leader_of(topic, index).broker
-        return leader != self._me and leader in self.alive
-
     def leader_of(self, topic: Topic, index: int) -> Leader:
         """Who leads a partition, as its own group says if it is here, else as was announced."""
         announced = self.leaders.of(topic.topic_id, PartitionIndex(index))

@@ -197,7 +197,7 @@ class FetchService:
             size = min(request.bytes_max, bytes_max)
             try:
                 task = hosted.replica.log.find_cold(request.offset, size)
-            except CorruptionError:
+            except (CorruptionError, OSError):
                 # The read meets it too, and knows what to do.
                 continue
             if task is not None:

@@ -268,6 +268,10 @@ class Partitions:
                         if key in self._hosted:
                             log.warning("partition %s-%d is online again", *key)
 
+    def flush_of(self, topic: Topic) -> FlushPolicy:
+        """When records of a topic are flushed here."""
+        return log_config(self._resolve(topic), internal=topic.internal).flush
+
     def find_placed(self, name: str, index: int) -> tuple[Topic, Partition] | None:
         """What the image says of a partition, if it places it here."""
         for topic in self._topics.values():
@@ -302,9 +306,15 @@ class Partitions:
         with self._flusher.fencing():
             for openings in self._follow(image):
                 shares = [openings[at::_OPENING_THREADS] for at in range(_OPENING_THREADS)]
-                opened = await asyncio.gather(
+                work = asyncio.gather(
                     *(asyncio.to_thread(self._open_all, share) for share in shares if share)
                 )
+                try:
+                    opened = await asyncio.shield(work)
+                except asyncio.CancelledError:
+                    # Threads are not cancelled: whoever stops waits until they write no more.
+                    await asyncio.wait([work])
+                    raise
                 for share, logs in zip(shares, opened, strict=False):
                     for opening, found in zip(share, logs, strict=True):
                         self._host(opening, found)

@@ -2,25 +2,21 @@
 
 Its log is set aside, never deleted, and the leader sends everything again. The new log has another
 id, so it does not vote before a leader has filled it and made it a voter again; until then the
-other voters are the group. So a replica begins anew only where they can be: a leader is alive
-elsewhere, and without this one there is still a majority. With one replica or two it stays offline,
-for a person to decide about.
+other voters are the group. So a replica begins anew only where the leader can spare it (spare.py).
+With one replica or two it stays offline, for a person to decide about.
 """
 
 import logging
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Awaitable, Callable
 
 from moldau.metadata.image import Partition, Topic
 from moldau.model.errors import CorruptionError, MoldauError, StorageError
-from moldau.model.ids import BrokerId, PartitionIndex, TopicId
+from moldau.model.flush import FlushPolicy
+from moldau.model.ids import PartitionIndex, TopicId
 from moldau.raft.errors import RaftError
-from moldau.service.partitions import Hosted, Partitions, first_members
+from moldau.service.partitions import Partitions
 
 log = logging.getLogger(__name__)
-
-_VOTERS_MIN: Final = 3
-"""Of so many, one may be missing."""
 
 
 class Repair:
@@ -30,38 +26,36 @@ class Repair:
         self,
         *,
         partitions: Partitions,
-        me: BrokerId,
         set_aside: Callable[[str, TopicId, PartitionIndex], str],
-        has_leader: Callable[[Topic, PartitionIndex], bool],
+        may_begin_anew: Callable[[Topic, PartitionIndex], Awaitable[bool]],
     ) -> None:
-        """`has_leader`: whether another broker, which is alive, leads the partition."""
+        """`may_begin_anew`: whether the leader of a partition can spare its replica here."""
         self._partitions = partitions
-        self._me = me
         self._set_aside = set_aside
-        self._has_leader = has_leader
+        self._may_begin_anew = may_begin_anew
 
-    def step(self) -> None:
+    async def step(self) -> None:
         """Let one damaged replica begin anew, if it may: others wait until the next time, so that a
         dying disk does not bring the whole cluster to send everything at once."""
-        for (name, index), error in self._partitions.offline.items():
-            found = self._partitions.find_placed(name, index)
-            if found is not None and self._may_begin_anew(*found, error):
+        for key, error in list(self._partitions.offline.items()):
+            found = self._partitions.find_placed(*key)
+            if found is None or not self._is_damaged(found[0], error):
+                continue
+            if not await self._may_begin_anew(found[0], found[1].index):
+                continue
+            # Meanwhile it may have been deleted, or moved away.
+            found = self._partitions.find_placed(*key)
+            if found is not None and self._partitions.offline.get(key) is error:
                 self._begin_anew(*found)
                 return
 
-    def _may_begin_anew(self, topic: Topic, partition: Partition, error: MoldauError) -> bool:
-        if not isinstance(error, (CorruptionError, RaftError)):
-            return False
-        return self._is_spare(partition) and self._has_leader(topic, partition.index)
-
-    def _is_spare(self, partition: Partition) -> bool:
-        voters = first_members(partition).voters
-        return self._me not in voters or len(voters) >= _VOTERS_MIN
-
-    def is_spare(self, hosted: Hosted) -> bool:
-        """Whether the others of its group go on without this replica."""
-        found = self._partitions.find_placed(*hosted.replica.partition)
-        return found is not None and self._is_spare(found[1])
+    def _is_damaged(self, topic: Topic, error: MoldauError) -> bool:
+        if isinstance(error, CorruptionError):
+            return True
+        # A log that contradicts its leader's. Where every record is flushed that is no loss of a
+        # power cut but an alarm, which a person has to see.
+        is_lossy = self._partitions.flush_of(topic) is not FlushPolicy.ALWAYS
+        return isinstance(error, RaftError) and is_lossy
 
     def _begin_anew(self, topic: Topic, partition: Partition) -> None:
         try:

@@ -39,7 +39,7 @@ class Scrub:
         partitions: Partitions,
         interval_seconds: float,
         bytes_per_second: int,
-        is_spare: Callable[[Hosted], bool],
+        is_spare: Callable[[Hosted], Awaitable[bool]],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """`is_spare`: whether the others of a group go on without this replica."""
@@ -62,7 +62,10 @@ class Scrub:
             try:
                 await self._check(hosted)
             except CorruptionError as error:
-                self._found(hosted, error)
+                await self._found(hosted, error)
+            except OSError as error:
+                # Too many open files, or a disk that will tell whoever needs the data.
+                log.warning("%s cannot be looked at now: %s", hosted.replica.partition, error)
 
     async def _check(self, hosted: Hosted) -> None:
         """Raises CorruptionError."""
@@ -88,9 +91,9 @@ class Scrub:
                 return
             offset = after
 
-    def _found(self, hosted: Hosted, error: CorruptionError) -> None:
+    async def _found(self, hosted: Hosted, error: CorruptionError) -> None:
         self.metrics.damaged += 1
-        if self._is_spare(hosted):
+        if await self._is_spare(hosted):
             self._partitions.take_offline(hosted, error)
         else:
             log.error(

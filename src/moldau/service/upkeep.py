@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 from msgspec import Struct
 
@@ -52,7 +52,7 @@ class Upkeep:
         disk: DiskGuard,
         clock: Clock,
         free_bytes: Callable[[], int],
-        repair: Callable[[], None],
+        repair: Callable[[], Awaitable[None]],
     ) -> None:
         self._config = config
         self._partitions = partitions
@@ -119,7 +119,7 @@ class Upkeep:
             await asyncio.sleep(_REPAIR_SECONDS)
             if not self._disk.is_full:
                 with _room_needed():
-                    self._repair()
+                    await self._repair()
 
     def check_disk(self) -> None:
         """Refuse produce while there is less room than the reserve; accept again by itself."""

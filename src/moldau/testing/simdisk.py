@@ -261,6 +261,11 @@ class SimDisk:
                 self.remove_tree(f"{path}/{child}")
         self._unlink(directory, name, node, path)
 
+    def remove_dir(self, path: str) -> None:
+        node = self._find(path)
+        if isinstance(node, _DirectoryNode) and not node.live:
+            self.remove_tree(path)
+
     def sync_dir(self, path: str) -> None:
         self._check_power()
         node = self._find(path)

@@ -15,7 +15,8 @@ from typing import Final, NamedTuple
 from moldau.model.errors import PeerProtocolError
 from moldau.model.ids import BrokerId
 
-PROTOCOL_VERSION: Final = 1
+PROTOCOL_VERSION: Final = 2
+"""2: logs have ids, which answers and votes name."""
 HANDSHAKE_BYTES_MAX: Final = 2048
 _MAGIC: Final = b"MoPr"
 _HELLO: Final = struct.Struct(">4sHiiq")

@@ -1,0 +1,90 @@
+"""Replicas that begin anew with an empty log, in a process that goes on."""
+
+import pytest
+from raft_brokers import key
+from replica_brokers import ReplicaBroker, ReplicaCluster, make_batch, members, write
+
+from moldau.model.errors import ErrorCode
+from moldau.model.ids import NO_EPOCH, BrokerId
+from moldau.testing.waiting import until
+
+pytestmark = pytest.mark.inprocess
+
+
+async def led_by_one(cluster: ReplicaCluster) -> ReplicaBroker:
+    cluster.add_group()
+    await cluster.ready()
+    leader = await cluster.lead(1)
+    for _ in range(5):
+        _, code = await write(leader.replica, make_batch(b"x"))
+        assert code is ErrorCode.NONE
+    await cluster.alike()
+    return leader
+
+
+def begin_anew(broker: ReplicaBroker) -> None:
+    """As a repair does: the log is gone, the process and its links are not."""
+    broker.replica.drop()
+    broker.logs.pop(0, None)
+    broker.add(0, members((1, 2, 3)))
+
+
+async def test_one_is_filled_although_nobody_writes() -> None:
+    async with ReplicaCluster(3) as cluster:
+        leader = await led_by_one(cluster)
+        third = cluster.at(3)
+        begin_anew(third)
+        assert third.replica.log.end_offset == 0
+        await until(lambda: leader.group().core.replaced_voters() == [3], "the leader hears of it")
+        await until(
+            lambda: third.replica.log.end_offset == leader.replica.log.end_offset, "it is filled"
+        )
+        assert third.group().core.log_id != leader.group().core.members.log_of(BrokerId(3))
+
+
+async def test_a_leader_can_spare_one_while_the_others_hold_everything() -> None:
+    async with ReplicaCluster(3) as cluster:
+        leader = await led_by_one(cluster)
+        await until(lambda: leader.replica.is_spare(BrokerId(3)), "both others are heard")
+        assert leader.replica.is_spare(BrokerId(2))
+        assert leader.replica.is_spare(BrokerId(1))
+        assert not cluster.at(2).replica.is_spare(BrokerId(3))
+        # Whose log is not the one that the group counts on does not count.
+        begin_anew(cluster.at(3))
+        await until(lambda: not leader.replica.is_spare(BrokerId(2)), "the leader hears of it")
+        assert leader.replica.is_spare(BrokerId(3))
+
+
+async def test_a_leader_can_spare_nobody_when_another_is_away() -> None:
+    async with ReplicaCluster(3) as cluster:
+        leader = await led_by_one(cluster)
+        cluster.at(2).stop()
+        await until(lambda: not leader.replica.is_spare(BrokerId(3)), "2 is missed")
+
+
+async def test_of_two_nobody_can_be_spared() -> None:
+    async with ReplicaCluster(2) as cluster:
+        leader = await led_by_one(cluster)
+        assert leader.driver.hears_majority(leader.group())
+        assert not leader.replica.is_spare(BrokerId(2))
+
+
+async def test_a_group_counts_on_whoever_hears_its_leader_and_nobody_else() -> None:
+    async with ReplicaCluster(3) as cluster:
+        await led_by_one(cluster)
+        third = cluster.at(3)
+        await until(lambda: third.replica.is_counted, "it hears its leader")
+        group = third.group()
+        assert third.driver.hears_leader(group, 10_000)
+        cluster.cut_off(third)
+        await until(lambda: not third.driver.hears_leader(group, 50), "it hears nobody")
+
+
+async def test_a_log_that_was_quicker_than_the_vote_is_known_to_the_votes() -> None:
+    async with ReplicaCluster(3) as cluster:
+        await led_by_one(cluster)
+        third = cluster.at(3)
+        third.stop()
+        third.votes.forget(frozenset({key(0).name}))
+        await cluster.restart(3)
+        await until(lambda: third.votes.get(key(0).name)[0] != NO_EPOCH, "the vote is stored")
