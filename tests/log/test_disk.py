@@ -276,7 +276,18 @@ def test_records_of_one_batch_are_not_split_by_a_read_bound(tmp_path: Path) -> N
     assert read_bytes(log, 7) == data
 
 
-def test_a_log_that_finds_no_room_to_begin_is_told_from_a_disk_that_failed() -> None:
-    disk = SimDisk(capacity_bytes=1)
-    with pytest.raises(DiskFullError, match="No space left"):
+@pytest.mark.parametrize(
+    ("code", "error"), [(errno.ENOSPC, DiskFullError), (errno.EIO, StorageError)]
+)
+def test_a_log_that_finds_no_room_to_begin_is_told_from_a_disk_that_failed(
+    monkeypatch: pytest.MonkeyPatch, code: int, error: type[StorageError]
+) -> None:
+    disk = SimDisk()
+
+    def fail(path: str) -> None:
+        raise OSError(code, "")
+
+    monkeypatch.setattr(disk, "makedirs", fail)
+    with pytest.raises(StorageError) as raised:
         open_disk_log(disk, "log", LogConfig())
+    assert type(raised.value) is error
