@@ -203,10 +203,24 @@ class Drive(World):
         self.note("went on" if self.acks() >= before + 10 else "was unavailable")
 
     def await_balanced(self, seconds_max: float = _PROGRESS_SECONDS_MAX) -> float:
-        """Wait until leadership is where it shall be. Says so if it is not."""
+        """Bring leadership to where it shall be, as an operator does. Says so if that fails."""
+        self.operate("partition", "elect-leaders")
         return self.await_true(
             self.cluster.is_balanced, "leaders are not balanced", seconds_max=seconds_max
         )
+
+    def operate(self, *words: str) -> bool:
+        """A command of an operator; whether it succeeded."""
+        command = [sys.executable, "-m", "moldau", *words, "--brokers", self.bootstrap]
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=_CLIENT_SECONDS_MAX,
+            check=False,
+            cwd=ROOT,
+        )
+        return done.returncode == 0
 
     def await_moves(self, seconds_max: float) -> float:
         """Wait until no replica is on its way to another broker. Says so if one is."""

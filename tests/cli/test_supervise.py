@@ -117,7 +117,7 @@ def test_members_of_a_cluster_start_all_at_once(world):
     for member in w.state.brokers:
         member.joined = True
     w.supervisor.step(0.01)
-    # Each is told of another one: were its directory emptied, it would found a cluster else.
+    # Each is told of another one, by which it could learn lost metadata again.
     assert [join for _, join in w.joins] == ["127.0.0.1:3"] * 3
 
 

@@ -123,7 +123,9 @@ def test_nobody_there_is_said(cli, nobody):
     assert outcome.err.startswith(f"error: cannot reach {nobody} (connection refused)\nhint: ")
 
 
-def test_a_broker_that_is_behind_fails_its_status(cli, stand_in):
+def test_a_broker_that_is_behind_or_complains_fails_its_status(cli, stand_in, monkeypatch):
+    told = []
+    monkeypatch.setattr("moldau.cli.broker.complaints", lambda topology, only: told)
     parts = [part(0, [1, 2]), part(1, [2, 1], in_sync=[2])]
     stand_in.answers = [topology([broker(1), broker(2)], parts)]
     outcome = cli("broker", "status", 1, "-o", "json", "--http", stand_in.address)
@@ -135,6 +137,12 @@ def test_a_broker_that_is_behind_fails_its_status(cli, stand_in):
         ("follower", False),
     ]
     assert cli("broker", "status", 2, "--http", stand_in.address).code == 0
+    told.append("broker 2: the disk is full")
+    outcome = cli("broker", "status", 2, "--http", stand_in.address)
+    assert (outcome.code, outcome.err) == (
+        ExitCode.FAILED,
+        "problem: broker 2: the disk is full\n",
+    )
 
 
 def test_a_cluster_that_is_not_well_fails_its_status(cli, stand_in, monkeypatch):

@@ -15,6 +15,8 @@ MANY_LOAD = Load(partitions=390, replication=3, rate=300.0, consumers=0)
 FULL_LOAD = Load(partitions=6, replication=3, rate=60.0, record_bytes=4000)
 _VOLUME_MEGABYTES = 768
 _FULL_MEGABYTES = 96
+_ELECTIONS_MAX = 1.2
+"""Of each partition that has to be led by another, in all."""
 
 
 def _start_on_volumes(run: Run, **settings: str) -> list[CutVolume]:
@@ -298,9 +300,10 @@ def slow_disks(run: Run) -> None:
         run.await_acks_of(led, 1)
         run.healed()
         after = run.cluster.epochs()
-        elections = sum(after[partition] - before[partition] for partition in led)
+        elections = sum(after[partition] - before[partition] for partition in before)
         run.proof(f"broker {victim.number} led {len(led)}; {elections} elections")
-        run.expect(elections <= 2 * len(led), f"{elections} elections of {len(led)} partitions")
+        most = _ELECTIONS_MAX * len(led)
+        run.expect(elections <= most, f"{elections} elections of {len(led)} partitions")
         run.restart(victim)
     counts = [len(refused(run.home / f"refused{n}")) for n in range(1, BROKERS + 1)]
     run.expect(min(counts) > 0, f"no flush was slow: {counts}")

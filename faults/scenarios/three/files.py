@@ -21,6 +21,7 @@ LOAD: Final = Load(
 _WHOLE_SECONDS_MAX: Final = 120.0
 _NOT_ITS_OWN: Final = {"lock", "strays"}
 """Names of what holds nothing that a broker reads."""
+_ALWAYS_THERE: Final = ("topics/N.log", "topics/control.journal", "metadata/N", "votes", "broker")
 
 
 def damaged_leader(run: Run) -> None:
@@ -41,6 +42,7 @@ def damaged_leader(run: Run) -> None:
     run.start(victim)
     refused: list[str] = []
     served: list[str] = []
+    skipped: list[str] = []
     for kind in kinds:
         for how, damage in damages(data_dir / kind):
             if run.quick and how == "shortened":
@@ -51,6 +53,7 @@ def damaged_leader(run: Run) -> None:
             path = files_by_kind(data_dir).get(kind)
             if path is None:
                 # A stop or the repair of the last damage left none of it.
+                skipped.append(f"{kind} {how}")
                 run.start(victim)
                 continue
             before = path.read_bytes()
@@ -61,9 +64,14 @@ def damaged_leader(run: Run) -> None:
             run.await_whole(_WHOLE_SECONDS_MAX)
             run.await_balanced()
             run.healed()
+            led = run.cluster.led_by(victim)
+            run.expect(led == [*everything(run)], f"{kind} {how}: broker 3 leads only {led}")
             whole = run.read_all()
             run.expect(whole, f"{kind} {how}: not everything could be read from broker 3")
-    run.expect(len(served) > len(refused), "it led only with files that nobody damaged")
+    missed = [each for each in skipped if each.startswith(_ALWAYS_THERE)]
+    run.expect(not missed, f"not damaged: {missed}")
+    if skipped:
+        run.note(f"not there by then: {', '.join(skipped)}")
     run.proof(f"led with damage to {len(served)}: {', '.join(served)}")
     run.proof(f"refused to start with {len(refused)}: {', '.join(refused)}")
     run.finish()
@@ -71,6 +79,7 @@ def damaged_leader(run: Run) -> None:
 
 def _start(run: Run, node: Node, path: Path, before: bytes) -> bool:
     """Start it with a damaged file; if it refuses, with the file as it was. Whether it served."""
+    damaged = path.read_bytes()
     try:
         run.start(node)
     except NodeError:
@@ -81,6 +90,12 @@ def _start(run: Run, node: Node, path: Path, before: bytes) -> bool:
         run.start(node)
         return False
     run.expect("Traceback" not in node.last_output, f"{path.name}: it served with a traceback")
+    if path.suffix == ".log" and path.parent.name != "metadata":
+        # Records: it must have said so, or cut what was never acknowledged.
+        run.await_true(
+            lambda: path.name in node.last_output or path.read_bytes() != damaged,
+            f"{path.name}: nobody noticed the damage",
+        )
     return True
 
 

@@ -86,6 +86,9 @@ def _found_another(run: Run, founder: Node, other: Node) -> None:
     run.launch(other)
     time.sleep(_ALONE_SECONDS)
     run.expect(other.alive(), f"broker {other.number} ended: {other.last_output[-300:]}")
+    # Fails unless it answers: silence would prove nothing.
+    told = run.cluster.topology(other)
+    run.expect(told["controller"] == NO_LEADER, f"broker {other.number} has found a controller")
     led = [p for p in everything(run) if run.cluster.claims(other, p)]
     run.expect(not led, f"broker {other.number} leads {led} with a founder that knows nothing")
     known = [entry["id"] for entry in run.cluster.topology(founder)["brokers"]]
@@ -96,6 +99,16 @@ def _found_another(run: Run, founder: Node, other: Node) -> None:
 def _is_led(run: Run) -> bool:
     leads = run.cluster.leads()
     return bool(leads) and all(lead.leader != NO_LEADER for lead in leads.values())
+
+
+def _await_change(run: Run, node: Node) -> None:
+    """Until a topic was made or deleted: else there would be nothing to forget."""
+    before = _count_topics(run, node)
+    run.await_true(lambda: _count_topics(run, node) != before, "no topic was made or deleted")
+
+
+def _count_topics(run: Run, node: Node) -> int:
+    return len(run.cluster.topology(node)["topics"])
 
 
 def _strays(node: Node) -> list[str]:
@@ -118,13 +131,15 @@ def lost_metadata(run: Run) -> None:
         witness, late = (node for node in run.nodes if node is not victim)
         late.stop()
         run.await_acks_of(everything(run), 20)
+        _await_change(run, witness)
         run.fault("metadata deleted")
         kill(run, victim, witness)
         shutil.rmtree(victim.data_dir / "metadata")
         run.launch(victim, late)
         time.sleep(_ALONE_SECONDS)
         told = {n: t["controller"] for n, t in run.cluster.topologies().items()}
-        run.expect(set(told.values()) <= {-1}, f"a controller without the metadata: {told}")
+        run.expect(told.get(late.number) == NO_LEADER, f"not without a controller: {told}")
+        run.expect(set(told.values()) == {NO_LEADER}, f"a controller without the metadata: {told}")
         run.start(witness)
         late.await_ready()
         _learn_anew(run, victim, witness)

@@ -2,14 +2,12 @@
 
 import random
 import shutil
-import subprocess
-import sys
 import time
 from typing import Any
 
 from faults.network import name_of
 from faults.nodes import Node, NodeError
-from faults.run import ROOT, TOPIC, Load, Run
+from faults.run import TOPIC, Load, Run
 from faults.scenarios.damage import damage_files, damages, flip
 from faults.scenarios.three.processes import BROKERS, everything, kill
 
@@ -24,7 +22,6 @@ RETENTION_LOAD = Load(
     expires=True,
 )
 _MOVE_SECONDS_MAX = 180.0
-_MOVE_COMMAND_SECONDS_MAX = 60.0
 _NEW_TOPIC = "faults-later"
 
 
@@ -173,17 +170,8 @@ def move_under_faults(run: Run) -> None:
 
 def move(run: Run, partition: int, targets: list[int]) -> bool:
     """Ask for a move as an operator does; whether the cluster took it."""
-    command = [sys.executable, "-m", "moldau", "partition", "move", f"{TOPIC}:{partition}"]
-    command += ["--to", ",".join(map(str, targets)), "--yes", "--no-wait"]
-    done = subprocess.run(
-        [*command, "--brokers", run.bootstrap],
-        capture_output=True,
-        text=True,
-        timeout=_MOVE_COMMAND_SECONDS_MAX,
-        check=False,
-        cwd=ROOT,
-    )
-    return done.returncode == 0
+    to = ",".join(map(str, targets))
+    return run.operate("partition", "move", f"{TOPIC}:{partition}", "--to", to, "-y", "--no-wait")
 
 
 def wiped(run: Run) -> None:

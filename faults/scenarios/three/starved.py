@@ -10,6 +10,9 @@ from faults.scenarios.three.processes import BROKERS, everything
 
 _LED: Final = re.compile(r"leads the metadata, in epoch (\d+)")
 _CALM_SECONDS: Final = 15.0
+_STILL_SECONDS_MAX: Final = 2.5
+"""Some longer than an election waits, most not."""
+_ELECTIONS_PER_BURST_MAX: Final = 0.5
 
 
 def starved(run: Run) -> None:
@@ -23,7 +26,12 @@ def starved(run: Run) -> None:
     run.fault("starved")
     bursts = _starve(run, rng, 15.0 if run.quick else 90.0)
     during = _metadata_epoch(run) - before
-    run.proof(f"{bursts} times a broker stood still; {run.acks() - acks} acks meanwhile")
+    starved = sum("stood still" in node.output for node in run.nodes)
+    run.expect(starved == BROKERS, f"only {starved} brokers say that they stood still")
+    run.proof(
+        f"{bursts} times a broker stood still for up to {_STILL_SECONDS_MAX} s; "
+        f"{run.acks() - acks} acks meanwhile"
+    )
     run.await_whole()
     run.await_acks_of(everything(run))
     run.healed()
@@ -31,6 +39,10 @@ def starved(run: Run) -> None:
     time.sleep(_CALM_SECONDS)
     run.expect(_metadata_epoch(run) == settled, "the metadata changes its leader without a reason")
     run.expect(run.cluster.epochs() == leads, "partitions change their leaders without a reason")
+    run.expect(
+        during <= bursts * _ELECTIONS_PER_BURST_MAX,
+        f"{during} elections of a metadata leader in {bursts} standstills",
+    )
     run.note(f"{during} elections of a metadata leader meanwhile, none afterwards")
     run.finish()
 
@@ -46,11 +58,11 @@ def _starve(run: Run, rng: random.Random, seconds: float) -> int:
         node = run.nodes[number - 1]
         if node.state() == "T":
             node.resume()
-            due[number] += rng.uniform(0.1, 0.8)
+            due[number] += rng.uniform(0.1, _STILL_SECONDS_MAX)
         else:
             node.pause()
             bursts += 1
-            due[number] += rng.uniform(0.1, 0.8)
+            due[number] += rng.uniform(0.1, _STILL_SECONDS_MAX)
     for node in run.nodes:
         node.resume()
     return bursts

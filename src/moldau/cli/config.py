@@ -66,7 +66,7 @@ def init(file: str, settings: Settings, force: bool) -> None:
             stream.write(text)
     except FileExistsError:
         raise CommandError(f"{file} exists already", hint="replace it: add --force") from None
-    say(f"wrote {file}; start a broker with it: moldau broker start --config {file}")
+    say(f"wrote {file}; start a broker with it: moldau broker start --bootstrap --config {file}")
 
 
 @config.command(

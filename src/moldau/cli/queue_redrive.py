@@ -83,7 +83,7 @@ def redrive(
         return
     # Outside of the loop, which would not notice Ctrl-C while it waits for an answer.
     if not to:
-        say("other queue groups pass them; consumers in no queue group see them again")
+        say("other queue groups skip them; consumers in no queue group see them again")
     confirm(f"Send {counted(total, 'message')} {where}?", yes=yes)
     say(told(run(drive(addresses, group, waiting.topic, to, limit, total))))
 

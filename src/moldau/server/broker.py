@@ -23,7 +23,7 @@ from moldau.metadata.image import EMPTY_IMAGE, Image
 from moldau.model.clock import Clock
 from moldau.model.errors import ConfigError, MoldauError, StorageError
 from moldau.model.flush import FlushPolicy
-from moldau.model.ids import FIRST_LOG, LogId, PartitionIndex, TopicId, TopicPartition
+from moldau.model.ids import FIRST_LOG, NO_EPOCH, LogId, PartitionIndex, TopicId, TopicPartition
 from moldau.net.buffers import ByteBudget
 from moldau.net.connection import ConnectionLimits
 from moldau.net.listener import Listener, ListenerLimits
@@ -113,7 +113,7 @@ class BrokerServer:
             on_failure=self._on_storage_failure,
         )
         self._loop_watch = LoopWatch(self._loop)
-        self._controller_told = NO_BROKER
+        self._controller_told = (NO_BROKER, NO_EPOCH)
         self._tasks: list[asyncio.Task[None]] = []
         self._settling: asyncio.Task[None] | None = None
         self._cleaner_process: CleanerProcess | None = None
@@ -326,8 +326,9 @@ class BrokerServer:
     def on_leadership(self, replica: Replica) -> None:
         """Of the metadata group."""
         self._metadata.leader_changed()
-        if replica.leader not in (NO_BROKER, self._controller_told):
-            self._controller_told = replica.leader
+        told = (replica.leader, replica.epoch)
+        if replica.leader != NO_BROKER and told != self._controller_told:
+            self._controller_told = told
             log.info("broker %d leads the metadata, in epoch %d", replica.leader, replica.epoch)
 
     def on_voter_replaced(self, replica: Replica) -> None:

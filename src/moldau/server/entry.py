@@ -74,9 +74,10 @@ async def enter_cluster(
             return _entry(_found(config, storage), process, endpoints)
         if _took_part(storage):
             raise CorruptionError(
-                f"the metadata of cluster {identity.cluster_id} is missing in the data directory, "
-                "in which this broker has had it: nothing was changed; start it with --join-addr "
-                "of another member to learn it again, or restore it from a backup"
+                "the folder metadata is missing in the data directory, or empty, although this "
+                f"broker is a member of cluster {identity.cluster_id}: nothing was changed; start "
+                "it with --join-addr of another member to learn it again, or restore it from a "
+                "backup"
             )
         raise ConfigError(
             "the data directory was made to join a cluster, and has not heard of it yet; "
@@ -112,9 +113,9 @@ def _took_part(storage: Storage) -> bool:
 def _found(config: ServerConfig, storage: Storage) -> Identity:
     if not config.bootstrap:
         raise ConfigError(
-            f"the data directory {config.data_dir} is empty, and it is not said what this broker "
-            "is; start it with --bootstrap to found a cluster, or with --join-addr HOST:PORT to "
-            "join one (a broker whose disk was lost joins, with a number of its own)"
+            f"the data directory {config.data_dir} is empty; to found a cluster, start with "
+            "--bootstrap; to join one, with --join-addr HOST:PORT (a broker that lost its disk "
+            "joins, and gets a new number)"
         )
     broker_id = _FIRST_ID if config.broker_id is None else BrokerId(config.broker_id)
     identity = Identity(

@@ -28,7 +28,7 @@ def read_message(message: OutgoingMessage, now: TimestampMs) -> Record:
     if deliver_at:
         number("deliver_at_ms", deliver_at)
         if deliver_at - now > DELIVER_DAYS_MAX * _DAY_MS:
-            days = (deliver_at - now) // _DAY_MS
+            days = -((now - deliver_at) // _DAY_MS)
             raise invalid(
                 f"deliver_at_ms is {days} days ahead; {DELIVER_DAYS_MAX} days are the most"
             )

@@ -16,7 +16,7 @@ class Refusal(Enum):
     NONE = ""
     OTHER_QUEUE = "the token belongs to another group or partition"
     OTHER_EPOCH = (
-        "the message was lost with the partition's leader of then; what is at its place is another"
+        "the message was lost in a crash (log.flush is not always); its offset holds another one"
     )
     NEVER_DELIVERED = "the token names a delivery that never was"
     SETTLED = "the message is settled already"

@@ -57,7 +57,8 @@ _PAGE_HEAD = """\
 <!-- Generated from src/moldau/server/config/schema.py by `python -m moldau.server.config.render`.
      Do not edit: change the schema and run it again. -->
 
-A broker needs no configuration: `moldau dev` and `moldau broker start` run on the defaults below.
+A broker needs no configuration: `moldau dev`, and `moldau broker start --bootstrap` for the first
+time, run on the defaults below.
 Where something is set, **flags** win over the **environment**, which wins over the **file**
 (`--config FILE` or `MOLDAU_CONFIG`), which wins over the defaults. All values are checked once,
 at the start; an error names the key, the value and where it was set, and a broker with an error

@@ -30,7 +30,7 @@ class Why(Enum):
     SETTLED = "the message is settled already"
     EXPIRED = "the lease has ended; the message is delivered again, or was"
     NOT_HOLDER = "the message is leased to another consumer"
-    LEADER_CHANGED = "the message was lost with the partition's leader of then"
+    LEADER_CHANGED = "the message was lost in a crash (log.flush is not always)"
     OTHER_GROUP = "the token belongs to another group or partition"
     BAD_TOKEN = "the token names a delivery that never was"
     NOT_ASSIGNED = "the partition belongs to another consumer"
