@@ -5,12 +5,15 @@ heartbeats of brokers too.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from itertools import islice
 from time import perf_counter
 from typing import Any, Final, TypeVar
 
 from moldau.model.errors import ErrorCode, RefusedError
+
+log = logging.getLogger(__name__)
 
 NAMES_MAX: Final = 10_000
 _TURN_SECONDS_MAX: Final = 0.005
@@ -51,10 +54,10 @@ async def ask_each(
 
 
 def _refusing(count: int, refuse: Callable[[N, RefusedError], R]) -> Callable[[N], R]:
-    error = RefusedError(
-        ErrorCode.INVALID_REQUEST,
-        f"{count} names in one request; ask for at most {NAMES_MAX} at a time",
-    )
+    text = f"{count} names in one request; ask for at most {NAMES_MAX} at a time"
+    # Not every answer has room for a text: whoever looks for the reason finds it here.
+    log.warning("a client was refused: %s", text)
+    error = RefusedError(ErrorCode.INVALID_REQUEST, text)
     return lambda name: refuse(name, error)
 
 
