@@ -14,7 +14,7 @@ def test_init_writes_a_file_that_a_broker_reads(cli, tmp_path):
     outcome = cli("config", "init", path)
     assert outcome.code == 0
     assert outcome.out == ""
-    assert f"moldau broker start --config {path}" in outcome.err
+    assert f"moldau broker start --bootstrap --config {path}" in outcome.err
     assert load_config({}, {}, str(path)).config == ServerConfig()
 
 

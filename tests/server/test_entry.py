@@ -126,7 +126,7 @@ def test_a_founder_that_lost_its_metadata_founds_nothing_again(
         storage.votes.record({METADATA_GROUP.name: (Epoch(3), ONE)})
         storage.end_founding()
     for founds in (True, False):
-        with pytest.raises(CorruptionError, match=r"cluster .* is missing.*--join-addr"):
+        with pytest.raises(CorruptionError, match=r"is missing .* of cluster .*--join-addr"):
             enter(tmp_path, founds=founds)
     with served(cluster) as world:
         entry = enter(tmp_path, join=world.port)

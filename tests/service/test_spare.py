@@ -10,6 +10,7 @@ from moldau.metadata.image import Topic
 from moldau.metadata.leaders import Leader
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId, Epoch, PartitionIndex, TopicId
+from moldau.replica.driver import Driver
 from moldau.service.partitions import Hosted, Partitions
 from moldau.service.spare import Spares
 from moldau.testing.replicas import SetClock
@@ -31,13 +32,15 @@ class World:
             partition=("t", FIRST),
             is_leader=leader == ME,
             leader=leader,
-            is_spare=lambda broker: leader == ME and broker in self.spare,
+            is_ready=leader == ME,
+            group=None,
         )
         self.clock = SetClock()
         self.asked: list[BrokerId] = []
         self.reply: bytes | RefusedError = msgspec.msgpack.encode(True)
         self.spares = Spares(
             partitions=cast(Partitions, self),
+            driver=cast(Driver, self),
             caller=self,
             clock=self.clock,
             me=ME,
@@ -50,6 +53,9 @@ class World:
     @property
     def hosted(self) -> SimpleNamespace:
         return SimpleNamespace(replica=self.replica)
+
+    def can_spare(self, group: object, broker: BrokerId) -> bool:
+        return broker in self.spare
 
     async def call(
         self, peer: BrokerId, method: int, payload: bytes, timeout_seconds: float

@@ -180,10 +180,6 @@ class Replica:
         is_member = self._driver.me in self.members.everyone
         return is_member and self._driver.hears_leader(self.group, _HEARD_MS_MAX)
 
-    def is_spare(self, broker: BrokerId) -> bool:
-        """Leader: whether the group goes on if that member forgets all that it acknowledged."""
-        return self.is_ready and self._driver.can_spare(self.group, broker)
-
     def in_sync(self, lag_ms_max: int) -> tuple[BrokerId, ...]:
         """Voters that held everything lately; empty unless this one leads."""
         return tuple(self._driver.in_sync(self.group, lag_ms_max))

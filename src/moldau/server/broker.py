@@ -18,12 +18,10 @@ from moldau.edge.grpc.server import GrpcListener
 from moldau.edge.http.server import HttpListener
 from moldau.edge.kafka.apis import APIS
 from moldau.edge.kafka.dispatcher import Dispatcher
-from moldau.log.interface import LogConfig, PartitionLog
 from moldau.metadata.image import EMPTY_IMAGE, Image
 from moldau.model.clock import Clock
 from moldau.model.errors import ConfigError, MoldauError, StorageError
-from moldau.model.flush import FlushPolicy
-from moldau.model.ids import FIRST_LOG, NO_EPOCH, LogId, PartitionIndex, TopicId, TopicPartition
+from moldau.model.ids import NO_EPOCH, PartitionIndex, TopicId, TopicPartition
 from moldau.net.buffers import ByteBudget
 from moldau.net.connection import ConnectionLimits
 from moldau.net.listener import Listener, ListenerLimits
@@ -78,12 +76,6 @@ log = logging.getLogger(__name__)
 
 _DRAIN_SECONDS_MAX = 10.0
 _GRACE_SECONDS = 1.0
-_METADATA_LOG = LogConfig(
-    segment_bytes_max=64 * 1024 * 1024,
-    retention_ms=-1,
-    delete_expired=False,
-    flush=FlushPolicy.ALWAYS,
-)
 
 
 class BrokerServer:
@@ -148,7 +140,7 @@ class BrokerServer:
         grpc = self._take_port("grpc.addr", grpc_addr, told) if grpc_addr is not None else None
         # No log before the directory has an identity: nobody would know whose it is.
         storage = self._storage
-        metadata_log = self._open_metadata_log() if storage.has_metadata else None
+        metadata_log = storage.open_metadata_log() if storage.has_metadata else None
         self._entry = entry = await enter_cluster(
             config,
             self._storage,
@@ -172,7 +164,7 @@ class BrokerServer:
         self._metadata_replica = MetadataReplica(
             partition=TopicPartition(METADATA_TOPIC, PartitionIndex(0)),
             topic_id=METADATA_TOPIC_ID,
-            log=metadata_log or self._open_metadata_log(),
+            log=metadata_log or storage.open_metadata_log(),
             members=entry.metadata_members,
             driver=driver,
             flusher=self._flusher,
@@ -253,12 +245,6 @@ class BrokerServer:
                 f"{topic}-{index}" for topic, index in self._partitions.offline
             ),
         )
-
-    def _open_metadata_log(self) -> PartitionLog:
-        storage = self._storage
-        is_first = storage.identity is not None and storage.identity.is_founding
-        new_id = FIRST_LOG if is_first else LogId(random.getrandbits(62) + 1)
-        return storage.open_metadata_log(_METADATA_LOG, new_id)
 
     def _take_port(self, key: str, address: Address, advertised: Address | None) -> Port:
         port = Port(key, address, advertised)
@@ -384,6 +370,7 @@ class BrokerServer:
         serve(HELD_METHOD, self._held.answer)
         self._spares = Spares(
             partitions=self._partitions,
+            driver=driver,
             caller=transport,
             clock=self._clock,
             me=self._broker_id,

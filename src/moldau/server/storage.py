@@ -1,6 +1,7 @@
 """Owns what a broker has open in its data directory: lock, identity, votes, logs."""
 
 import logging
+import random
 from pathlib import Path
 from typing import Final
 
@@ -26,10 +27,18 @@ from moldau.log.interface import LogConfig, PartitionLog
 from moldau.log.votes import VoteJournal
 from moldau.metadata.image import Image
 from moldau.model.errors import CorruptionError, StorageError
-from moldau.model.ids import BrokerId, LogId, PartitionIndex, TopicId
+from moldau.model.flush import FlushPolicy
+from moldau.model.ids import FIRST_LOG, BrokerId, LogId, PartitionIndex, TopicId
 from moldau.server.config.schema import ServerConfig
 
 log = logging.getLogger(__name__)
+
+_METADATA_LOG: Final = LogConfig(
+    segment_bytes_max=64 * 1024 * 1024,
+    retention_ms=-1,
+    delete_expired=False,
+    flush=FlushPolicy.ALWAYS,
+)
 
 METADATA_TOPIC: Final = "__cluster_metadata"
 METADATA_TOPIC_ID: Final = TopicId(bytes(15) + b"\x01")
@@ -168,8 +177,11 @@ class Storage:
         except OSError as error:
             raise StorageError(f"{topic}-{partition} could not be deleted: {error}") from error
 
-    def open_metadata_log(self, config: LogConfig, new_id: LogId) -> PartitionLog:
-        return open_disk_log(self._files, METADATA_PATH, config, new_id)
+    def open_metadata_log(self) -> PartitionLog:
+        """A new one is the first of its cluster, or one that has to learn what others know."""
+        is_first = self.identity is not None and self.identity.is_founding
+        new_id = FIRST_LOG if is_first else LogId(random.getrandbits(62) + 1)
+        return open_disk_log(self._files, METADATA_PATH, _METADATA_LOG, new_id)
 
     def leave_fence(self, error: StorageError) -> None:
         """The disk failed: the next start must not believe what it reads."""

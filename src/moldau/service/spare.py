@@ -17,6 +17,7 @@ from moldau.model.clock import Clock
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId, PartitionIndex, TopicId
 from moldau.raft.membership import NO_BROKER
+from moldau.replica.driver import Driver
 from moldau.service.held import Caller
 from moldau.service.partitions import Hosted, Partitions
 
@@ -39,12 +40,14 @@ class Spares:
         self,
         *,
         partitions: Partitions,
+        driver: Driver,
         caller: Caller,
         clock: Clock,
         me: BrokerId,
         leader_of: Callable[[Topic, int], Leader],
     ) -> None:
         self._partitions = partitions
+        self._driver = driver
         self._caller = caller
         self._clock = clock
         self._me = me
@@ -95,7 +98,8 @@ class Spares:
         before = self._granted.get(key)
         if before is not None and before[0] != broker and now < before[1]:
             return False
-        if not hosted.replica.is_spare(broker):
+        replica = hosted.replica
+        if not replica.is_ready or not self._driver.can_spare(replica.group, broker):
             return False
         self._granted[key] = (broker, now + _GRANT_SECONDS)
         return True
