@@ -17,6 +17,7 @@ from moldau.testing.waiting import slowdown
 _CLIENT_SECONDS_MAX: Final = 120.0
 _PROGRESS_SECONDS_MAX: Final = 60.0
 _LOOK_SECONDS: Final = 0.1
+_ELECT_SECONDS: Final = 3.0
 
 
 class Drive(World):
@@ -204,10 +205,19 @@ class Drive(World):
 
     def await_balanced(self, seconds_max: float = _PROGRESS_SECONDS_MAX) -> float:
         """Bring leadership to where it shall be, as an operator does. Says so if that fails."""
-        self.operate("partition", "elect-leaders")
-        return self.await_true(
-            self.cluster.is_balanced, "leaders are not balanced", seconds_max=seconds_max
-        )
+        asked_at = 0.0
+
+        def is_balanced() -> bool:
+            nonlocal asked_at
+            if self.cluster.is_balanced():
+                return True
+            # Again: a replica that has just come back may not be one that can lead yet.
+            if time.monotonic() - asked_at > _ELECT_SECONDS:
+                self.operate("partition", "elect-leaders")
+                asked_at = time.monotonic()
+            return False
+
+        return self.await_true(is_balanced, "leaders are not balanced", seconds_max=seconds_max)
 
     def operate(self, *words: str) -> bool:
         """A command of an operator; whether it succeeded."""

@@ -33,6 +33,7 @@ def starved(run: Run) -> None:
         f"{run.acks() - acks} acks meanwhile"
     )
     run.await_whole()
+    run.await_balanced()
     run.await_acks_of(everything(run))
     run.healed()
     settled, leads = _metadata_epoch(run), run.cluster.epochs()
