@@ -12,7 +12,7 @@ A flush that could not begin because the disk is full has lost nothing, and is t
 import threading
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from queue import SimpleQueue
 
 from moldau.log.interface import FlushTask, PartitionLog
@@ -156,9 +156,11 @@ class Flusher:
             finally:
                 # Whatever happened: a broker that ends is better than a log that waits for ever.
                 seconds = self._clock.monotonic() - started
-                self._loop.call_soon_threadsafe(
-                    self._handed_back, handle, task, failure, seconds if small else None
-                )
+                # Without a loop there is nobody left who waits.
+                with suppress(RuntimeError):
+                    self._loop.call_soon_threadsafe(
+                        self._handed_back, handle, task, failure, seconds if small else None
+                    )
 
     def _handed_back(
         self, handle: FlushHandle, task: FlushTask, failure: OSError | None, seconds: float | None

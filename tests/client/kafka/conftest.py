@@ -41,7 +41,8 @@ class ScriptedBroker:
         return ApiVersionsResponse(api_keys=keys)
 
     def hang_up(self) -> None:
-        for connection in self.connections:
+        # Those of now: a client that is quick is back before the last of them is closed.
+        for connection in list(self.connections):
             connection.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
