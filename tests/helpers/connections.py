@@ -3,23 +3,14 @@
 import asyncio
 import contextlib
 import struct
-import time
 from collections.abc import AsyncIterator, Callable
 
 from moldau.model.clock import Clock
-from moldau.model.ids import TimestampMs
 from moldau.net.buffers import ByteBudget
 from moldau.net.connection import Connection, ConnectionLimits
 from moldau.net.listener import Listener, ListenerLimits
+from moldau.server.clock import SystemClock
 from moldau.testing.waiting import wait_seconds_max
-
-
-class RealClock:
-    def wall_ms(self) -> TimestampMs:
-        return TimestampMs(int(time.time() * 1000))
-
-    def monotonic(self) -> float:
-        return time.monotonic()
 
 
 class Recorder:
@@ -75,7 +66,7 @@ async def listening(
             outgoing_bytes_max=outgoing_bytes_max,
         ),
         budget=budget or ByteBudget(1 << 24),
-        clock=clock or RealClock(),
+        clock=clock or SystemClock(),
     )
     _, port = listener.bind("127.0.0.1", 0)
     listener.start()

@@ -86,7 +86,7 @@ async def test_one_that_cannot_be_spared_is_served_on_and_told_of(
     await scrubbed.scrub.go_through()
     assert scrubbed.hosted(1) is not None
     assert scrubbed.scrub.metrics.damaged == 1
-    assert "t-1 is damaged, and has no copy to spare" in caplog.text
+    assert "t-1 is damaged, but its group cannot do without it" in caplog.text
     scrubbed.stop()
 
 

@@ -235,7 +235,7 @@ async def test_a_voter_without_its_log_learns_before_it_votes_again() -> None:
     replica.replaced = list(ids(3))
     await world.steward._step_partitions()
     assert world.changes == []
-    world.steward.mend(replica)  # type: ignore[arg-type]
+    world.steward.mend(replica)
     for _ in range(3):
         await world.steward._step_partitions()
         replica.replaced = []

@@ -90,13 +90,15 @@ class LoopWatch:
             self._untold += 1
             return
         others = f" ({self._untold} more since the last warning)" if self._untold else ""
+        where = f" in {self._place}" if self._place else ""
         if is_busy:
-            where = f" in {self._place}" if self._place else ""
-            log.warning("everybody waited for %.2f s for work%s%s", took, where, others)
+            log.warning(
+                "all clients waited for %.2f s: the broker was busy%s%s", took, where, others
+            )
         else:
             log.warning(
                 "the process stood still for %.2f s: it got no CPU, or waited for the disk%s%s",
-                *(took, f" in {self._place}" if self._place else "", others),
+                *(took, where, others),
             )
         self._told_at, self._untold = now, 0
 

@@ -189,8 +189,8 @@ class Storage:
             leave_fence(self._files, str(error))
         except OSError as second:
             log.critical(
-                "this could not be noted in %s either (%s): do not start from it again before the "
-                "disk is replaced; start with an empty directory, and join as a new broker",
+                "the file fence could not be made in %s (%s): do not start from there again "
+                "before the disk is replaced; begin with an empty directory, as a new broker",
                 self._root,
                 second,
             )

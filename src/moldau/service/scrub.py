@@ -97,7 +97,7 @@ class Scrub:
             self._partitions.take_offline(hosted, error)
         else:
             log.error(
-                "%s is damaged, and has no copy to spare; what is intact is served on: %s",
+                "%s is damaged, but its group cannot do without it; what is good is served: %s",
                 hosted.replica.partition,
                 error,
             )

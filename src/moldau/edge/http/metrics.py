@@ -378,9 +378,13 @@ def _storage(broker: Broker, vitals: Vitals) -> Iterator[Family]:
     )
     slow = vitals.slow_turns()
     yield counter(
-        "moldau_loop_slow_turns_total", "Times that everybody waited for 0.1 s.", slow.turns
+        "moldau_loop_slow_turns_total",
+        "Times that all clients waited for 0.1 s.",
+        slow.turns,
     )
-    yield counter("moldau_loop_slow_seconds_total", "How long everybody waited then.", slow.seconds)
+    yield counter(
+        "moldau_loop_slow_seconds_total", "How long all clients waited then.", slow.seconds
+    )
     yield counter(
         "moldau_loop_starved_seconds_total",
         "How long of it the process got no CPU.",
