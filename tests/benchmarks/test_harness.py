@@ -92,3 +92,14 @@ def test_loads_move_every_message_to_a_broker(kind: str, tmp_path: Path) -> None
 def test_a_load_that_fails_is_an_error(tmp_path: Path) -> None:
     with servers.mock_cluster(tmp_path, 6) as mock, pytest.raises(BenchmarkError):
         run_client("kafka-raw-small", {"port": mock.port}, mock.server)
+
+
+def test_a_broker_is_started_on_an_empty_directory_and_again_on_what_it_left(
+    tmp_path: Path,
+) -> None:
+    for _ in range(2):
+        running = servers.start_moldau(tmp_path)
+        try:
+            assert servers.kafka_answers(running.port)
+        finally:
+            running.server.stop()

@@ -134,7 +134,7 @@ class Beats:
             peer = self._peers.get(broker)
             if peer is not None and broker not in core.progress:
                 peer.beat.leave(group)
-                peer.waiting.pop(group, None)
+                peer.forget(group)
         for broker in core.progress:
             peer = self._peers.get(broker)
             if peer is not None and not (is_same_epoch and broker in old):

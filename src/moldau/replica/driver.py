@@ -113,6 +113,7 @@ class Driver:
             peers=self._peers,
         )
         self._receiver = Receiver(
+            loop=loop,
             now=now,
             steps=self._steps,
             effects=self._effects,

@@ -4,7 +4,7 @@ import logging
 from functools import partial
 from typing import Final, assert_never
 
-from moldau.log.interface import ControlKind
+from moldau.log.interface import CheckTask, ControlKind
 from moldau.model.errors import DiskFullError, ErrorCode, RefusedError
 from moldau.model.ids import NO_EPOCH, BrokerId, Epoch, Offset, RaftIndex
 from moldau.net.peers.frames import FRAME_BYTES_MAX
@@ -40,6 +40,8 @@ class Effects:
         self._peers = peers
         self._votes = votes
         self._flusher = flusher
+        self.cuts_total = 0
+        """Ends of logs taken away, each with several flushes of its own."""
 
     def execute(self, group: Group, effect: Effect) -> None:
         """Raises RaftError, CorruptionError, StorageError."""
@@ -47,9 +49,7 @@ class Effects:
         if isinstance(effect, e.SendAppend):
             peer = self._peers.get(effect.peer)
             if peer is not None:
-                # Last in the row: groups take turns.
-                peer.waiting.pop(group, None)
-                peer.waiting[group] = effect
+                peer.ask(group, effect)
         elif isinstance(effect, e.Committed):
             self.tell_commit(group, effect.end)
         elif isinstance(effect, e.Send):
@@ -66,8 +66,7 @@ class Effects:
             case e.SendSnapshot(broker):
                 peer = self._peers.get(broker)
                 if peer is not None:
-                    peer.waiting.pop(group, None)
-                    peer.waiting[group] = effect
+                    peer.ask(group, effect)
             case e.PersistVote(epoch, voted_for):
                 self._votes.ask(group.name, (epoch, voted_for))
             case e.AppendNoop(epoch):
@@ -142,6 +141,7 @@ class Effects:
 
     def _truncate(self, group: Group, end: RaftIndex) -> None:
         self._unsend_files()
+        self.cuts_total += 1
         group.view.truncate(end)
         group.news.append(partial(group.owner.on_truncated, group, group.log.end_offset))
 
@@ -150,6 +150,7 @@ class Effects:
         if parcel is None or parcel.start is None:
             raise RaftError("a log is to be reset without a snapshot")
         self._unsend_files()
+        self.cuts_total += 1
         group.view.reset(parcel.start, parcel.payload)
         group.news.append(partial(group.owner.on_reset, group, parcel.start.offset, parcel.payload))
 
@@ -201,7 +202,7 @@ class Effects:
             is_following = effect.role is Role.FOLLOWER and effect.leader == peer.id
             peer.beat.check(group, effect.epoch if is_following else NO_EPOCH)
             if effect.role is not Role.LEADER:
-                peer.waiting.pop(group, None)
+                peer.forget(group)
         if effect.leader != NO_BROKER:
             group.news.append(partial(group.end_transfer, effect.leader))
         group.news.append(
@@ -209,6 +210,12 @@ class Effects:
         )
 
     # ---- bulk
+
+    def find_cold(self, group: Group, effect: e.SendAppend | e.SendSnapshot) -> CheckTask | None:
+        """What a thread has to read before it is sent. Raises CorruptionError, OSError."""
+        if not isinstance(effect, e.SendAppend) or not effect.bytes_max or not group.is_running:
+            return None
+        return group.view.find_cold(effect.start, effect.bytes_max)
 
     def send_bulk(
         self, peer: Peer, group: Group, effect: e.SendAppend | e.SendSnapshot

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from moldau.log.disk import read_slice
-from moldau.log.interface import ControlEntry, ControlKind, LogStart, PartitionLog
+from moldau.log.interface import CheckTask, ControlEntry, ControlKind, LogStart, PartitionLog
 from moldau.model.errors import CorruptionError
 from moldau.model.ids import Epoch, Offset, RaftIndex
 from moldau.model.slices import Chunk, FileSlice
@@ -156,6 +156,13 @@ class GroupLog:
         is_small = reading.size <= _KEPT_BYTES_MAX
         self._last_read = (start, bytes_max, end, reading) if is_small else None
         return reading
+
+    def find_cold(self, start: RaftIndex, bytes_max: int) -> CheckTask | None:
+        """A look, for a thread, that makes a read from `start` on a quick one; mostly None."""
+        last = self._last_read
+        if last is not None and last[0] == start:
+            return None
+        return self.log.find_cold(self.log.offset_of(start), bytes_max)
 
     def forget_read(self) -> None:
         """Read anew, even what was read just before."""

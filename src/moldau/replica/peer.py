@@ -18,7 +18,7 @@ _WAITING_BYTES_MAX: Final = 8 * 1024 * 1024
 class Peer:
     """One other broker."""
 
-    __slots__ = ("_chunks", "_size", "beat", "dropped_total", "id", "link", "waiting")
+    __slots__ = ("_chunks", "_size", "beat", "cold", "dropped_total", "id", "link", "waiting")
 
     def __init__(self, broker: BrokerId, link: PeerLink, beat: PeerBeat) -> None:
         self.id = broker
@@ -26,9 +26,22 @@ class Peer:
         self.beat = beat
         self.waiting: dict[Group, SendAppend | SendSnapshot] = {}
         """Bulk that goes out when the link has room; never more than one of a group."""
+        self.cold: dict[Group, SendAppend] = {}
+        """Of groups whose entries a thread reads from the disk first; none of them waits."""
         self._chunks: list[Chunk] = []
         self._size = 0
         self.dropped_total = 0
+
+    def ask(self, group: Group, bulk: SendAppend | SendSnapshot) -> None:
+        """Send it when there is room, instead of what else the group has; groups take turns."""
+        self.forget(group)
+        self.waiting[group] = bulk
+
+    def forget(self, group: Group) -> None:
+        """What the group has for this peer is not to be sent any more."""
+        self.waiting.pop(group, None)
+        if self.cold:
+            self.cold.pop(group, None)
 
     def post(self, data: bytes) -> None:
         """A small message, sent at the end of this turn of the loop."""
@@ -57,3 +70,4 @@ class Peer:
         """The link is lost."""
         self._chunks, self._size = [], 0
         self.waiting.clear()
+        self.cold.clear()

@@ -95,6 +95,17 @@ class Parcel(NamedTuple):
     damage: str = ""
     """Of an Append: why its entries were left out."""
 
+    def kept(self) -> "Parcel":
+        """The same for longer than the frame: with memory of its own."""
+        return self._replace(
+            parts=tuple(
+                part._replace(data=memoryview(bytes(part.data)))
+                if isinstance(part, BatchRun)
+                else part
+                for part in self.parts
+            )
+        )
+
 
 _APPEND, _ANSWER, _VOTE, _VOTED, _PING, _PONG, _SNAPSHOT, _TIMEOUT, _DAMAGE = range(1, 10)
 _HEAD: Final = struct.Struct(">20sB")

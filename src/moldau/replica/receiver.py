@@ -1,11 +1,13 @@
 """Owns what a frame of a peer does: message by message to the cores of the groups that it names."""
 
+from asyncio import AbstractEventLoop
+from collections import deque
 from collections.abc import Callable, Mapping
 
 from moldau.model.errors import CorruptionError, StorageError
 from moldau.model.ids import BrokerId
 from moldau.raft import events as e
-from moldau.raft.messages import AppendAnswered, Pong, VoteAsked
+from moldau.raft.messages import Append, AppendAnswered, Message, Pong, Snapshot, VoteAsked
 from moldau.replica.beats import Beats
 from moldau.replica.damage import check_own, tell_leader
 from moldau.replica.effects import Effects
@@ -23,6 +25,7 @@ class Receiver:
     def __init__(
         self,
         *,
+        loop: AbstractEventLoop,
         now: Callable[[], int],
         steps: Steps,
         effects: Effects,
@@ -32,6 +35,7 @@ class Receiver:
         groups: Mapping[bytes, Group],
         append_bytes_max: int,
     ) -> None:
+        self._loop = loop
         self._now = now
         self._steps = steps
         self._effects = effects
@@ -42,6 +46,12 @@ class Receiver:
         self._append_bytes_max = append_bytes_max
         self.unknown_total = 0
         """Messages for groups that are not here."""
+        self._cuts = 0
+        self._has_cut = False
+        """In this turn of the loop. Each cut waits for the disk several times, and a former leader
+        has to cut hundreds of logs: one per turn, so that heartbeats get in between."""
+        self._held: dict[Group, list[tuple[Peer, Parcel]]] = {}
+        """What has to wait for the next turn."""
 
     def take(self, sender: BrokerId, body: memoryview) -> None:
         """A frame of Raft messages. Raises PeerProtocolError."""
@@ -49,13 +59,36 @@ class Receiver:
         if peer is None:
             return
         for parcel in decode_frame(body):
-            group = self._groups.get(parcel.group)
-            if group is None or group.failure is not None:
-                self.unknown_total += 1
-            elif parcel.damage:
-                tell_leader(peer, group, parcel)
-            else:
-                self._receive(peer, group, parcel)
+            self._give(peer, parcel)
+
+    def _give(self, peer: Peer, parcel: Parcel) -> None:
+        group = self._groups.get(parcel.group)
+        if group is None or group.failure is not None:
+            self.unknown_total += 1
+        elif parcel.damage:
+            tell_leader(peer, group, parcel)
+        elif self._has_cut and (group in self._held or may_cut(group, parcel.message)):
+            self._held.setdefault(group, []).append((peer, parcel.kept()))
+        else:
+            self._receive(peer, group, parcel)
+            if self._effects.cuts_total != self._cuts:
+                self._cuts = self._effects.cuts_total
+                if not self._has_cut:
+                    self._has_cut = True
+                    self._loop.call_soon(self._give_held)
+
+    def _give_held(self) -> None:
+        """In the next turn: up to the next message that cuts a log."""
+        self._has_cut = False
+        held, self._held = self._held, {}
+        work = deque(one for kept in held.values() for one in kept)
+        try:
+            while work:
+                self._give(*work.popleft())
+        finally:
+            # A defect in the owner of one group must not cost another its messages.
+            for peer, parcel in work:
+                self._give(peer, parcel)
 
     def _receive(self, peer: Peer, group: Group, parcel: Parcel) -> None:
         parcel = split_for(parcel, group.log)
@@ -88,3 +121,10 @@ class Receiver:
         for heard_at, sign in self._beats.signs(group):
             for effect in group.core.step(heard_at, sign):
                 self._effects.execute(group, effect)
+
+
+def may_cut(group: Group, message: Message | DamageTold) -> bool:
+    """Whether it may take entries away that the log has."""
+    if isinstance(message, Append):
+        return bool(message.entries) and message.start < group.core.end
+    return isinstance(message, Snapshot)

@@ -537,10 +537,12 @@ class Replica:
         self.producers.expire(before)
         self._guards.expire(before)
 
-    def snapshot_if_due(self) -> None:
-        """Renew the producer snapshot if much was appended since the last."""
-        if self._bytes_since_snapshot >= _SNAPSHOT_BYTES:
-            self._save_snapshot()
+    def snapshot_if_due(self) -> bool:
+        """Renew the producer snapshot if much was appended since the last; True if it did."""
+        if self._bytes_since_snapshot < _SNAPSHOT_BYTES:
+            return False
+        self._save_snapshot()
+        return True
 
     def _save_snapshot(self) -> None:
         self._bytes_since_snapshot = 0
@@ -589,7 +591,7 @@ class Replica:
         *,
         forget_vote: bool = True,
     ) -> None:
-        """Gone from here for good: answer everybody, and let go of a log that is deleted next.
+        """Gone from here: answer everybody, and let go of a log that is deleted next.
 
         The vote of a group that goes on elsewhere is kept: this broker may come back to it, and
         must not help a leader then whom it once helped to depose.

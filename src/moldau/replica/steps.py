@@ -171,7 +171,8 @@ class Steps:
     def fail(self, group: Group, error: MoldauError) -> None:
         """Stop the group; `tell` tells."""
         log.error("group %s stops: %s", group.name, error)
-        group.failure = error
+        # Without the frames that it came through: they would keep files of the log open.
+        group.failure = error.with_traceback(None)
         group.news.clear()
         group.news.append(lambda: group.owner.on_failed(group, error))
         self.detach(group)
@@ -181,7 +182,7 @@ class Steps:
         group.is_alone = False
         self.touched.pop(group, None)
         for peer in self._peers.values():
-            peer.waiting.pop(group, None)
+            peer.forget(group)
             peer.beat.forget(group)
         reads, group.reads = group.reads, {}
         for future in reads.values():

@@ -117,8 +117,9 @@ class MetadataReplica(Replica):
         except RaftRefusal as error:
             raise RefusedError(ErrorCode.NOT_CONTROLLER, str(error)) from None
 
-    def snapshot_if_due(self) -> None:
+    def snapshot_if_due(self) -> bool:
         """Not by bytes."""
+        return False
 
     def close(self) -> None:
         self.end(ErrorCode.NOT_LEADER_OR_FOLLOWER)

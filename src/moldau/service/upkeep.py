@@ -104,8 +104,12 @@ class Upkeep:
         while True:
             await asyncio.sleep(_SNAPSHOT_CHECK_SECONDS)
             async for hosted in self._in_turns():
+                has_saved = False
                 with _room_needed():
-                    hosted.replica.snapshot_if_due()
+                    has_saved = hosted.replica.snapshot_if_due()
+                if has_saved:
+                    # It waited for the disk: then it is the clients' turn.
+                    await asyncio.sleep(0)
                 # Closed segments are flushed under every policy, to keep a restart short.
                 hosted.replica.flush_soon()
 
