@@ -7,6 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import msgspec
 import pytest
 
+from moldau.cli.doctor import Verdict, check_cluster
 from moldau.cli.errors import ExitCode
 from moldau.cli.topology import behind, problems, single_copies
 from moldau.model.topology import (
@@ -16,6 +17,7 @@ from moldau.model.topology import (
     TopologyPartition,
     TopologyTopic,
 )
+from moldau.server.config import Address
 
 pytestmark = pytest.mark.inprocess
 
@@ -233,6 +235,32 @@ def test_topics_with_one_copy_are_named_where_there_could_be_more():
     one = topology([broker(1)], [part(0, [1])])
     assert single_copies(one) is None
     three = topology([broker(1), broker(2), broker(3)], [part(0, [1]), part(1, [2, 3])])
-    told = "orders has one copy; for more: moldau partition move orders --to 1,2,3"
-    assert single_copies(three) == told
+    assert single_copies(three) == (
+        "orders has one copy",
+        "moldau partition move orders --to 1,2,3",
+    )
     assert single_copies(topology([broker(1), broker(2)], [part(0, [1, 2])])) is None
+
+
+def test_status_and_doctor_name_topics_with_one_copy_and_the_command(cli, stand_in):
+    stand_in.answers = [topology([broker(1), broker(2)], [part(0, [1])])]
+    outcome = cli("broker", "status", "-o", "json", "--http", stand_in.address)
+    (note,) = json.loads(outcome.out)["notes"]
+    assert note == "orders has one copy; for more: moldau partition move orders --to 1,2"
+    whole, copies = check_cluster(Address("127.0.0.1", stand_in.endpoint.port))
+    assert whole.verdict is Verdict.OK
+    assert "2 of 2 brokers alive" in whole.detail
+    assert copies.verdict is Verdict.WARNING
+    assert copies.hint == "moldau partition move orders --to 1,2"
+
+
+def test_doctor_says_what_is_wrong_with_the_cluster_of_a_broker(stand_in, nobody):
+    stand_in.answers = [topology([broker(1), broker(2), broker(3, alive=False)], THREE)]
+    (found,) = check_cluster(Address("127.0.0.1", stand_in.endpoint.port))
+    assert found.verdict is Verdict.TROUBLE
+    assert found.detail == "broker 3 is not alive"
+    assert "broker status" in found.hint
+    host, _, port = nobody.rpartition(":")
+    (silent,) = check_cluster(Address(host, int(port)))
+    assert silent.verdict is Verdict.WARNING
+    assert "http.addr" in silent.hint

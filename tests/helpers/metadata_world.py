@@ -2,14 +2,13 @@
 
 import asyncio
 
-from raft_brokers import RealClock
-
 from moldau.log.interface import LogConfig, PartitionLog
 from moldau.log.memory import MemoryLog
 from moldau.metadata.commands import CreateCluster, CreateTopic, RegisterBroker
 from moldau.metadata.image import EMPTY_IMAGE, Image
 from moldau.model.ids import BrokerId, PartitionIndex, TopicId, TopicPartition
 from moldau.raft.membership import Members
+from moldau.server.clock import SystemClock
 from moldau.service.metadata_store import Gone, MetadataReplica, MetadataStore
 from moldau.testing.replicas import (
     ME,
@@ -72,7 +71,7 @@ class World:
             listener=self.listener,
         )
         self.store = MetadataStore(
-            self.replica, RealClock(), NoCaller(), self._follow, self._count_committed
+            self.replica, SystemClock(), NoCaller(), self._follow, self._count_committed
         )
 
     async def _follow(self, image: Image, gone: list[Gone]) -> None:

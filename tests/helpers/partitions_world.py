@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 
 import pytest
-from raft_brokers import RealClock
 
 from moldau.log.interface import LogConfig, PartitionLog
 from moldau.log.memory import MemoryLog
@@ -21,6 +20,7 @@ from moldau.model.errors import ErrorCode, MoldauError, RefusedError, StorageErr
 from moldau.model.ids import BrokerId, LogId, PartitionIndex, TopicId
 from moldau.raft.config import RaftConfig
 from moldau.replica.replica import Replica
+from moldau.server.clock import SystemClock
 from moldau.service.partitions import Hosted, Partitions
 from moldau.testing.replicas import MemoryVotes, make_driver, make_flusher
 
@@ -87,7 +87,7 @@ class World:
         self.flusher = make_flusher(on_failure=self.failures.append)
         self.driver = make_driver(
             self.flusher,
-            clock=RealClock(),
+            clock=SystemClock(),
             votes=self.votes,
             config=config or RaftConfig(election_ms_min=50, election_ms_max=100),
         )
@@ -96,7 +96,7 @@ class World:
             drop_log=lambda name, topic_id, index: self.dropped.append(index),
             driver=self.driver,
             flusher=self.flusher,
-            clock=RealClock(),
+            clock=SystemClock(),
             defaults={},
         )
         self.partitions.on_leadership = lambda replica: self.told.append(

@@ -23,7 +23,6 @@ from moldau.model.ids import (
     Offset,
     PartitionIndex,
     RaftIndex,
-    TimestampMs,
     TopicId,
 )
 from moldau.net.peers.link import LinkLimits
@@ -39,6 +38,7 @@ from moldau.replica.group import Group
 from moldau.replica.log_view import GroupLog
 from moldau.replica.peer_codec import GroupKey
 from moldau.replica.transport import Transport
+from moldau.server.clock import SystemClock
 from moldau.testing.logs import headers_of, make_batch
 from moldau.testing.ports import free_ports
 from moldau.testing.replicas import MemoryVotes
@@ -66,14 +66,6 @@ def run(test: Coroutine[Any, Any, None]) -> None:
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(bounded())
-
-
-class RealClock:
-    def wall_ms(self) -> TimestampMs:
-        return TimestampMs(int(time.time() * 1000))
-
-    def monotonic(self) -> float:
-        return time.monotonic()
 
 
 class Votes(MemoryVotes):
@@ -176,7 +168,7 @@ class Broker:
 
     def start(self) -> None:
         loop = asyncio.get_running_loop()
-        clock = RealClock()
+        clock = SystemClock()
         rng = random.Random(f"{self.id}/{time.monotonic_ns()}")
         self.flusher = Flusher(loop=loop, clock=clock, threads=2, on_failure=self.failures.append)
         self.transport = Transport(

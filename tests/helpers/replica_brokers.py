@@ -3,7 +3,7 @@
 import asyncio
 from typing import cast
 
-from raft_brokers import Broker, Cluster, RealClock, key
+from raft_brokers import Broker, Cluster, key
 
 from moldau.metadata.image import Image
 from moldau.model.errors import ErrorCode, MoldauError
@@ -13,6 +13,7 @@ from moldau.records.batch import read_header
 from moldau.records.record import Record, build_batch, read_records
 from moldau.replica.group import Group
 from moldau.replica.replica import Proposal, Replica
+from moldau.server.clock import SystemClock
 from moldau.service.metadata_store import (
     FRESH_METHOD,
     SUBMIT_METHOD,
@@ -45,7 +46,7 @@ class ReplicaBroker(Broker):
             members=members,
             driver=self.driver,
             flusher=self.flusher,
-            clock=RealClock(),
+            clock=SystemClock(),
             listener=listener,
         )
         return replica.group
@@ -123,12 +124,12 @@ class MetadataBroker(Broker):
             members=members,
             driver=self.driver,
             flusher=self.flusher,
-            clock=RealClock(),
+            clock=SystemClock(),
             listener=self,
         )
         self.store = MetadataStore(
             self.replica,
-            RealClock(),
+            SystemClock(),
             self.transport,
             self._note,
             on_committed=self.driver.beat_now,

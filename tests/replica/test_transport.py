@@ -5,12 +5,12 @@ import random
 from collections.abc import Callable
 
 import pytest
-from raft_brokers import RealClock
 
 from moldau.model.ids import BrokerId
 from moldau.net.peers.handshake import Hello
 from moldau.net.peers.link import LinkLimits
 from moldau.replica.transport import Transport
+from moldau.server.clock import SystemClock
 from moldau.testing.waiting import until
 
 pytestmark = pytest.mark.inprocess
@@ -23,7 +23,7 @@ def make(
 ) -> Transport:
     return Transport(
         loop=asyncio.get_running_loop(),
-        clock=RealClock(),
+        clock=SystemClock(),
         rng=random.Random(me),
         cluster_id="c",
         me=me,

@@ -5,7 +5,7 @@ import asyncio
 import msgspec
 import pytest
 from partitions_world import OTHER, THIRD, TOPIC_ID, World, changed, creation, moved, reported
-from raft_brokers import Broker, Cluster, RealClock
+from raft_brokers import Broker, Cluster
 from replica_brokers import make_batch, members
 
 from moldau.log.interface import LogConfig, PartitionLog
@@ -36,6 +36,7 @@ from moldau.raft.config import RaftConfig
 from moldau.raft.membership import NO_BROKER
 from moldau.replica.peer_codec import encode_append
 from moldau.replica.replica import Replica
+from moldau.server.clock import SystemClock
 from moldau.service.disk import DiskGuard
 from moldau.service.fetch import FetchRequest, FetchResult, FetchService
 from moldau.service.offsets import LATEST, OffsetService
@@ -257,7 +258,7 @@ async def test_a_follower_serves_no_client() -> None:
         ErrorCode.NONE,
     ]
     offsets = OffsetService(world.partitions)
-    produce = ProduceService(world.partitions, DiskGuard(), RealClock())
+    produce = ProduceService(world.partitions, DiskGuard(), SystemClock())
     for act in (
         lambda: offsets.list_offset("t", 0, LATEST),
         lambda: offsets.epoch_end("t", 0, 0),
@@ -278,7 +279,7 @@ async def test_too_few_in_sync_refuse_who_wants_all_and_nobody_else() -> None:
     world = World()
     world.submit(creation(1, configs={"min.insync.replicas": "2"}))
     await world.partitions.wait_led()
-    produce = ProduceService(world.partitions, DiskGuard(), RealClock())
+    produce = ProduceService(world.partitions, DiskGuard(), SystemClock())
     with pytest.raises(RefusedError, match="1 replica is in sync") as refused:
         produce.append("t", 0, memoryview(make_batch(b"a")), ACKS_ALL)
     assert refused.value.code is ErrorCode.NOT_ENOUGH_REPLICAS
@@ -315,7 +316,7 @@ class PartitionsBroker(Broker):
             drop_log=self._drop,
             driver=self.driver,
             flusher=self.flusher,
-            clock=RealClock(),
+            clock=SystemClock(),
             defaults={},
         )
 

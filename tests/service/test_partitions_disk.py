@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 from partitions_world import OTHER, World, creation, moved, reported
-from raft_brokers import RealClock
 
 from moldau.log.datadir import delete_partition, partition_path
 from moldau.log.disk import open_disk_log
@@ -22,6 +21,7 @@ from moldau.metadata.image import Image
 from moldau.model.errors import CorruptionError, DiskFullError, ErrorCode, MoldauError, StorageError
 from moldau.model.ids import BrokerId, Offset, PartitionIndex, TopicId, TopicPartition
 from moldau.raft.membership import Members
+from moldau.server.clock import SystemClock
 from moldau.service.metadata_store import Gone, MetadataReplica, MetadataStore
 from moldau.service.partitions import Partitions
 from moldau.testing.logs import append
@@ -164,7 +164,7 @@ class Disk:
             members=Members((ME,)),
             driver=self.driver,
             flusher=self.flusher,
-            clock=RealClock(),
+            clock=SystemClock(),
             listener=NotingListener(),
         )
         self.partitions = Partitions(
@@ -176,13 +176,13 @@ class Disk:
             ),
             driver=self.driver,
             flusher=self.flusher,
-            clock=RealClock(),
+            clock=SystemClock(),
             defaults={},
         )
         self.is_stuck = False
         self.store = MetadataStore(
             self.replica,
-            RealClock(),
+            SystemClock(),
             self.driver._transport,
             self._follow,
         )

@@ -199,6 +199,8 @@ def status(number: int | None, output: str, http: str) -> int:
 
 def _show_all(topology: "Topology", output: str) -> int:
     found = problems(topology) + complaints(topology)
+    single = single_copies(topology)
+    notes = [f"{single.found}; for more: {single.command}"] if single else []
     document = {
         "cluster_id": topology.cluster_id,
         "controller": topology.controller,
@@ -207,14 +209,15 @@ def _show_all(topology: "Topology", output: str) -> int:
         "leaderless": topology.leaderless,
         "brokers": broker_rows(topology),
         "problems": found,
+        "notes": notes,
     }
     if not emit_document(document, output, name="cluster_id"):
         click.echo(headline(topology) + "\n")
         emit_table(broker_rows(topology))
         for line in found:
             say(f"problem: {line}")
-        if single := single_copies(topology):
-            say(f"note: {single}")
+        for line in notes:
+            say(f"note: {line}")
     return ExitCode.FAILED if found else ExitCode.OK
 
 

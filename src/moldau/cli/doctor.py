@@ -108,6 +108,8 @@ def examine(config: "ServerConfig") -> Iterator[Finding]:
     yield check_disk(config.data_dir, config.log.disk_reserve_bytes)
     yield check_advertised(config, running is not None)
     yield check_open_files(config.kafka.connections_max)
+    if running is not None:
+        yield from check_cluster(config.http.addr)
 
 
 def check_versions() -> Iterator[Finding]:
@@ -322,6 +324,38 @@ def _connect_error(address: "Address") -> str:
     except OSError as error:
         return (error.strerror or str(error)).lower()
     return ""
+
+
+def check_cluster(http: "Address") -> Iterator[Finding]:
+    """Is the cluster of the broker that runs here whole, and has every topic more than one copy?"""
+    from moldau.cli.topology import connect, headline, problems, single_copies
+    from moldau.client.errors import ClientError
+
+    host, port = _reachable(http)
+    try:
+        _, topology = connect(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+    except ClientError as error:
+        yield Finding(
+            check="cluster",
+            verdict=Verdict.WARNING,
+            detail=f"the broker does not answer over HTTP ({error})",
+            hint="is http.addr the one that it was started with?",
+        )
+        return
+    found = problems(topology)
+    yield Finding(
+        check="cluster",
+        verdict=Verdict.TROUBLE if found else Verdict.OK,
+        detail="; ".join(found) or headline(topology),
+        hint="look closer: moldau broker status" if found else "",
+    )
+    if single := single_copies(topology):
+        yield Finding(
+            check="copies",
+            verdict=Verdict.WARNING,
+            detail=f"{single.found}: gone with one disk",
+            hint=single.command,
+        )
 
 
 def check_open_files(connections_max: int) -> Finding:

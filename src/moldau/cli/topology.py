@@ -6,7 +6,7 @@ since the broker that was asked first may be the one that goes.
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
@@ -161,8 +161,15 @@ def problems(topology: "Topology") -> list[str]:
     return found
 
 
-def single_copies(topology: "Topology") -> str | None:
-    """That topics are lost with one disk, although there are brokers for more; with what to do."""
+class SingleCopies(NamedTuple):
+    """Which topics have one copy, and the command that gives them more."""
+
+    found: str
+    command: str
+
+
+def single_copies(topology: "Topology") -> SingleCopies | None:
+    """Topics that are lost with one disk, although there are brokers for more."""
     well = [broker for broker in topology.brokers if broker.alive and broker.state == "active"]
     names = [
         topic.name
@@ -175,7 +182,7 @@ def single_copies(topology: "Topology") -> str | None:
     shown = ", ".join(names[:_NAMES_MAX])
     more = f" and {len(names) - _NAMES_MAX} more" if len(names) > _NAMES_MAX else ""
     have = "has one copy" if len(names) == 1 else "have one copy"
-    return f"{shown}{more} {have}; for more: moldau partition move {names[0]} --to {brokers}"
+    return SingleCopies(f"{shown}{more} {have}", f"moldau partition move {names[0]} --to {brokers}")
 
 
 def behind(topology: "Topology", number: int) -> list[str]:

@@ -5,7 +5,6 @@ import contextlib
 import random
 import socket
 import struct
-import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 import uvloop
 
 from moldau.model.errors import PeerProtocolError
-from moldau.model.ids import BrokerId, TimestampMs
+from moldau.model.ids import BrokerId
 from moldau.model.slices import FileSlice
 from moldau.net.peers import frames
 from moldau.net.peers import listener as peer_listener
@@ -30,6 +29,7 @@ from moldau.net.peers.handshake import (
 )
 from moldau.net.peers.link import LinkLimits, PeerLink
 from moldau.net.peers.listener import PeerListener
+from moldau.server.clock import SystemClock
 from moldau.testing.ports import free_ports
 from moldau.testing.waiting import until, wait_seconds_max
 
@@ -37,14 +37,6 @@ pytestmark = pytest.mark.inprocess
 
 ONE, TWO = BrokerId(1), BrokerId(2)
 HELLO = Hello("c", ONE, "dir1", TWO)
-
-
-class RealClock:
-    def wall_ms(self) -> TimestampMs:
-        return TimestampMs(int(time.time() * 1000))
-
-    def monotonic(self) -> float:
-        return time.monotonic()
 
 
 class Handler:
@@ -84,7 +76,7 @@ async def listening(
 ) -> AsyncIterator[tuple[PeerListener, int]]:
     listener = PeerListener(
         loop=asyncio.get_running_loop(),
-        clock=RealClock(),
+        clock=SystemClock(),
         cluster_id="c",
         me=TWO,
         authorize=authorize,
