@@ -201,3 +201,28 @@ def test_who_removes_itself_stands_until_that_is_committed(make_node) -> None:
 def test_an_epoch_found_in_the_log_counts_without_a_vote_of_it(make_node) -> None:
     node = make_node(epochs=[1, 6], epoch=3)
     assert (node.core.epoch, node.core.voted_for) == (6, -1)
+
+
+def test_nobody_waits_for_a_leader_whose_process_has_ended(make_node) -> None:
+    node = make_node(epochs=[3, 3], epoch=3)
+    node.receive(2, Ping(Epoch(3), RaftIndex(0), 0))
+    assert node.core.leader == 2
+    shortest = node.core.config.election_ms_min
+    waits = node.core.deadline - node.now
+    node.step(e.PeerEnded(BrokerId(3)))
+    assert node.core.deadline - node.now == waits
+    node.step(e.PeerEnded(BrokerId(2)))
+    assert node.core.deadline - node.now == waits - shortest
+    # Others get a vote at once.
+    effects = node.receive(3, asked(4, 2, 3, pre=True))
+    assert node.sent(effects) == [(3, VoteAnswered(Epoch(4), True, True))]
+
+
+def test_a_leader_that_shows_itself_after_all_is_followed_again(make_node) -> None:
+    node = make_node(epochs=[3, 3], epoch=3)
+    node.receive(2, Ping(Epoch(3), RaftIndex(0), 0))
+    node.step(e.PeerEnded(BrokerId(2)))
+    node.receive(2, Ping(Epoch(3), RaftIndex(0), 1))
+    assert node.core.deadline - node.now >= node.core.config.election_ms_min
+    effects = node.receive(3, asked(4, 2, 3, pre=True))
+    assert node.sent(effects) == []

@@ -21,7 +21,7 @@ from moldau.testing.simulation.world import World
 
 MEMORY_SEEDS = 20 * EFFORT
 DISK_SEEDS = 20 * EFFORT
-STEPS = 600
+STEPS = 700
 MUTANT_SEEDS = 60
 
 

@@ -21,6 +21,7 @@ from moldau.raft.events import (
     LeaderAlive,
     MembersAsked,
     PeerAlive,
+    PeerEnded,
     PeerFound,
     PeerLost,
     RareEvent,
@@ -94,6 +95,8 @@ class RaftCore(Leadership):
                 self._on_peer_lost(peer)
             case PeerFound(peer):
                 self._on_peer_found(peer)
+            case PeerEnded(peer):
+                self._on_peer_ended(peer)
             case AppendFailed():
                 self._on_append_failed()
             case CampaignAsked():

@@ -96,6 +96,12 @@ class PeerFound(NamedTuple):
     peer: BrokerId
 
 
+class PeerEnded(NamedTuple):
+    """Its process is gone, as far as can be told: nobody need wait for a sign of life."""
+
+    peer: BrokerId
+
+
 class AppendFailed(NamedTuple):
     """The disk was full: the entries of the last effect are not in the log, or not all of them."""
 
@@ -130,6 +136,7 @@ RareEvent = (
     | HeartbeatDue
     | PeerLost
     | PeerFound
+    | PeerEnded
     | AppendFailed
     | CampaignAsked
     | TransferAsked

@@ -148,6 +148,12 @@ class Following(RaftState):
             self.heard_at = self._now
             self._learn_commit(commit)
 
+    def _on_peer_ended(self, peer: BrokerId) -> None:
+        """As if the leader had been silent for the shortest election time: others get votes, and
+        the random rest of it keeps the followers apart."""
+        if peer == self.leader and self.role is Role.FOLLOWER:
+            self.heard_at = min(self.heard_at, self._now - self.config.election_ms_min)
+
     def _on_snapshot(self, sender: BrokerId, message: Snapshot) -> None:
         self._follow(sender)
         index = message.start

@@ -488,3 +488,9 @@ class Driver:
         peer = self._peers.get(broker)
         if peer is not None:
             peer.beat.peer_gone()
+
+    def on_peer_ended(self, broker: BrokerId) -> None:
+        ended = e.PeerEnded(broker)
+        self._steps.handle_all(
+            deque((group, ended) for group in self._names.values() if group.core.leader == broker)
+        )

@@ -29,6 +29,10 @@ class TransportHandler(Protocol):
         """The peer's own link came up, or went: what it said before counts no more."""
         ...
 
+    def on_peer_ended(self, broker: BrokerId) -> None:
+        """Its process is gone, as far as can be told."""
+        ...
+
     def on_raft(self, sender: BrokerId, body: memoryview) -> None: ...
 
     def on_heartbeat(self, sender: BrokerId, body: memoryview) -> None: ...
@@ -98,6 +102,7 @@ class Transport:
             on_connected=partial(self._on_connected, peer),
             on_lost=partial(self._on_lost, peer),
             on_room=partial(self._on_room, peer),
+            on_nobody=partial(self._check_ended, peer),
             limits=self._limits,
         )
         link.start()
@@ -162,6 +167,15 @@ class Transport:
         if self._handler is not None:
             self._handler.on_link_room(peer)
 
+    def _check_ended(self, peer: BrokerId) -> None:
+        """A peer at whose address nobody listens, and that has no connection to this broker either:
+        one of the two alone may be a fault of the network."""
+        link = self.links.get(peer)
+        if link is None or not link.is_nobody_there or peer in self.listener.peers:
+            return
+        if self._handler is not None:
+            self._handler.on_peer_ended(peer)
+
     # ---- what the listener says
 
     def on_peer_connected(self, hello: Hello) -> None:
@@ -174,6 +188,7 @@ class Transport:
     def on_peer_gone(self, sender: BrokerId) -> None:
         if self._handler is not None:
             self._handler.on_peer_changed(sender)
+        self._check_ended(sender)
 
     def on_peer_frame(self, sender: BrokerId, kind: FrameKind, body: memoryview) -> None:
         handler = self._handler

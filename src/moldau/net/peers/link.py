@@ -141,9 +141,11 @@ class PeerLink:
         on_connected: Callable[[], None],
         on_lost: Callable[[str], None],
         on_room: Callable[[], None],
+        on_nobody: Callable[[], None] = lambda: None,
         limits: LinkLimits | None = None,
     ) -> None:
-        """Callbacks run from the loop, never inside a call of this object's methods."""
+        """Callbacks run from the loop, never inside a call of this object's methods. `on_nobody`:
+        the peer's machine answered that nobody listens there."""
         self._loop = loop
         self._rng = rng
         self._hello = hello
@@ -151,6 +153,9 @@ class PeerLink:
         self._on_connected = on_connected
         self._on_lost = on_lost
         self._on_room = on_room
+        self._on_nobody = on_nobody
+        self.is_nobody_there = False
+        """What the last attempt to dial has shown."""
         self._limits = limits or LinkLimits()
         self._stream: _Stream | None = None
         self._dialling: asyncio.Task[None] | None = None
@@ -301,9 +306,13 @@ class PeerLink:
                 except (OSError, TimeoutError, PeerProtocolError) as error:
                     self._refusals = 0
                     log.debug("broker %d cannot be reached: %s", self._hello.target, error)
+                    self.is_nobody_there = isinstance(error, ConnectionRefusedError)
+                    if self.is_nobody_there:
+                        self._on_nobody()
         finally:
             self._dialling = None
         self._refusals = 0
+        self.is_nobody_there = False
         self._connected_at = self._loop.time()
         self._stream = _Stream(self._loop, sock, self)
         log.info("link to broker %d is up", self._hello.target)

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from moldau.log.disk import read_slice
 from moldau.log.interface import ControlEntry, ControlKind, PartitionLog
+from moldau.model.errors import CorruptionError
 from moldau.model.ids import RaftIndex
 from moldau.model.slices import Chunk, FileSlice
 from moldau.raft.membership import decode_members
@@ -81,6 +82,8 @@ def read_items(log: PartitionLog, start: RaftIndex, bytes_max: int) -> list[Item
         offset = max(log.offset_of(index), log.start_offset)
         limit = controls[place].offset if place < len(controls) else log.end_offset
         read = log.read(offset, max(1, bytes_max - size), limit)
+        if not read.size:
+            raise CorruptionError(f"nothing at offset {offset} of a log up to {limit}")
         pieces: list[Chunk] = [read.data]
         if index == start and read.first_offset < log.offset_of(index):
             pieces, _ = trim_front(read, log.offset_of(index))

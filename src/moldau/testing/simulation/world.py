@@ -26,6 +26,7 @@ from moldau.model.ids import (
 )
 from moldau.raft.config import RaftConfig
 from moldau.raft.core import RaftCore
+from moldau.raft.events import PeerEnded
 from moldau.raft.membership import Members
 from moldau.records.record import Record, build_batch
 from moldau.testing.simdisk import SimCrash
@@ -241,6 +242,17 @@ class World:
         broker.stop(is_power_cut=is_power_cut)
         self.count("power cuts" if is_power_cut else "kills")
         self.note(broker.id, "power cut" if is_power_cut else "killed")
+        if not is_power_cut:
+            self.at(self.now + 1, None, lambda: self._tell_ended(broker))
+
+    def _tell_ended(self, broker: SimBroker) -> None:
+        """The machine still answers, that nobody listens there, to whom it can reach."""
+        is_cut = self.network.is_cut
+        for other in self.brokers.values():
+            if broker.process is not None or is_cut(broker.id, other.id):
+                continue
+            if other is not broker and not is_cut(other.id, broker.id):
+                other.handle(PeerEnded(broker.id))
 
     def wipe(self, broker: SimBroker) -> None:
         """Its disk is lost, and it comes back with an empty one."""

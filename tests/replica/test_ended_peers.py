@@ -1,0 +1,65 @@
+"""A broker whose process has ended is told from one that is only silent, and not waited for."""
+
+import asyncio
+
+import pytest
+from msgspec.structs import replace
+from raft_brokers import PATIENT, Cluster, run
+
+from moldau.testing.waiting import until
+
+pytestmark = pytest.mark.inprocess
+
+ENDLESS = replace(PATIENT, election_ms_min=3_600_000, election_ms_max=3_600_100)
+"""Nobody stands for election because of a silence."""
+
+
+def test_the_followers_of_a_process_that_ended_elect_another_leader_at_once() -> None:
+    async def scenario() -> None:
+        async with Cluster(3, config=ENDLESS) as cluster:
+            cluster.add_group()
+            await cluster.produce(3)
+            old = await cluster.wait_for_leader()
+            await cluster.agree()
+            old.stop()
+            await cluster.wait_for_leader(other_than=old.id)
+            assert await cluster.produce(2) == 5
+            await cluster.restart(old.id)
+            await cluster.agree()
+
+    run(scenario())
+
+
+def test_a_broken_connection_alone_is_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with Cluster(3, config=PATIENT) as cluster:
+            cluster.add_group()
+            leader = await cluster.wait_for_leader()
+            await cluster.agree()
+            ended: list[int] = []
+            followers = [broker for broker in cluster.brokers.values() if broker is not leader]
+            for broker in followers:
+                monkeypatch.setattr(broker.driver, "on_peer_ended", ended.append)
+                # Both ways, one after the other: somebody listens at both ends.
+                broker.transport.links[leader.id].reset("a fault of the network")
+                broker.transport.listener.disconnect(leader.id, "a fault of the network")
+            await until(
+                lambda: all(
+                    broker.transport.links[leader.id].is_connected
+                    and leader.id in broker.transport.listener.peers
+                    for broker in followers
+                ),
+                "they are connected again",
+            )
+            # Nobody listens, as far as the dial can tell; but the leader's own connection stands.
+            for broker in followers:
+                link = broker.transport.links[leader.id]
+                address, link.address = link.address, ("127.0.0.1", 1)
+                link.reset("a fault of the network")
+                await until(lambda link=link: link.is_nobody_there, "nobody answers")
+                link.address = address
+            await asyncio.sleep(0)
+            assert ended == []
+            assert leader.group().is_leader
+
+    run(scenario())
