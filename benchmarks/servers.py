@@ -75,7 +75,7 @@ def start_moldau(
             f"127.0.0.1:{port}",
             "--data-dir",
             str(data_dir or directory / f"{name}-data"),
-            # Says nothing to a broker that has data already.
+            # Ignored by a broker that has data already.
             "--bootstrap",
         ],
         directory=directory,

@@ -242,7 +242,8 @@ def test_topics_with_one_copy_are_named_where_there_could_be_more():
     assert single_copies(topology([broker(1), broker(2)], [part(0, [1, 2])])) is None
 
 
-def test_status_and_doctor_name_topics_with_one_copy_and_the_command(cli, stand_in):
+def test_status_and_doctor_name_topics_with_one_copy_and_the_command(cli, stand_in, monkeypatch):
+    monkeypatch.setattr("moldau.cli.well_being.complaints", lambda topology: [])
     stand_in.answers = [topology([broker(1), broker(2)], [part(0, [1])])]
     outcome = cli("broker", "status", "-o", "json", "--http", stand_in.address)
     (note,) = json.loads(outcome.out)["notes"]
@@ -251,14 +252,15 @@ def test_status_and_doctor_name_topics_with_one_copy_and_the_command(cli, stand_
     assert whole.verdict is Verdict.OK
     assert "2 of 2 brokers alive" in whole.detail
     assert copies.verdict is Verdict.WARNING
-    assert copies.hint == "moldau partition move orders --to 1,2"
+    assert copies.hint.endswith(": moldau partition move orders --to 1,2")
 
 
-def test_doctor_says_what_is_wrong_with_the_cluster_of_a_broker(stand_in, nobody):
+def test_doctor_says_what_is_wrong_with_the_cluster_of_a_broker(stand_in, nobody, monkeypatch):
+    monkeypatch.setattr("moldau.cli.well_being.complaints", lambda topology: ["broker 1: full"])
     stand_in.answers = [topology([broker(1), broker(2), broker(3, alive=False)], THREE)]
     (found,) = check_cluster(Address("127.0.0.1", stand_in.endpoint.port))
     assert found.verdict is Verdict.TROUBLE
-    assert found.detail == "broker 3 is not alive"
+    assert found.detail == "broker 3 is not alive; broker 1: full"
     assert "broker status" in found.hint
     host, _, port = nobody.rpartition(":")
     (silent,) = check_cluster(Address(host, int(port)))

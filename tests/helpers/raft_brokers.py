@@ -380,7 +380,9 @@ class Cluster:
                 continue
             core = group.core
             peers = broker.driver._peers.values()
-            waiting = [(peer.id, list(peer.waiting.values())) for peer in peers]
+            waiting = [
+                (peer.id, list(peer.waiting.values()), list(peer.cold.values())) for peer in peers
+            ]
             links = [(peer.id, peer.link.is_connected) for peer in peers]
             progress = [
                 (peer, {name: getattr(known, name) for name in known.__slots__})

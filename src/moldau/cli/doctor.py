@@ -1,4 +1,5 @@
-"""Owns `moldau doctor`: what keeps a broker from starting, or clients from reaching it.
+"""Owns `moldau doctor`: what keeps a broker from starting, or clients from reaching it, and how
+the cluster of a broker that runs is.
 
 Every check looks and changes nothing (a directory is tried with a file that is removed at once),
 is bounded in time, and says what to do.
@@ -68,6 +69,8 @@ class Finding:
               show_default=True)  # fmt: skip
 def doctor(config_file: str | None, settings: Properties, output: str) -> int:
     """Look for what keeps a broker from starting, or clients from reaching it.
+
+    If the broker runs, its cluster is looked at as well.
 
     Exits with 1 if there is trouble.
     """
@@ -329,6 +332,7 @@ def _connect_error(address: "Address") -> str:
 def check_cluster(http: "Address") -> Iterator[Finding]:
     """Is the cluster of the broker that runs here whole, and has every topic more than one copy?"""
     from moldau.cli.topology import connect, headline, problems, single_copies
+    from moldau.cli.well_being import complaints
     from moldau.client.errors import ClientError
 
     host, port = _reachable(http)
@@ -338,11 +342,11 @@ def check_cluster(http: "Address") -> Iterator[Finding]:
         yield Finding(
             check="cluster",
             verdict=Verdict.WARNING,
-            detail=f"the broker does not answer over HTTP ({error})",
+            detail=f"the broker cannot be asked over HTTP ({error})",
             hint="is http.addr the one that it was started with?",
         )
         return
-    found = problems(topology)
+    found = problems(topology) + complaints(topology)
     yield Finding(
         check="cluster",
         verdict=Verdict.TROUBLE if found else Verdict.OK,
@@ -353,8 +357,8 @@ def check_cluster(http: "Address") -> Iterator[Finding]:
         yield Finding(
             check="copies",
             verdict=Verdict.WARNING,
-            detail=f"{single.found}: gone with one disk",
-            hint=single.command,
+            detail=f"{single.found}: records are lost if that disk fails",
+            hint=f"for more copies, topic by topic: {single.command}",
         )
 
 

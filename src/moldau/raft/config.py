@@ -7,8 +7,8 @@ class RaftConfig(Struct, frozen=True, kw_only=True):
     """Shared by all groups of a broker."""
 
     election_ms_min: int = 1000
-    """A follower that heard its leader within this time helps nobody else to be elected; a leader
-    that heard no majority for this long steps down."""
+    """A follower that heard its leader within this time, and does not know that its process ended,
+    helps nobody else to be elected; a leader that heard no majority for this long steps down."""
     election_ms_max: int = 2000
     """Each follower waits a random time between the two before it stands for election."""
     retry_ms: int = 500

@@ -2,7 +2,7 @@
 
 A candidate first asks whether it would have a chance (pre-vote), without raising any epoch: a
 broker that was cut off comes back without disturbing anybody. A follower that has heard its leader
-within the shortest election time gives no vote away, unless that leader wished it.
+within the shortest election time gives no vote away, unless that leader wished it or has ended.
 """
 
 from moldau.model.ids import BrokerId, Epoch

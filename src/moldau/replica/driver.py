@@ -10,6 +10,7 @@ before its timer fires, and before it judges a candidate.
 """
 
 import asyncio
+import logging
 import random
 from asyncio import AbstractEventLoop
 from collections import deque
@@ -41,6 +42,8 @@ from moldau.replica.timers import GroupTimers
 from moldau.replica.transport import Transport
 from moldau.replica.turns import Turns
 from moldau.replica.vote_writer import Vote, Votes, VoteWriter
+
+log = logging.getLogger(__name__)
 
 HEARTBEAT_MS: Final = 150
 UNCOMMITTED_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -377,10 +380,15 @@ class Driver:
         core = group.core
         since = self.now - core.config.election_ms_min
         heard = sum(
-            voter == self.me or core.progress[voter].heard_at > since
+            voter == self.me or (core.progress[voter].heard_at > since and self._is_linked(voter))
             for voter in core.members.voters
         )
         return heard >= core.members.quorum
+
+    def _is_linked(self, broker: BrokerId) -> bool:
+        """A broker that cannot be reached may take this one for ended, and vote for another."""
+        peer = self._peers.get(broker)
+        return peer is not None and peer.link.is_connected
 
     def hears_leader(self, group: Group, within_ms: int) -> bool:
         """Whether this broker follows somebody who told it so within that time."""
@@ -471,6 +479,8 @@ class Driver:
         self._receiver.take(sender, body)
 
     def on_link_up(self, broker: BrokerId) -> None:
+        if (peer := self._peers.get(broker)) is not None:
+            peer.is_ended = False
         self._handle_led(broker, e.PeerFound(broker))
 
     def on_link_room(self, broker: BrokerId) -> None:
@@ -490,7 +500,12 @@ class Driver:
             peer.beat.peer_gone()
 
     def on_peer_ended(self, broker: BrokerId) -> None:
+        peer = self._peers.get(broker)
+        if peer is None:
+            return
         ended = e.PeerEnded(broker)
-        self._steps.handle_all(
-            deque((group, ended) for group in self._names.values() if group.core.leader == broker)
-        )
+        led = [group for group in self._names.values() if group.core.leader == broker]
+        if led and not peer.is_ended:
+            log.info("broker %d has ended: %d groups that it led elect others", broker, len(led))
+        peer.is_ended = True
+        self._steps.handle_all(deque((group, ended) for group in led))

@@ -4,7 +4,7 @@ import logging
 from functools import partial
 from typing import Final, assert_never
 
-from moldau.log.interface import CheckTask, ControlKind
+from moldau.log.interface import ControlKind
 from moldau.model.errors import DiskFullError, ErrorCode, RefusedError
 from moldau.model.ids import NO_EPOCH, BrokerId, Epoch, Offset, RaftIndex
 from moldau.net.peers.frames import FRAME_BYTES_MAX
@@ -140,7 +140,7 @@ class Effects:
             group.news.append(partial(group.owner.on_stored, group, headers, markers))
 
     def _truncate(self, group: Group, end: RaftIndex) -> None:
-        self._unsend_files()
+        self._unsend_files(group)
         self.cuts_total += 1
         group.view.truncate(end)
         group.news.append(partial(group.owner.on_truncated, group, group.log.end_offset))
@@ -149,15 +149,15 @@ class Effects:
         parcel = group.at_hand
         if parcel is None or parcel.start is None:
             raise RaftError("a log is to be reset without a snapshot")
-        self._unsend_files()
+        self._unsend_files(group)
         self.cuts_total += 1
         group.view.reset(parcel.start, parcel.payload)
         group.news.append(partial(group.owner.on_reset, group, parcel.start.offset, parcel.payload))
 
-    def _unsend_files(self) -> None:
-        """Bytes that still wait to be sent from files are about to be others."""
+    def _unsend_files(self, group: Group) -> None:
+        """Bytes that still wait to be sent from its files are about to be others."""
         for peer in self._peers.values():
-            if peer.link.has_files_queued:
+            if group in peer.sliced and peer.link.has_files_queued:
                 peer.link.reset("a log was cut while parts of it were on their way")
 
     # ---- the owner
@@ -211,12 +211,6 @@ class Effects:
 
     # ---- bulk
 
-    def find_cold(self, group: Group, effect: e.SendAppend | e.SendSnapshot) -> CheckTask | None:
-        """What a thread has to read before it is sent. Raises CorruptionError, OSError."""
-        if not isinstance(effect, e.SendAppend) or not effect.bytes_max or not group.is_running:
-            return None
-        return group.view.find_cold(effect.start, effect.bytes_max)
-
     def send_bulk(
         self, peer: Peer, group: Group, effect: e.SendAppend | e.SendSnapshot
     ) -> tuple[Event | None, int]:
@@ -243,6 +237,8 @@ class Effects:
             end, size = reading.end, reading.size
             head = head_of(size)
             peer.post_bulk([head, *reading.chunks], len(head) + size)
+            if reading.has_files:
+                peer.sliced.add(group)
         else:
             head = head_of(0)
             peer.post_bulk([head], len(head))

@@ -38,6 +38,8 @@ class Reading(NamedTuple):
     chunks: list[Chunk]
     size: int
     end: RaftIndex
+    has_files: bool
+    """Whether slices of files are among the chunks."""
 
 
 class GroupLog:
@@ -173,6 +175,7 @@ class GroupLog:
         chunks: list[Chunk] = []
         size = 0
         index = start
+        has_files = False
         end_index = log.end_index
         controls = log.controls()
         place = self._first_control(start)
@@ -198,13 +201,14 @@ class GroupLog:
             chunks.append(head)
             # Small pieces are read now: the log may be cut before the socket takes them.
             is_small = read_bytes < SENDFILE_BYTES_MIN
+            has_files = has_files or not is_small
             chunks += [
                 read_slice(piece) if is_small and isinstance(piece, FileSlice) else piece
                 for piece in pieces
             ]
             size += len(head) + read_bytes
             index = RaftIndex(read.next_offset + log.start.control_count + place)
-        return Reading(chunks, size, index)
+        return Reading(chunks, size, index, has_files)
 
     # ---- entries in
 

@@ -18,7 +18,20 @@ _WAITING_BYTES_MAX: Final = 8 * 1024 * 1024
 class Peer:
     """One other broker."""
 
-    __slots__ = ("_chunks", "_size", "beat", "cold", "dropped_total", "id", "link", "waiting")
+    __slots__ = (
+        "_chunks",
+        "_size",
+        "beat",
+        "cold",
+        "dropped_total",
+        "id",
+        "is_ended",
+        "link",
+        "reading",
+        "sliced",
+        "waiting",
+        "warm",
+    )
 
     def __init__(self, broker: BrokerId, link: PeerLink, beat: PeerBeat) -> None:
         self.id = broker
@@ -27,7 +40,15 @@ class Peer:
         self.waiting: dict[Group, SendAppend | SendSnapshot] = {}
         """Bulk that goes out when the link has room; never more than one of a group."""
         self.cold: dict[Group, SendAppend] = {}
-        """Of groups whose entries a thread reads from the disk first; none of them waits."""
+        """Bulk that a thread reads first (cold_sends.py); it does not wait at the same time."""
+        self.reading: set[Group] = set()
+        """Groups for which a thread reads now."""
+        self.warm: dict[Group, SendAppend] = {}
+        """Of what waits, that which was read."""
+        self.sliced: set[Group] = set()
+        """Groups of which slices of files were sent on this connection."""
+        self.is_ended = False
+        """Its process is gone, as far as can be told."""
         self._chunks: list[Chunk] = []
         self._size = 0
         self.dropped_total = 0
@@ -42,6 +63,8 @@ class Peer:
         self.waiting.pop(group, None)
         if self.cold:
             self.cold.pop(group, None)
+        if self.warm:
+            self.warm.pop(group, None)
 
     def post(self, data: bytes) -> None:
         """A small message, sent at the end of this turn of the loop."""
@@ -71,3 +94,5 @@ class Peer:
         self._chunks, self._size = [], 0
         self.waiting.clear()
         self.cold.clear()
+        self.warm.clear()
+        self.sliced.clear()

@@ -95,6 +95,11 @@ class Parcel(NamedTuple):
     damage: str = ""
     """Of an Append: why its entries were left out."""
 
+    @property
+    def entries_bytes(self) -> int:
+        """Of the batches that it brings."""
+        return sum(len(part.data) for part in self.parts if isinstance(part, BatchRun))
+
     def kept(self) -> "Parcel":
         """The same for longer than the frame: with memory of its own."""
         return self._replace(

@@ -3,6 +3,7 @@
 from asyncio import AbstractEventLoop
 from collections import deque
 from collections.abc import Callable, Mapping
+from typing import Final
 
 from moldau.model.errors import CorruptionError, StorageError
 from moldau.model.ids import BrokerId
@@ -17,6 +18,9 @@ from moldau.replica.group import Group
 from moldau.replica.peer import Peer
 from moldau.replica.peer_codec import DamageTold, Parcel, decode_frame
 from moldau.replica.steps import Steps
+
+_HELD_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Of messages that wait for the next turn, by the size of their entries."""
 
 
 class Receiver:
@@ -52,6 +56,7 @@ class Receiver:
         has to cut hundreds of logs: one per turn, so that heartbeats get in between."""
         self._held: dict[Group, list[tuple[Peer, Parcel]]] = {}
         """What has to wait for the next turn."""
+        self._held_bytes = 0
 
     def take(self, sender: BrokerId, body: memoryview) -> None:
         """A frame of Raft messages. Raises PeerProtocolError."""
@@ -61,34 +66,47 @@ class Receiver:
         for parcel in decode_frame(body):
             self._give(peer, parcel)
 
-    def _give(self, peer: Peer, parcel: Parcel) -> None:
+    def _give(self, peer: Peer, parcel: Parcel, *, is_kept: bool = False) -> None:
         group = self._groups.get(parcel.group)
         if group is None or group.failure is not None:
             self.unknown_total += 1
         elif parcel.damage:
             tell_leader(peer, group, parcel)
         elif self._has_cut and (group in self._held or may_cut(group, parcel.message)):
-            self._held.setdefault(group, []).append((peer, parcel.kept()))
+            self._hold(peer, group, parcel if is_kept else parcel.kept())
         else:
             self._receive(peer, group, parcel)
             if self._effects.cuts_total != self._cuts:
                 self._cuts = self._effects.cuts_total
-                if not self._has_cut:
-                    self._has_cut = True
-                    self._loop.call_soon(self._give_held)
+                self._wait_for_next_turn()
+
+    def _hold(self, peer: Peer, group: Group, parcel: Parcel) -> None:
+        size = parcel.entries_bytes
+        if self._held_bytes + size > _HELD_BYTES_MAX:
+            # As if the network had lost it: it is sent again.
+            return
+        self._held_bytes += size
+        self._held.setdefault(group, []).append((peer, parcel))
+
+    def _wait_for_next_turn(self) -> None:
+        if not self._has_cut:
+            self._has_cut = True
+            self._loop.call_soon(self._give_held)
 
     def _give_held(self) -> None:
         """In the next turn: up to the next message that cuts a log."""
-        self._has_cut = False
-        held, self._held = self._held, {}
-        work = deque(one for kept in held.values() for one in kept)
+        work = deque(one for kept in self._held.values() for one in kept)
+        self._held, self._held_bytes, self._has_cut = {}, 0, False
         try:
             while work:
-                self._give(*work.popleft())
+                peer, parcel = work.popleft()
+                self._give(peer, parcel, is_kept=True)
         finally:
             # A defect in the owner of one group must not cost another its messages.
             for peer, parcel in work:
-                self._give(peer, parcel)
+                if (group := self._groups.get(parcel.group)) is not None:
+                    self._wait_for_next_turn()
+                    self._hold(peer, group, parcel)
 
     def _receive(self, peer: Peer, group: Group, parcel: Parcel) -> None:
         parcel = split_for(parcel, group.log)

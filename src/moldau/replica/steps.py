@@ -170,7 +170,9 @@ class Steps:
 
     def fail(self, group: Group, error: MoldauError) -> None:
         """Stop the group; `tell` tells."""
-        log.error("group %s stops: %s", group.name, error)
+        # A broken rule is a defect of this program: where, whoever mends it has to know.
+        defect = error if isinstance(error, RaftError) else None
+        log.error("group %s stops: %s", group.name, error, exc_info=defect)
         # Without the frames that it came through: they would keep files of the log open.
         group.failure = error.with_traceback(None)
         group.news.clear()

@@ -102,7 +102,7 @@ class Transport:
             on_connected=partial(self._on_connected, peer),
             on_lost=partial(self._on_lost, peer),
             on_room=partial(self._on_room, peer),
-            on_nobody=partial(self._check_ended, peer),
+            on_nobody=partial(self._check_soon, peer),
             limits=self._limits,
         )
         link.start()
@@ -167,6 +167,10 @@ class Transport:
         if self._handler is not None:
             self._handler.on_link_room(peer)
 
+    def _check_soon(self, peer: BrokerId) -> None:
+        """Not within what found it: a defect in an owner must not end a dial or a listener."""
+        self._loop.call_soon(self._check_ended, peer)
+
     def _check_ended(self, peer: BrokerId) -> None:
         """A peer at whose address nobody listens, and that has no connection to this broker either:
         one of the two alone may be a fault of the network."""
@@ -188,7 +192,7 @@ class Transport:
     def on_peer_gone(self, sender: BrokerId) -> None:
         if self._handler is not None:
             self._handler.on_peer_changed(sender)
-        self._check_ended(sender)
+        self._check_soon(sender)
 
     def on_peer_frame(self, sender: BrokerId, kind: FrameKind, body: memoryview) -> None:
         handler = self._handler

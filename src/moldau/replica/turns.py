@@ -4,15 +4,15 @@ Cores hear what was appended and flushed, entries are read and sent to peers tha
 frame per peer leaves, votes go to the disk in one write.
 """
 
-from asyncio import AbstractEventLoop, Future
+from asyncio import AbstractEventLoop
 from collections.abc import Mapping
 from typing import Final
 
-from moldau.log.interface import CheckTask
 from moldau.model.errors import CorruptionError, RefusedError, StorageError
 from moldau.model.ids import BrokerId
 from moldau.raft import events as e
 from moldau.replica.beats import Beats
+from moldau.replica.cold_sends import ColdSends
 from moldau.replica.effects import Effects
 from moldau.replica.flusher import Flusher
 from moldau.replica.group import Group
@@ -25,6 +25,8 @@ _PROPOSALS_FIRST: Final = 20
 """So many are sent before the turn is over: followers work while this broker reads on."""
 _BULK_BYTES_PER_TURN_MAX: Final = 4 * 1024 * 1024
 """Sent to one peer before it is the turn of others."""
+_COLD_BYTES: Final = 1024 * 1024
+"""As what an Append counts that is not sent yet."""
 
 
 class Turns:
@@ -50,6 +52,7 @@ class Turns:
         self._votes = votes
         self._flusher = flusher
         self._peers = peers
+        self._cold_sends = ColdSends(loop=loop, steps=steps, on_read=self.soon)
         self._is_due = False
         self._is_running = False
         self._proposals = 0
@@ -138,15 +141,14 @@ class Turns:
             peer.flush()
         return is_more
 
-    def _send_waiting(self, peer: Peer, group: Group, *, is_warm: bool = False) -> int:
+    def _send_waiting(self, peer: Peer, group: Group) -> int:
         """Send what one group has for a peer; returns its size. What is cold is read first."""
         steps = self._steps
         effect = peer.waiting.pop(group)
         try:
-            cold = None if is_warm else self._effects.find_cold(group, effect)
-            if cold is not None and isinstance(effect, e.SendAppend):
-                self._read_ahead(peer, group, effect, cold)
-                return 0
+            if self._cold_sends.holds_back(peer, group, effect):
+                # Looking for it has its cost as well.
+                return _COLD_BYTES
             event, size = self._effects.send_bulk(peer, group, effect)
         except (CorruptionError, RefusedError) as error:
             steps.fail(group, error)
@@ -164,30 +166,6 @@ class Turns:
         elif event is not None:
             steps.handle(group, event)
         return size
-
-    def _read_ahead(self, peer: Peer, group: Group, effect: e.SendAppend, cold: CheckTask) -> None:
-        """In a thread: a follower far behind must not make everybody wait for the disk."""
-        peer.cold[group] = effect
-
-        def go_on(reading: "Future[None]") -> None:
-            reading.result()
-            if not group.is_running:
-                return
-            try:
-                group.log.end_check(cold)
-            except CorruptionError as error:
-                self._steps.fail(group, error)
-                self._steps.tell(group)
-                return
-            if peer.cold.get(group) is effect:
-                del peer.cold[group]
-                peer.waiting[group] = effect
-                if peer.link.has_room:
-                    # Now: where memory is short, it is soon cold again.
-                    self._send_waiting(peer, group, is_warm=True)
-            self.soon()
-
-        self._loop.run_in_executor(None, cold.run).add_done_callback(go_on)
 
     def _set_timer(self, group: Group) -> None:
         deadline = group.core.deadline

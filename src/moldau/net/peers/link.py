@@ -192,7 +192,9 @@ class PeerLink:
         """The peer lives elsewhere now."""
         if address != self.address:
             self.address = address
+            self.is_nobody_there = False
             self.reset("the peer moved")
+            self.nudge()
 
     def introduce(self, hello: Hello) -> None:
         """As whom to dial from now on; a connection that stands is not touched."""
@@ -295,6 +297,7 @@ class PeerLink:
                 if self._attempts or self._refusals:
                     await self._pause(self._next_delay())
                 self._attempts += 1
+                address = self.address
                 try:
                     async with asyncio.timeout(_DIAL_SECONDS_MAX):
                         sock = await self._shake_hands()
@@ -302,11 +305,13 @@ class PeerLink:
                 except _HelloRefusedError as error:
                     self._refusals += 1
                     self._attempts = 0
+                    self.is_nobody_there = False
                     log.debug("broker %d: %s", self._hello.target, error)
                 except (OSError, TimeoutError, PeerProtocolError) as error:
                     self._refusals = 0
                     log.debug("broker %d cannot be reached: %s", self._hello.target, error)
-                    self.is_nobody_there = isinstance(error, ConnectionRefusedError)
+                    is_refused = isinstance(error, ConnectionRefusedError)
+                    self.is_nobody_there = is_refused and address == self.address
                     if self.is_nobody_there:
                         self._on_nobody()
         finally:

@@ -266,6 +266,8 @@ class Actor:
         # Never shorter than a pause under way: what waits for its end must stay in order.
         broker.paused_until = max(broker.paused_until, self.world.now + length)
         self.world.count("pauses")
+        # It is only silent, and comes back as the leader that it was.
+        self.world.tell_ended(broker)
 
     def _fill_disk(self) -> None:
         broker = self._any()

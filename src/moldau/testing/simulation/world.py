@@ -246,12 +246,17 @@ class World:
             self.at(self.now + 1, None, lambda: self._tell_ended(broker))
 
     def _tell_ended(self, broker: SimBroker) -> None:
-        """The machine still answers, that nobody listens there, to whom it can reach."""
+        """Its machine still answers those who reach it: nobody listens there."""
+        if broker.process is None:
+            self.tell_ended(broker)
+
+    def tell_ended(self, broker: SimBroker) -> None:
+        """Rightly or not: the others take its process for ended."""
         is_cut = self.network.is_cut
         for other in self.brokers.values():
-            if broker.process is not None or is_cut(broker.id, other.id):
-                continue
-            if other is not broker and not is_cut(other.id, broker.id):
+            if other is not broker and not (
+                is_cut(broker.id, other.id) or is_cut(other.id, broker.id)
+            ):
                 other.handle(PeerEnded(broker.id))
 
     def wipe(self, broker: SimBroker) -> None:
