@@ -60,18 +60,24 @@ class ColdSends:
         if reading.cancelled():
             # The loop ends.
             return
-        if (defect := reading.exception()) is not None:
-            log.error("%s: what was to be sent could not be read ahead: %r", group.name, defect)
-        elif group.is_running:
-            try:
-                group.log.end_check(task)
-            except CorruptionError as error:
-                self._steps.fail(group, error)
-                self._steps.tell(group)
-        if peer.cold.get(group) is bulk:
-            self._give_back(peer, group, bulk)
-        self._read_next(peer)
-        self._on_read()
+        try:
+            if (defect := reading.exception()) is not None:
+                log.error("%s: what was to be sent could not be read ahead: %r", group.name, defect)
+            elif group.is_running:
+                self._end_check(group, task)
+        finally:
+            # Also after a defect in an owner: others wait for their turn.
+            if peer.cold.get(group) is bulk:
+                self._give_back(peer, group, bulk)
+            self._read_next(peer)
+            self._on_read()
+
+    def _end_check(self, group: Group, task: CheckTask) -> None:
+        try:
+            group.log.end_check(task)
+        except CorruptionError as error:
+            self._steps.fail(group, error)
+            self._steps.tell(group)
 
     def _give_back(self, peer: Peer, group: Group, bulk: SendAppend) -> None:
         del peer.cold[group]
