@@ -133,10 +133,10 @@ bench-quick: $(VENV)/bench ## the same with small counts (about 5 minutes)
 bench-spark: $(VENV)/test ## measure reading topics with Spark, small batches and the archive, as ratios (about 10 minutes)
 	@$(BIN)/python -m benchmarks.spark
 
-faults: $(VENV)/check ## kill, cut, fill and damage one and three brokers, and check what clients saw (about 45 minutes)
+faults: $(VENV)/check ## kill, cut, fill and damage one and three brokers, and check what clients saw (about 75 minutes)
 	@$(BIN)/python -m faults --write-docs
 
-faults-quick: $(VENV)/check ## the same with few repetitions, and without the page (about 12 minutes)
+faults-quick: $(VENV)/check ## the same with few repetitions, and without the page (about 20 minutes)
 	@$(BIN)/python -m faults --quick
 
 ROUNDS ?= 10
