@@ -20,6 +20,7 @@ from moldau.testing.waiting import wait_seconds_max, wait_until
 pytestmark = [pytest.mark.compat, pytest.mark.system]
 
 PARTITIONS = 4
+CLASSIC = [client for client in CLIENTS if client != "confluent consumer"]
 INCREMENTAL = ["confluent cooperative", "confluent consumer"]
 _numbers = itertools.count(1)
 
@@ -89,17 +90,25 @@ def read_all(members: list[Member], writer: Writer) -> bool:
     return all((partition, sent - 1) in got for partition, sent in writer.sent.items())
 
 
+def side_by_side(
+    story: Callable[[Broker, str, str], None], clients: list[str], session_ms: int
+) -> Iterator[dict[str, Future[None]]]:
+    """All clients at once: each waits for heartbeats and sessions. All of it is over when the first
+    test begins, which would else see the processes of the others come and go."""
+    with serving(session_ms) as broker:
+        with ThreadPoolExecutor(len(clients)) as pool:
+            futures = {one: pool.submit(story, broker, create(broker), one) for one in clients}
+        yield futures
+
+
 @pytest.fixture(scope="module")
 def taken_over() -> Iterator[dict[str, Future[None]]]:
-    """All clients side by side: each waits for the end of a session. All of it is over when the
-    first test begins, which would else see the processes of the others come and go."""
-    with serving(SHORT_MS) as broker:
-        with ThreadPoolExecutor(len(CLIENTS)) as pool:
-            futures = {
-                client: pool.submit(share_and_take_over, broker, create(broker), client)
-                for client in CLIENTS
-            }
-        yield futures
+    yield from side_by_side(share_and_take_over, list(CLIENTS), SHORT_MS)
+
+
+@pytest.fixture(scope="module")
+def moved() -> Iterator[dict[str, Future[None]]]:
+    yield from side_by_side(move_and_come_back, CLASSIC, LONG_MS)
 
 
 @pytest.mark.parametrize("client", CLIENTS)
@@ -143,23 +152,61 @@ def share_and_take_over(
             assert {offset for where, offset in got if where == partition} >= set(range(sent))
 
 
+@pytest.mark.parametrize("client", CLASSIC)
+def test_members_move_to_the_newer_protocol_one_by_one_and_come_back(
+    moved: dict[str, Future[None]], client: str
+) -> None:
+    moved[client].result()
+
+
+def move_and_come_back(broker: Broker, topic: str, client: str) -> None:
+    writer = Writer(broker, topic)
+
+    def member(kind: str) -> Member:
+        return Member(kind, broker.bootstrap, topic, topic, session_ms=LONG_MS)
+
+    with member(client) as first, member(client) as second:
+        writer.until(lambda: shared([first, second], PARTITIONS), "classic members share")
+        with member("confluent consumer") as newer:
+            writer.until(lambda: shared([first, second, newer], PARTITIONS), "the newer takes part")
+            second.leave()
+            writer.until(lambda: shared([first, newer], PARTITIONS), "a classic member is gone")
+            with member(client) as back:
+                writer.until(lambda: shared([first, newer, back], PARTITIONS), "one comes back")
+                newer.leave()
+                writer.until(lambda: shared([first, back], PARTITIONS), "all are classic again")
+                everybody = [first, second, newer, back]
+                writer.until(lambda: read_all(everybody, writer), "all is read")
+    got = {(partition, offset) for one in everybody for partition, offset, _ in one.got}
+    for partition, sent in writer.sent.items():
+        missed = set(range(sent)) - {offset for where, offset in got if where == partition}
+        assert not missed
+
+
 @pytest.mark.safety
-@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize(
+    ("client", "successor"),
+    [
+        *zip(CLIENTS, CLIENTS, strict=True),
+        ("confluent", "confluent consumer"),
+        ("confluent consumer", "confluent cooperative"),
+    ],
+)
 def test_a_static_member_that_restarts_keeps_its_partitions_and_disturbs_nobody(
-    broker: Broker, topic: str, client: str
+    broker: Broker, topic: str, client: str, successor: str
 ) -> None:
     writer = Writer(broker, topic)
 
-    def member(name: str) -> Member:
-        return Member(client, broker.bootstrap, topic, topic, instance=name, session_ms=LONG_MS)
+    def member(kind: str, name: str) -> Member:
+        return Member(kind, broker.bootstrap, topic, topic, instance=name, session_ms=LONG_MS)
 
-    with member("one") as one:
-        with member("two") as two:
+    with member(client, "one") as one:
+        with member(client, "two") as two:
             writer.until(lambda: shared([one, two], PARTITIONS), "the members share")
             had = two.owned
             one.lost.clear()
             two.leave()
-        with member("two") as again:
+        with member(successor, "two") as again:
             writer.until(lambda: bool(again.owned), "it comes back")
             assert again.owned == had
             assert one.lost == []

@@ -95,7 +95,7 @@ class World:
     def load(self) -> None:
         for key, value in self.log:
             self.coordinator.replay(key, value)
-        self.coordinator.finish_loading(self.now)
+        self.take(self.coordinator.finish_loading(self.now))
 
     def restarted(self, **changes) -> "World":
         """A new coordinator that has read the log."""

@@ -15,7 +15,6 @@ from moldau.groups.records import (
     encode,
 )
 from moldau.groups.results import CommittedOffset
-from moldau.groups.subscription import subscribed_topics
 from moldau.model.errors import CorruptionError
 from moldau.model.ids import Epoch, Offset, PartitionIndex, TimestampMs, TopicPartition
 
@@ -193,23 +192,6 @@ def test_keys_of_other_kinds_are_skipped():
 def test_values_of_a_later_version_are_refused():
     with pytest.raises(CorruptionError, match="version 9"):
         decode_offset("0009")
-
-
-def test_a_subscription_names_its_topics():
-    head = struct.pack(">hi", 0, 2) + b"\x00\x01a\x00\x02bc"
-    assert subscribed_topics(head + b"anything") == {"a", "bc"}
-    assert subscribed_topics(struct.pack(">hi", 0, 0)) == frozenset()
-
-
-@given(st.binary(max_size=40))
-def test_arbitrary_subscriptions_are_harmless(data):
-    topics = subscribed_topics(data)
-    assert topics is None or isinstance(topics, frozenset)
-
-
-def test_a_subscription_with_a_hostile_count_is_refused():
-    assert subscribed_topics(struct.pack(">hi", 0, 2**31 - 1)) is None
-    assert subscribed_topics(struct.pack(">hih", 0, 1, -5)) is None
 
 
 @given(records, st.data())

@@ -16,6 +16,7 @@ from moldau.groups.assignors.interface import Assignor
 from moldau.groups.assignors.range import RangeAssignor
 from moldau.groups.assignors.uniform import UniformAssignor
 from moldau.groups.config import GroupConfig
+from moldau.groups.consumer.classic import ClassicMembers
 from moldau.groups.consumer.consumers import Consumers
 from moldau.groups.consumer.topics import NoTopics, Subscriptions, TopicSource
 from moldau.groups.events import (
@@ -83,7 +84,6 @@ class Coordinator:
     ) -> None:
         self._runtime = Runtime(config, wall_ms)
         self._rebalance = Rebalance(self._runtime)
-        self._joining = Joining(self._runtime, self._rebalance, new_member_id)
         self._syncing = Syncing(self._runtime, self._rebalance)
         self._subscriptions = Subscriptions(topics or NoTopics())
         self._consumers = Consumers(
@@ -91,6 +91,11 @@ class Coordinator:
             self._subscriptions,
             {assignor.name: assignor for assignor in assignors},
             new_member_id,
+            self._rebalance,
+        )
+        self._classic_members = ClassicMembers(self._consumers)
+        self._joining = Joining(
+            self._runtime, self._rebalance, self._classic_members, new_member_id
         )
         self._offsets = Offsets(self._runtime, self._rebalance, self._consumers.wanted_topics)
         self._transactional = TransactionalOffsets(self._runtime, self._offsets)
@@ -114,7 +119,7 @@ class Coordinator:
 
     def finish_loading(self, now: float) -> list[Effect]:
         """All records are replayed. Members go on where they were; their sessions begin anew."""
-        for group in self._runtime.groups.values():
+        for group in list(self._runtime.groups.values()):
             group.restore()
             for member in group.members.values():
                 self._rebalance.heard_of(now, group, member)
@@ -192,19 +197,23 @@ class Coordinator:
         needs_name = not isinstance(event, CommitOffsets | DeleteOffsets)
         if (needs_name and not event.group_id) or len(event.group_id.encode()) > TEXT_BYTES_MAX:
             return refusal(event, ErrorCode.INVALID_GROUP_ID)
+        group = self._runtime.groups.get(event.group_id)
+        consumers = group if group is not None and group.has_consumers else None
         match event:
             case Join():
                 self._joining.join(now, event)
+            case Sync() if consumers is not None:
+                self._classic_members.sync(now, consumers, event)
             case Sync():
                 self._syncing.sync(now, event)
+            case Heartbeat() if consumers is not None:
+                self._classic_members.heartbeat(now, consumers, event)
             case Heartbeat():
                 self._syncing.heartbeat(now, event)
+            case Leave() if consumers is not None:
+                self._consumers.leave(now, consumers, event)
             case Leave():
-                group = self._runtime.groups.get(event.group_id)
-                if group is not None and group.has_consumers:
-                    self._consumers.leave(now, group, event)
-                else:
-                    self._syncing.leave(now, event)
+                self._syncing.leave(now, event)
             case ConsumerHeartbeat():
                 self._consumers.heartbeat(now, event)
             case CommitOffsets():

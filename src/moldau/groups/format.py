@@ -69,6 +69,14 @@ class Reader:
     def blob(self) -> bytes:
         return self._take(self._varint() - 1 if self.flexible else self.int32())
 
+    def nullable_blob(self) -> bytes | None:
+        length = self._varint() - 1 if self.flexible else self.int32()
+        return None if length == -1 else self._take(length)
+
+    @property
+    def is_at_end(self) -> bool:
+        return self._position == len(self._data)
+
     def array_length(self) -> int:
         length = self._varint() - 1 if self.flexible else self.int32()
         # A member takes more than a byte, so this bounds the loop by the data.
@@ -116,7 +124,10 @@ def varint_bytes(value: int) -> bytes:
 def compact_string(text: str | None) -> bytes:
     if text is None:
         return b"\0"
-    data = text.encode()
+    return compact_bytes(text.encode())
+
+
+def compact_bytes(data: bytes) -> bytes:
     return varint_bytes(len(data) + 1) + data
 
 

@@ -203,7 +203,8 @@ class Group:
         )
 
     def restore(self) -> None:
-        """Members and generation as they were stored; called once, after loading."""
+        """Members and generation as they are stored: after loading, and when a group becomes a
+        classic one again."""
         if self.stored is None:
             return
         self.protocol_type = self.stored.protocol_type or None
@@ -290,6 +291,16 @@ class Group:
         if self.leader == member.member_id:
             self.leader = next(iter(self.members), None)
 
+    def clear(self) -> None:
+        """No classic group any more: nothing is left of its members and generation."""
+        self.members.clear()
+        self.static.clear()
+        self.state = GroupState.EMPTY
+        self.generation = 0
+        self.protocol_type = self.protocol_name = self.leader = None
+        self.initial_delay_left_s = None
+        self.new_member_added = False
+
     def rename(self, member: Member, member_id: str) -> None:
         """A static member came back under a new id; it keeps its place and its leadership."""
         led = self.leader == member.member_id
@@ -312,14 +323,13 @@ class Group:
 
     def consumer_error(self, member_id: str, instance_id: str | None, epoch: int) -> ErrorCode:
         """Is this a member whose broker assigns, and in the epoch that it says?"""
-        consumer = self.consumer
-        if consumer is None or member_id not in consumer.members:
+        if self.consumer is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
-        if instance_id is not None and consumer.static_member(instance_id) != member_id:
-            return ErrorCode.FENCED_INSTANCE_ID
-        if epoch != consumer.current(member_id).epoch:
-            return ErrorCode.STALE_MEMBER_EPOCH
-        return ErrorCode.NONE
+        error = self.consumer.member_error(member_id, instance_id)
+        if error is ErrorCode.NONE and epoch != self.consumer.current(member_id).epoch:
+            is_classic = self.consumer.members[member_id].classic is not None
+            return ErrorCode.ILLEGAL_GENERATION if is_classic else ErrorCode.STALE_MEMBER_EPOCH
+        return error
 
     def supports(self, protocol_type: str, protocols: tuple[tuple[str, bytes], ...]) -> bool:
         """Could a member that speaks these protocols work with the others?"""

@@ -89,6 +89,7 @@ def _check_consumers(runtime: Runtime, group: Group) -> None:
     if state is None:
         return
     _require(not group.members, "a group has members of one kind")
+    _require(group.stored is None, "a group is stored as one kind")
     _require(not state.is_gone, "a consumer group of which nothing is left is forgotten")
     _require(not set(state.targets) - set(state.members), "targets are for members")
     _require(set(state.currents) == set(state.members), "every member stands somewhere")

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
+from moldau.groups.consumer.classic import ClassicMembers
 from moldau.groups.events import NO_MEMBER_ID, Join
 from moldau.groups.group import Group, Member
 from moldau.groups.rebalance import Rebalance, join_result, pending_key, session_key
@@ -17,10 +18,15 @@ class Joining:
     """Handles Join."""
 
     def __init__(
-        self, runtime: Runtime, rebalance: Rebalance, new_member_id: Callable[[str], str]
+        self,
+        runtime: Runtime,
+        rebalance: Rebalance,
+        classic_members: ClassicMembers,
+        new_member_id: Callable[[str], str],
     ) -> None:
         self.runtime = runtime
         self.rebalance = rebalance
+        self._classic_members = classic_members
         self._new_member_id = new_member_id
 
     def join(self, now: float, event: Join) -> None:
@@ -47,7 +53,7 @@ class Joining:
         if group.state is GroupState.DEAD:
             self.refuse(event, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         elif group.consumer is not None or group.draft is not None:
-            self.runtime.submit(now, group, JoinOverConsumers(self, group, event))
+            self._join_consumers(now, group, event)
         elif not self._has_room(group, event.member_id):
             member = group.members.get(event.member_id)
             if member is not None:
@@ -63,6 +69,20 @@ class Joining:
             self._give_member_id(now, group, event)
         else:
             self._add(now, group, event, self.make_member_id(group, event))
+
+    def _join_consumers(self, now: float, group: Group, event: Join) -> None:
+        is_new = event.member_id == NO_MEMBER_ID and event.instance_id is None
+        if is_new and event.member_id_required:
+            self._give_member_id(now, group, event)
+        else:
+            self._classic_members.join(now, group, event, self._join_instead)
+
+    def _join_instead(self, now: float, group: Group, event: Join) -> None:
+        """There are no members, when the join is judged, for whom the broker would assign."""
+        if group.consumer is None and group.draft is None:
+            self.join_group(now, group, event)
+        else:
+            group.waiting.appendleft(JoinOverConsumers(self, group, event))
 
     def _has_room(self, group: Group, member_id: str) -> bool:
         most = self.runtime.config.group_size_max
@@ -180,8 +200,8 @@ class Joining:
 
 
 class JoinOverConsumers(Write):
-    """A classic member joins a group of the next-generation protocol: if that has no members left,
-    it becomes a classic one. Members of both kinds in one group are not supported."""
+    """A classic member joins a group whose broker assigns and that has no members: it becomes a
+    classic one."""
 
     __slots__ = ("_event", "_group", "_joining")
 
@@ -192,10 +212,7 @@ class JoinOverConsumers(Write):
 
     def decide(self, now: float) -> list[GroupsRecord]:
         group = self._group
-        if group.has_consumers:
-            self._joining.refuse(self._event, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-            return []
-        if group.consumer is None:
+        if group.consumer is None or group.has_consumers:
             self._joining.join_group(now, group, self._event)
             return []
         return list(group.consumer.tombstones(group.group_id))

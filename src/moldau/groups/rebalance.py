@@ -82,12 +82,15 @@ class Rebalance:
         self.answer_waiting(member, ErrorCode.UNKNOWN_MEMBER_ID)
 
     def answer_waiting(self, member: Member, error: ErrorCode) -> None:
-        if member.join_request is not None:
-            request_id, member.join_request = member.join_request, None
-            self._runtime.reply(request_id, JoinResult(error=error))
+        self._answer_join_with(member, error)
         if member.sync_request is not None:
             request_id, member.sync_request = member.sync_request, None
             self._runtime.reply(request_id, SyncResult(error=error))
+
+    def _answer_join_with(self, member: Member, error: ErrorCode) -> None:
+        if member.join_request is not None:
+            request_id, member.join_request = member.join_request, None
+            self._runtime.reply(request_id, JoinResult(error=error))
 
     def remove_pending(self, now: float, group: Group, member_id: str) -> None:
         """An id was given out and is not coming back; the rebalance need not wait for it."""
@@ -96,6 +99,21 @@ class Rebalance:
         if group.state is GroupState.PREPARING_REBALANCE:
             self.try_complete_join(now, group)
         self._runtime.forget_if_empty(group)
+
+    def hand_over(self, group: Group) -> None:
+        """The broker assigns from now on, and the group is none of this protocol any more. Whoever
+        waits asks again; a member that has never been in a generation starts over."""
+        timers = self._runtime.timers
+        for member in group.members.values():
+            timers.cancel(session_key(group, member.member_id))
+            if member.is_new:
+                self.answer_waiting(member, ErrorCode.UNKNOWN_MEMBER_ID)
+            # Of the codes that let a member keep its id, not every client knows another for a join.
+            self._answer_join_with(member, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            self.answer_waiting(member, ErrorCode.REBALANCE_IN_PROGRESS)
+        timers.cancel(join_key(group))
+        timers.cancel(sync_key(group))
+        group.clear()
 
     # The join phase
 
@@ -228,7 +246,8 @@ class StoreEmptyGroup(Write):
 
     def decide(self, now: float) -> list[GroupsRecord]:
         group = self._group
-        if group.state is not GroupState.EMPTY or group.generation != self._generation:
+        is_it = group.state is GroupState.EMPTY and group.generation == self._generation
+        if not is_it or group.consumer is not None:
             return []
         value = group.snapshot(self._runtime.wall_ms(), ())
         return [GroupRecord(group_id=group.group_id, value=value)]

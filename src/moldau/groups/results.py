@@ -216,6 +216,8 @@ class DescribedConsumer(Struct, frozen=True, kw_only=True):
     """What it has beside, and must let go of."""
     assignor: str | None = None
     """What it asks for."""
+    is_classic: bool = False
+    """It speaks the classic protocol, in a group whose broker assigns."""
 
 
 class DescribedConsumerGroup(Struct, frozen=True, kw_only=True):

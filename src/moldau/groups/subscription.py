@@ -1,26 +1,97 @@
-"""Owns the reading of consumers' subscriptions: which topics a member wants.
+"""Owns the bytes in which classic consumers say what they want and are told what they have.
 
-The bytes are the clients' own (ConsumerProtocolSubscription): int16 version, int32 count, strings;
-what later versions add follows after that. The coordinator keeps them opaque except for this.
+They are the clients' own (ConsumerProtocolSubscription and ConsumerProtocolAssignment), opaque to
+the classic protocol. They are read to know which topics a group still uses, to show a group to
+people, and where the broker assigns in the place of a client. Bytes of another kind read as None.
 """
 
 import struct
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct
+
+from moldau.groups.format import Reader, string_bytes
+from moldau.model.errors import CorruptionError
+
+Partitions = Mapping[str, frozenset[int]]
+"""Partitions by the name of their topic."""
+
+
+class Subscription(Struct, frozen=True, kw_only=True):
+    topics: frozenset[str]
+    owned: Partitions
+    """What the member still reads; nothing of clients that let go of all before they join."""
+    rack: str | None = None
+
+
+class Assigned(Struct, frozen=True, kw_only=True):
+    partitions: Partitions
+    user_data: bytes = b""
+    """What the assignor of the clients adds for itself."""
 
 
 def subscribed_topics(subscription: bytes) -> frozenset[str] | None:
-    """The topics, or None if the bytes are no consumer subscription."""
+    """The topics alone; what follows them may be anything."""
     try:
-        _, count = struct.unpack_from(">hi", subscription)
-        position = 6
-        topics = []
-        # Each topic takes two bytes at least, so the loop ends with the data.
-        for _ in range(count):
-            (length,) = struct.unpack_from(">h", subscription, position)
-            position += 2
-            if length < 0 or position + length > len(subscription):
-                return None
-            topics.append(subscription[position : position + length].decode())
-            position += length
-    except (struct.error, UnicodeDecodeError):
+        return _topics(_reader(subscription)[0])
+    except CorruptionError:
         return None
-    return frozenset(topics)
+
+
+def read_subscription(subscription: bytes) -> Subscription | None:
+    try:
+        reader, version = _reader(subscription)
+        topics = _topics(reader)
+        reader.nullable_blob()
+        owned = _partitions(reader) if version >= 1 and not reader.is_at_end else {}
+        if version >= 2 and not reader.is_at_end:
+            reader.int32()
+        rack = reader.nullable_string() if version >= 3 and not reader.is_at_end else None
+    except CorruptionError:
+        return None
+    return Subscription(topics=topics, owned=owned, rack=rack or None)
+
+
+def read_assignment(assignment: bytes) -> Assigned | None:
+    """No bytes at all are no partitions: so a leader says it of a member that has none."""
+    if not assignment:
+        return Assigned(partitions={})
+    try:
+        reader, _ = _reader(assignment)
+        partitions = _partitions(reader)
+        user_data = b"" if reader.is_at_end else reader.nullable_blob()
+    except CorruptionError:
+        return None
+    return Assigned(partitions=partitions, user_data=user_data or b"")
+
+
+def assignment_bytes(partitions: Mapping[str, Iterable[int]]) -> bytes:
+    """In the first version, which every client reads."""
+    parts = [struct.pack(">hi", 0, len(partitions))]
+    for topic in sorted(partitions):
+        indexes = sorted(partitions[topic])
+        parts += (string_bytes(topic), struct.pack(f">i{len(indexes)}i", len(indexes), *indexes))
+    parts.append(struct.pack(">i", -1))
+    return b"".join(parts)
+
+
+def _reader(data: bytes) -> tuple[Reader, int]:
+    """Later versions only add at the end, so every version from 0 on is read."""
+    reader = Reader(data)
+    version = reader.int16()
+    if version < 0:
+        raise CorruptionError(f"version {version}")
+    return reader, version
+
+
+def _topics(reader: Reader) -> frozenset[str]:
+    return frozenset(reader.string() for _ in range(reader.array_length()))
+
+
+def _partitions(reader: Reader) -> dict[str, frozenset[int]]:
+    found: dict[str, frozenset[int]] = {}
+    for _ in range(reader.array_length()):
+        topic = reader.string()
+        indexes = frozenset(reader.int32() for _ in range(reader.array_length()))
+        found[topic] = found.get(topic, frozenset()) | indexes
+    return {topic: indexes for topic, indexes in found.items() if indexes}

@@ -17,7 +17,7 @@ class TimerKind(IntEnum):
     EXPIRY = 5
     """Old offsets are looked for."""
     REVOKE = 6
-    """A member of a consumer group must have let go of partitions."""
+    """A member of a consumer group must have let go of partitions, or have joined again."""
 
 
 class TimerKey(NamedTuple):

@@ -1,18 +1,13 @@
 """Groups as real brokers show them over HTTP, whichever is asked."""
 
-import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import confluent_kafka
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from http_client import ask
 from moldau.client.kafka.client import KafkaClient
-from moldau.edge.http.groups import read_assignment
-from moldau.edge.http.resources import TopicAssigned
 from moldau.testing.waiting import wait_seconds_max, wait_until
 
 pytestmark = pytest.mark.system
@@ -152,31 +147,3 @@ def test_every_broker_of_a_cluster_tells_the_same(moldau_cluster):
             assert (reply.status, reply.body["lag"]) == (200, 15)
     # No broker coordinates all of them for all.
     assert hops > 0
-
-
-def encoded(topics: list[tuple[str, list[int]]]) -> bytes:
-    data = struct.pack(">hi", 1, len(topics))
-    for name, partitions in topics:
-        data += struct.pack(">h", len(name)) + name.encode()
-        data += struct.pack(f">i{len(partitions)}i", len(partitions), *partitions)
-    return data + struct.pack(">i", -1)
-
-
-def test_an_assignment_is_read_in_order():
-    assert read_assignment(encoded([("b", [2, 1]), ("a", [])])) == [
-        TopicAssigned(topic="a", partitions=[]),
-        TopicAssigned(topic="b", partitions=[1, 2]),
-    ]
-
-
-@given(st.binary(max_size=64))
-def test_bytes_that_are_no_assignment_assign_nothing(data):
-    for one in read_assignment(data):
-        assert one.topic.encode() in data
-
-
-def test_an_assignment_that_promises_too_much_is_none():
-    whole = encoded([("topic", [1, 2, 3])])
-    for end in range(len(whole) - 4):
-        assert read_assignment(whole[:end]) == []
-    assert read_assignment(struct.pack(">hihi", 0, 2**31 - 1, 0, 2**31 - 1)) == []

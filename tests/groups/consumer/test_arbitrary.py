@@ -4,10 +4,12 @@ import random
 
 import pytest
 from effort import seeds
+from group_clients import subscription
 
 from moldau.groups.events import ConsumerHeartbeat
 from moldau.groups.group import Group
 from moldau.groups.records import decode
+from moldau.groups.subscription import assignment_bytes
 from moldau.model.errors import ErrorCode
 
 MEMBERS = ["", "a", "b", "c", "c-1", "\x00ü"]
@@ -22,6 +24,11 @@ def any_owned(rng, world):
         topic: frozenset(rng.sample(range(-1, 6), rng.randrange(1, 4)))
         for topic in rng.sample(topics, rng.randrange(len(topics) + 1))
     }
+
+
+def any_subscription(rng, world):
+    owned = {name: frozenset(rng.sample(range(-1, 6), 2)) for name in rng.sample("tu", 1)}
+    return rng.choice([subscription(("t", "u"), owned), subscription(("t",)), b"?", b""])
 
 
 def any_beat(rng, world, member_id):
@@ -59,11 +66,24 @@ def any_step(rng, world):
         case 4:
             world.delete_groups("g")
         case 5:
-            world.send_join(rng.choice([member_id, ""]), session_timeout_ms=6_000)
+            rejoins = rng.choice([member_id, "", *world.consumers()[2]])
+            world.send_join(
+                rejoins,
+                session_timeout_ms=6_000,
+                rebalance_timeout_ms=rng.choice([-1, 0, 5_000]),
+                instance_id=rng.choice([None, None, "i", "j"]),
+                member_id_required=rng.random() < 0.3,
+                protocols=(("range", any_subscription(rng, world)),),
+            )
         case 6:
             world.leave(member_id)
         case 7:
-            world.heartbeat(member_id, rng.randrange(3))
+            asks = rng.choice([member_id, *world.consumers()[2]])
+            generation = rng.randrange(3)
+            if asks in world.consumers()[2] and rng.random() < 0.7:
+                generation = world.consumers()[2][asks][0]
+            world.heartbeat(asks, generation)
+            world.send_sync(asks, generation, {asks: assignment_bytes({"t": range(4)})})
         case 8:
             world.hold_writes = True
         case 9 | 10:

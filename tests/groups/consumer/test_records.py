@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moldau.groups.consumer.records import (
+    ClassicClient,
     ConsumerMember,
     Current,
     CurrentRecord,
@@ -28,6 +29,11 @@ assignments = st.dictionaries(
     st.frozensets(int32, min_size=1, max_size=5),
     max_size=3,
 )
+classic = st.builds(
+    ClassicClient,
+    session_timeout_ms=int32,
+    protocols=st.lists(st.tuples(texts, st.binary(max_size=8)), min_size=1, max_size=3).map(tuple),
+)
 members = st.builds(
     ConsumerMember,
     instance_id=maybe,
@@ -39,6 +45,7 @@ members = st.builds(
     rebalance_timeout_ms=int32,
     assignor=maybe,
     session_timeout_ms=st.none() | int32,
+    classic=st.none() | classic,
 )
 currents = st.builds(
     Current,

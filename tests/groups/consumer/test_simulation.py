@@ -4,71 +4,9 @@ import random
 
 import pytest
 from effort import seeds
+from group_clients import Consumer, check_exclusive
 
 from moldau.model.errors import ErrorCode
-
-START_OVER = {
-    ErrorCode.FENCED_MEMBER_EPOCH,
-    ErrorCode.UNKNOWN_MEMBER_ID,
-    ErrorCode.FENCED_INSTANCE_ID,
-}
-TRY_AGAIN = {
-    ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.UNRELEASED_INSTANCE_ID,
-    ErrorCode.NOT_COORDINATOR,
-}
-
-
-class Consumer:
-    """What a client does. `reads` is what it fetches from, and no other may at the same time."""
-
-    def __init__(self, name, topics, instance=None) -> None:
-        self.name = name
-        self.topics = topics
-        self.instance = instance
-        self.epoch = 0
-        self.reads = {}
-        self.waiting = None
-        self.tells = True
-
-    def step(self, world) -> None:
-        if self.waiting is not None:
-            reply = world.reply(self.waiting)
-            if reply is None:
-                return
-            self.waiting = None
-            self.heard(reply)
-            return
-        fields = {"instance_id": self.instance}
-        if self.epoch == 0:
-            self.reads = {}
-            fields["topics"] = self.topics
-        elif self.tells:
-            fields["owned"] = self.reads
-        self.tells = False
-        self.waiting = world.send_beat(self.name, self.epoch, **fields)
-
-    def heard(self, reply) -> None:
-        if reply.error in START_OVER:
-            # What it must abandon it abandons before it asks again.
-            self.epoch, self.reads = 0, {}
-        elif reply.error is not ErrorCode.NONE:
-            assert reply.error in TRY_AGAIN
-            self.tells = True
-        else:
-            self.epoch = reply.member_epoch
-            if reply.assignment is not None and reply.assignment != self.reads:
-                self.reads = dict(reply.assignment)
-                self.tells = True
-
-
-def check_exclusive(consumers) -> None:
-    taken = set()
-    for consumer in consumers:
-        for topic, indexes in consumer.reads.items():
-            for index in indexes:
-                assert (topic, index) not in taken, "two consumers read one partition"
-                taken.add((topic, index))
 
 
 @pytest.mark.parametrize("seed", seeds(16))
@@ -86,7 +24,7 @@ def test_no_partition_is_read_twice_and_all_are_read_in_the_end(make_world, seed
                 consumers.append(Consumer(f"m{turn}", topics, instance))
             case 3 if consumers:
                 leaving = consumers.pop(rng.randrange(len(consumers)))
-                world.send_beat(leaving.name, -1)
+                leaving.leave(world)
             case 4 if consumers:
                 # Gone without a word: its session ends it.
                 consumers.pop(rng.randrange(len(consumers)))
@@ -106,7 +44,7 @@ def test_no_partition_is_read_twice_and_all_are_read_in_the_end(make_world, seed
             case 9 if not world.held and rng.random() < 0.5:
                 world = world.restarted()
                 for consumer in consumers:
-                    consumer.waiting, consumer.tells = None, True
+                    consumer.lost_connection()
         for consumer in rng.sample(consumers, len(consumers)):
             if rng.random() < 0.7:
                 consumer.step(world)

@@ -1,6 +1,5 @@
 """Owns reading of /api/v1/groups: who is in a group, and how far it has come."""
 
-import struct
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
@@ -26,7 +25,7 @@ from moldau.edge.http.resources import (
     TopicAssigned,
 )
 from moldau.groups.results import CommittedOffset, DescribedMember
-from moldau.groups.subscription import subscribed_topics
+from moldau.groups.subscription import read_assignment, subscribed_topics
 from moldau.metadata.image import CONSUMER_OFFSETS_TOPIC
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import PartitionIndex, TopicId, TopicPartition
@@ -166,13 +165,19 @@ def _describe(broker: Broker, name: str) -> _Described:
 
 
 def _classic_member(member: DescribedMember) -> MemberShown:
+    """Bytes that are not a consumer's show nothing."""
+    read = read_assignment(member.assignment)
+    assigned = {} if read is None else read.partitions
     return MemberShown(
         member_id=member.member_id,
         instance_id=member.instance_id,
         client_id=_text(member.client_id),
         client_host=member.client_host,
         topics=sorted(subscribed_topics(member.subscription) or ()),
-        assigned=read_assignment(member.assignment),
+        assigned=[
+            TopicAssigned(topic=topic, partitions=sorted(indexes))
+            for topic, indexes in sorted(assigned.items())
+        ],
     )
 
 
@@ -183,33 +188,6 @@ def _named(broker: Broker, assigned: Mapping[TopicId, frozenset[int]]) -> list[T
         # Deleted a moment ago: it has no name by which it could be told.
         if topic is not None:
             found.append(TopicAssigned(topic=topic.name, partitions=sorted(partitions)))
-    return sorted(found, key=lambda one: one.topic)
-
-
-def read_assignment(assignment: bytes) -> list[TopicAssigned]:
-    """What a classic consumer was assigned; nothing if the bytes, which are the clients' own, are
-    no ConsumerProtocolAssignment: int16 version, int32 count, then name and partitions of each."""
-    found = []
-    try:
-        _, count = struct.unpack_from(">hi", assignment)
-        position = 6
-        # Each topic takes six bytes at least, so the loop ends with the data.
-        for _ in range(count):
-            (length,) = struct.unpack_from(">h", assignment, position)
-            position += 2
-            if length < 0 or position + length > len(assignment):
-                return []
-            topic = assignment[position : position + length].decode()
-            position += length
-            (indexes,) = struct.unpack_from(">i", assignment, position)
-            position += 4
-            if indexes < 0 or position + 4 * indexes > len(assignment):
-                return []
-            partitions = struct.unpack_from(f">{indexes}i", assignment, position)
-            position += 4 * indexes
-            found.append(TopicAssigned(topic=topic, partitions=sorted(partitions)))
-    except (struct.error, UnicodeDecodeError):
-        return []
     return sorted(found, key=lambda one: one.topic)
 
 

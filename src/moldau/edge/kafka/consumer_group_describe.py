@@ -19,6 +19,7 @@ from moldau.wire.messages.consumer_group_describe import (
 )
 from moldau.wire.registry import ApiKey
 
+_MEMBER_TYPE_CLASSIC: Final = 0
 _MEMBER_TYPE_CONSUMER: Final = 1
 
 
@@ -74,7 +75,7 @@ def _member(call: Call, member: DescribedConsumer) -> ConsumerGroupMember:
         subscribed_topic_regex=member.pattern,
         assignment=_assignment(call, member.assigned),
         target_assignment=_assignment(call, member.target),
-        member_type=_MEMBER_TYPE_CONSUMER,
+        member_type=_MEMBER_TYPE_CLASSIC if member.is_classic else _MEMBER_TYPE_CONSUMER,
     )
 
 

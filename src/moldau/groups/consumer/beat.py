@@ -6,7 +6,7 @@ stored before the member hears of it.
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from moldau.groups.assignors.interface import (
     NOTHING,
@@ -33,11 +33,12 @@ from moldau.groups.consumer.records import (
     TargetRecord,
 )
 from moldau.groups.consumer.state import ConsumerState
+from moldau.groups.consumer.takeover import taken_over
 from moldau.groups.consumer.writes import ConsumerWrite, revoke_key
 from moldau.groups.events import ConsumerHeartbeat
 from moldau.groups.group import Group
 from moldau.groups.records import GroupRecord, GroupsRecord
-from moldau.groups.results import ConsumerHeartbeatResult, GroupState
+from moldau.groups.results import ConsumerHeartbeatResult, GroupState, JoinResult
 from moldau.groups.writes import client_error
 from moldau.model.errors import ErrorCode, RefusedError
 
@@ -45,10 +46,21 @@ if TYPE_CHECKING:
     from moldau.groups.consumer.consumers import Consumers
 
 
+class Entered(NamedTuple):
+    """Who sends the heartbeat."""
+
+    member_id: str
+    before: ConsumerMember | None
+    """What is known of it; None: it is new."""
+    current: Current
+    records: list[ConsumerRecord]
+    """Of the member whose place it takes, if any."""
+
+
 class Beat(ConsumerWrite):
     """One heartbeat."""
 
-    __slots__ = ("_event", "_gone", "_member_id", "_result", "_seen_topics")
+    __slots__ = ("_event", "_gone", "_member_id", "_result", "_seen_topics", "_taken")
 
     def __init__(self, consumers: "Consumers", group: Group, event: ConsumerHeartbeat) -> None:
         super().__init__(consumers, group)
@@ -56,22 +68,27 @@ class Beat(ConsumerWrite):
         self._member_id = event.member_id
         self._gone: str | None = None
         self._seen_topics: int | None = None
-        self._result: ConsumerHeartbeatResult | None = None
+        self._result: ConsumerHeartbeatResult | JoinResult | None = None
+        self._taken: list[ConsumerRecord] | None = None
+        """Of the classic members that are taken over with this heartbeat, if any."""
 
     # ---- the life of the write
 
     def decide(self, now: float) -> list[GroupsRecord]:
-        group, state = self.group, self.state
+        group = self.group
+        # What is stored of a classic group is gone when it is one of this kind.
+        is_classic = group.stored is not None and group.draft is None
         try:
-            old = self._take_over(state)
+            taken, state = self._take_over()
             if self._event.member_epoch < JOIN_EPOCH:
                 records = self._leave(now, state)
             else:
                 records = self._keep_up(now, state)
         except RefusedError as error:
-            self.consumers.refuse(self._event, error)
+            self._refuse(error)
             return []
-        stored = old + self.drafted(records)
+        old = [GroupRecord(group_id=group.group_id, value=None)] if is_classic else []
+        stored = old + self.drafted(taken + records)
         if group.draft is not None and self._seen_topics is not None:
             group.draft.seen_topics = self._seen_topics
         if not stored and self._result is not None:
@@ -82,6 +99,8 @@ class Beat(ConsumerWrite):
 
     def committed(self, now: float) -> None:
         self.group.draft = None
+        if self._taken is not None:
+            self.consumers.adopt(now, self.group, self._taken)
         self.group.generation, self.group.protocol_type = 0, None
         if self.group.consumer is not None and self._seen_topics is not None:
             self.group.consumer.seen_topics = self._seen_topics
@@ -95,24 +114,28 @@ class Beat(ConsumerWrite):
 
     def failed(self, now: float, error: ErrorCode) -> None:
         self.undo(now)
-        self.consumers.refuse(self._event, RefusedError(client_error(error)))
+        self._refuse(RefusedError(client_error(error)))
+
+    def _refuse(self, error: RefusedError) -> None:
+        self.consumers.refuse(self._event, error)
 
     # ---- decisions
 
-    def _take_over(self, state: ConsumerState) -> list[GroupsRecord]:
-        """A classic group that has no members becomes this one. Raises RefusedError."""
-        group = self.group
+    def _take_over(self) -> tuple[list[ConsumerRecord], ConsumerState]:
+        """A classic group becomes one of this kind, with its members. Raises RefusedError."""
+        group, state = self.group, self.state
         if group.state is GroupState.DEAD:
             raise RefusedError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The group is being deleted.")
-        if group.state is not GroupState.EMPTY or group.pending:
-            raise RefusedError(
-                ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group.group_id} is not a consumer group."
-            )
-        if group.stored is None or group.draft is not None:
-            return []
-        if self._event.member_epoch != JOIN_EPOCH and group.consumer is None:
+        if group.draft is not None or group.consumer is not None:
+            return [], state
+        if self._event.member_epoch != JOIN_EPOCH:
             raise RefusedError(ErrorCode.UNKNOWN_MEMBER_ID)
-        return [GroupRecord(group_id=group.group_id, value=None)]
+        if not group.members:
+            return [], state
+        self._taken = taken_over(group, self.consumers.subscriptions)
+        for record in self._taken:
+            state.apply(record)
+        return self._taken, state
 
     def _leave(self, now: float, state: ConsumerState) -> list[ConsumerRecord]:
         event = self._event
@@ -133,7 +156,7 @@ class Beat(ConsumerWrite):
 
     def _keep_up(self, now: float, state: ConsumerState) -> list[ConsumerRecord]:
         event = self._event
-        records, member_id, before, current = self._enter(state)
+        member_id, before, current, records = self._enter(state)
         self._member_id = member_id
         member = self._described(before)
         _check_company(member_id, member, state.members)
@@ -173,6 +196,13 @@ class Beat(ConsumerWrite):
             records.append(
                 CurrentRecord(group_id=self.group.group_id, member_id=member_id, value=stepped)
             )
+        self._result = self._answer(member, current, stepped)
+        return records
+
+    def _answer(
+        self, member: ConsumerMember, current: Current, stepped: Current
+    ) -> ConsumerHeartbeatResult | JoinResult:
+        event = self._event
         is_full = event.member_epoch == JOIN_EPOCH or (
             event.owned is not None and (event.topics is not None or event.pattern is not None)
         )
@@ -185,81 +215,80 @@ class Beat(ConsumerWrite):
         if stepped.state is MemberState.UNRELEASED:
             # What it waits for may be free any moment, and nobody can call it.
             interval_ms = max(interval_ms // 10, min(interval_ms, 100))
-        self._result = ConsumerHeartbeatResult(
+        return ConsumerHeartbeatResult(
             error=ErrorCode.NONE,
-            member_id=member_id,
+            member_id=self._member_id,
             member_epoch=stepped.epoch,
             heartbeat_interval_ms=interval_ms,
             assignment=stepped.assigned if is_told else None,
         )
-        return records
 
-    def _enter(
-        self, state: ConsumerState
-    ) -> tuple[list[ConsumerRecord], str, ConsumerMember | None, Current]:
+    def _enter(self, state: ConsumerState) -> Entered:
         """Who it is, what is known of it and where it stands. Raises RefusedError."""
         event = self._event
         if event.member_epoch != JOIN_EPOCH:
             member_id = self._known(state)
             current = state.current(member_id)
             _check_epoch(event, current)
-            return [], member_id, state.members[member_id], current
+            return Entered(member_id, state.members[member_id], current, [])
         member_id = event.member_id or self.consumers.new_member_id(event.client_id)
         holder = None
         if event.instance_id is not None:
             holder = state.static_member(event.instance_id)
         if holder is not None and holder != member_id:
-            current = state.current(holder)
-            if current.epoch != AWAY_EPOCH:
+            # A classic member says nothing when it stops: a successor is the first to tell.
+            is_live = state.members[holder].classic is None
+            if is_live and state.current(holder).epoch != AWAY_EPOCH:
                 raise RefusedError(
                     ErrorCode.UNRELEASED_INSTANCE_ID,
                     f"Static member {event.member_id} with instance id {event.instance_id} cannot "
                     f"join the group because the instance id is owned by member {holder}.",
                 )
-            # Back after a restart, under a new id, and with the place that it had.
-            self._gone = holder
-            kept = Current(assigned=current.assigned)
-            records = self.without(state, holder, is_replaced=True)
-            return records, member_id, state.members[holder], kept
+            return self._replace(state, holder, member_id)
+        return self._admit(state, member_id)
+
+    def _replace(self, state: ConsumerState, holder: str, member_id: str) -> Entered:
+        """A static member is back after a restart, under a new id, with the place that it had."""
+        self._gone = holder
+        kept = Current(assigned=state.current(holder).assigned)
+        records = self.without(state, holder, is_replaced=True)
+        return Entered(member_id, state.members[holder], kept, records)
+
+    def _admit(self, state: ConsumerState, member_id: str) -> Entered:
+        """A member that is known, or a new one."""
         known = state.members.get(member_id)
         if known is not None:
             current = state.current(member_id)
             if current.epoch == AWAY_EPOCH:
                 current = Current(assigned=current.assigned)
-            return [], member_id, known, current
+            return Entered(member_id, known, current, [])
         most = self.consumers.runtime.config.consumer_group_size_max
         if len(state.members) >= most:
             raise RefusedError(
                 ErrorCode.GROUP_MAX_SIZE_REACHED,
                 f"The consumer group has reached its maximum capacity of {most} members.",
             )
-        return [], member_id, None, Current()
+        return Entered(member_id, None, Current(), [])
 
     def _known(self, state: ConsumerState) -> str:
         event = self._event
-        if event.instance_id is not None:
-            holder = state.static_member(event.instance_id)
-            if holder is None:
-                raise RefusedError(
-                    ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {event.instance_id} is unknown."
-                )
-            if holder != event.member_id:
-                raise RefusedError(
-                    ErrorCode.FENCED_INSTANCE_ID,
-                    f"Static member {event.member_id} with instance id {event.instance_id} was "
-                    f"fenced by member {holder}.",
-                )
-        if event.member_id not in state.members:
+        error = state.member_error(event.member_id, event.instance_id)
+        if error is ErrorCode.FENCED_INSTANCE_ID:
             raise RefusedError(
-                ErrorCode.UNKNOWN_MEMBER_ID,
-                f"Member {event.member_id} is not a member of group {event.group_id}.",
+                error,
+                f"Another member of group {event.group_id} has the instance id "
+                f"{event.instance_id} of member {event.member_id} by now.",
+            )
+        if error is not ErrorCode.NONE:
+            raise RefusedError(
+                error, f"Member {event.member_id} is not a member of group {event.group_id}."
             )
         return event.member_id
 
     def _described(self, before: ConsumerMember | None) -> ConsumerMember:
         """The member as it tells of itself; what it leaves out is as before."""
         event = self._event
-        known = before or ConsumerMember()
+        known = before if before is not None and before.classic is None else ConsumerMember()
         topics = known.topics if event.topics is None else tuple(sorted(set(event.topics)))
         return ConsumerMember(
             instance_id=event.instance_id or known.instance_id,

@@ -10,12 +10,22 @@ from moldau.groups.assignors.interface import Assignor
 from moldau.groups.assignors.queue import QUEUE_ASSIGNOR
 from moldau.groups.consumer.beat import Beat
 from moldau.groups.consumer.patterns import PatternError
-from moldau.groups.consumer.records import AWAY_EPOCH, JOIN_EPOCH, ConsumerMember, MemberState
+from moldau.groups.consumer.reconcile import must_rejoin
+from moldau.groups.consumer.records import (
+    AWAY_EPOCH,
+    JOIN_EPOCH,
+    ConsumerMember,
+    ConsumerRecord,
+    MemberRecord,
+    MemberState,
+)
 from moldau.groups.consumer.state import ConsumerState
+from moldau.groups.consumer.takeover import GoBack, may_go_back
 from moldau.groups.consumer.topics import Subscriptions
 from moldau.groups.consumer.writes import Expel, Removal, revoke_key, session_key
 from moldau.groups.events import ConsumerHeartbeat, Leave
 from moldau.groups.group import Group
+from moldau.groups.rebalance import Rebalance
 from moldau.groups.records import TEXT_BYTES_MAX
 from moldau.groups.results import (
     ConsumerHeartbeatResult,
@@ -40,8 +50,10 @@ class Consumers:
         subscriptions: Subscriptions,
         assignors: Mapping[str, Assignor],
         new_member_id: Callable[[str], str],
+        rebalance: Rebalance,
     ) -> None:
         self.runtime = runtime
+        self.rebalance = rebalance
         self.subscriptions = subscriptions
         self.assignors = assignors
         self.new_member_id = new_member_id
@@ -60,7 +72,7 @@ class Consumers:
         self.runtime.submit(now, group, Beat(self, group, event))
 
     def leave(self, now: float, group: Group, event: Leave) -> None:
-        """An administrator removes members."""
+        """Members that speak the classic protocol leave, or an administrator removes members."""
         self.runtime.submit(now, group, Removal(self, group, event))
 
     def refuse(self, event: ConsumerHeartbeat, error: RefusedError) -> None:
@@ -153,6 +165,8 @@ class Consumers:
             for member_id in group.consumer.members:
                 self.heard_of(now, group, member_id)
                 self.watch(now, group, member_id)
+            if may_go_back(group.consumer):
+                self.runtime.submit(now, group, GoBack(self, group))
 
     def interval_ms(self, member: ConsumerMember) -> int:
         """How often a member is to be heard of: three times within its session at least."""
@@ -167,7 +181,9 @@ class Consumers:
         if member is None and group.consumer is not None:
             member = group.consumer.members.get(member_id)
         timeout_ms = self.runtime.config.consumer_session_timeout_ms
-        if member is not None and member.session_timeout_ms is not None:
+        if member is not None and member.classic is not None:
+            timeout_ms = member.classic.session_timeout_ms
+        elif member is not None and member.session_timeout_ms is not None:
             timeout_ms = member.session_timeout_ms
         self.runtime.timers.set(session_key(group, member_id), now + timeout_ms / 1000)
 
@@ -182,9 +198,38 @@ class Consumers:
             timeout_s = max(member.rebalance_timeout_ms, 0) / 1000
             self.runtime.timers.set(revoke_key(group, member_id), now + timeout_s)
 
+    def call_back(self, now: float, group: Group, member_id: str) -> bool:
+        """Whether a classic member is to join again; it has its rebalance timeout for that."""
+        state, key = group.consumer, revoke_key(group, member_id)
+        if state is None or not must_rejoin(state, member_id):
+            self.runtime.timers.cancel(key)
+            return False
+        if self.runtime.timers.deadline(key) is None:
+            timeout_s = state.members[member_id].rebalance_timeout_ms / 1000
+            self.runtime.timers.set(key, now + timeout_s)
+        return True
+
     def forget(self, group: Group, member_id: str) -> None:
         self.runtime.timers.cancel(session_key(group, member_id))
         self.runtime.timers.cancel(revoke_key(group, member_id))
+
+    # ---- from one protocol to the other
+
+    def adopt(self, now: float, group: Group, taken: list[ConsumerRecord]) -> None:
+        """The members of a classic group are stored as members of this kind: they go on as such."""
+        left = {one.member_id for one in group.members.values() if not one.is_new}
+        self.rebalance.hand_over(group)
+        for record in taken:
+            if isinstance(record, MemberRecord):
+                self.heard_of(now, group, record.member_id)
+                if record.member_id not in left:
+                    # It left while this was written.
+                    self.runtime.timers.set(session_key(group, record.member_id), now)
+
+    def go_back(self, group: Group) -> None:
+        """To be called after a write of the group: if it may be a classic one again, it will be."""
+        if group.consumer is not None and may_go_back(group.consumer):
+            group.waiting.append(GoBack(self, group))
 
     def expired(self, now: float, group: Group, key: TimerKey) -> None:
         if group.consumer is not None and key.member_id in group.consumer.members:
@@ -206,6 +251,7 @@ def _described(state: ConsumerState, member_id: str) -> DescribedConsumer:
         target=state.target(member_id),
         revoking=current.revoking,
         assignor=member.assignor,
+        is_classic=member.classic is not None,
     )
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 
 from moldau.groups.assignors.interface import Assignment
 from moldau.groups.consumer.records import Current, MemberState
+from moldau.groups.consumer.state import ConsumerState
 from moldau.model.ids import TopicId
 
 
@@ -62,6 +63,20 @@ def _towards(
         previous_epoch=current.epoch if target_epoch != current.epoch else current.previous_epoch,
         state=MemberState.STABLE if is_complete else MemberState.UNRELEASED,
         assigned=_union(kept, given),
+    )
+
+
+def must_rejoin(state: ConsumerState, member_id: str) -> bool:
+    """Whether a member has a step to take. One that joins for it stops reading, perhaps all of its
+    partitions: for what others have it is called when all of that is free."""
+    current = state.current(member_id)
+    if current.epoch != state.number:
+        return True
+    if current.state is not MemberState.UNRELEASED:
+        return False
+    coming = subtract(state.target(member_id), current.assigned)
+    return all(
+        state.owner(topic, index) is None for topic, indexes in coming.items() for index in indexes
     )
 
 

@@ -20,7 +20,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from moldau.groups.assignors.interface import NOTHING, Assignment
-from moldau.groups.format import Reader, compact_array, compact_string, string_bytes, varint_bytes
+from moldau.groups.format import (
+    Reader,
+    compact_array,
+    compact_bytes,
+    compact_string,
+    string_bytes,
+    varint_bytes,
+)
 from moldau.model.errors import CorruptionError
 from moldau.model.ids import NO_TIMESTAMP, TimestampMs, TopicId
 
@@ -33,6 +40,8 @@ KEYS: Final = frozenset({EPOCH_KEY, MEMBER_KEY, TARGET_EPOCH_KEY, TARGET_KEY, CU
 _HASH_TAG: Final = 0
 _EMPTY_SINCE_TAG: Final = 10_000
 _SESSION_TAG: Final = 10_001
+_CLASSIC_TAG: Final = 0
+_PRESENT: Final = b"\1"
 _TAGGED: Final = frozenset({EPOCH_KEY, MEMBER_KEY})
 """Kinds whose encoders write their tags."""
 _VERSION: Final = b"\0\0"
@@ -61,6 +70,14 @@ class GroupEpoch(Struct, frozen=True, kw_only=True):
     empty_since: TimestampMs = NO_TIMESTAMP
 
 
+class ClassicClient(Struct, frozen=True, kw_only=True):
+    """What a member told of itself that speaks the classic protocol."""
+
+    session_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+    """(name, subscription), most wanted first; there is one at least."""
+
+
 class ConsumerMember(Struct, frozen=True, kw_only=True):
     """What a member told of itself."""
 
@@ -75,6 +92,7 @@ class ConsumerMember(Struct, frozen=True, kw_only=True):
     assignor: str | None = None
     session_timeout_ms: int | None = None
     """None: as the broker says."""
+    classic: ClassicClient | None = None
 
 
 class Current(Struct, frozen=True, kw_only=True):
@@ -205,6 +223,8 @@ def _epoch(reader: Reader) -> GroupEpoch:
 
 def _encode_member(value: ConsumerMember) -> bytes:
     tags = []
+    if value.classic is not None:
+        tags.append((_CLASSIC_TAG, _encode_classic(value.classic)))
     if value.session_timeout_ms is not None:
         tags.append((_SESSION_TAG, struct.pack(">i", value.session_timeout_ms)))
     return b"".join(
@@ -233,10 +253,34 @@ def _member(reader: Reader) -> ConsumerMember:
         rebalance_timeout_ms=reader.int32(),
         assignor=reader.nullable_string(),
     )
-    session = reader.tagged_fields().get(_SESSION_TAG)
-    if session is None:
-        return member
-    return replace(member, session_timeout_ms=Reader(session).int32())
+    tags = reader.tagged_fields()
+    session, classic = tags.get(_SESSION_TAG), tags.get(_CLASSIC_TAG)
+    if session is not None:
+        member = replace(member, session_timeout_ms=Reader(session).int32())
+    if classic is not None:
+        member = replace(member, classic=_classic(Reader(classic)))
+    return member
+
+
+def _encode_classic(value: ClassicClient) -> bytes:
+    protocols = compact_array(
+        compact_string(name) + compact_bytes(data) + _NO_TAGS for name, data in value.protocols
+    )
+    return _PRESENT + struct.pack(">i", value.session_timeout_ms) + protocols + _NO_TAGS
+
+
+def _classic(reader: Reader) -> ClassicClient | None:
+    reader.flexible = True
+    if reader.int8() < 0:
+        return None
+    session_timeout_ms = reader.int32()
+    protocols = []
+    for _ in range(reader.array_length()):
+        protocols.append((reader.string(), reader.blob()))
+        reader.skip_tagged_fields()
+    if not protocols:
+        raise CorruptionError("group record holds a classic member without a protocol")
+    return ClassicClient(session_timeout_ms=session_timeout_ms, protocols=tuple(protocols))
 
 
 def _encode_assignment(value: Assignment) -> bytes:

@@ -21,6 +21,7 @@ from moldau.groups.consumer.records import (
     TargetRecord,
 )
 from moldau.groups.results import ConsumerGroupState
+from moldau.model.errors import ErrorCode
 from moldau.model.ids import TopicId
 
 _NO_CURRENT = Current()
@@ -91,6 +92,22 @@ class ConsumerState:
 
     def static_member(self, instance_id: str) -> str | None:
         return self._static.get(instance_id)
+
+    def member_error(self, member_id: str, instance_id: str | None) -> ErrorCode:
+        """Is this a member, and the one that it says it is?"""
+        holder = None if instance_id is None else self._static.get(instance_id)
+        if holder is not None and holder != member_id:
+            return ErrorCode.FENCED_INSTANCE_ID
+        if member_id not in self.members or (instance_id is not None and holder is None):
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        return ErrorCode.NONE
+
+    @property
+    def is_all_classic(self) -> bool:
+        """Members, and none of them left for whom the broker would have to assign."""
+        return bool(self.members) and all(
+            member.classic is not None for member in self.members.values()
+        )
 
     @property
     def state(self) -> ConsumerGroupState:

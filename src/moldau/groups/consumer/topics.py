@@ -8,8 +8,10 @@ from collections.abc import Collection, Iterable, Mapping
 from hashlib import blake2b
 from typing import Final, NamedTuple, Protocol
 
+from moldau.groups.assignors.interface import Assignment
 from moldau.groups.consumer.patterns import Budget, Pattern, PatternError
 from moldau.groups.consumer.records import ConsumerMember
+from moldau.groups.subscription import Partitions
 from moldau.model.ids import TopicId
 
 _PATTERNS_KEPT_MAX: Final = 1_000
@@ -88,6 +90,26 @@ class Subscriptions:
 
     def ids(self, names: Iterable[str]) -> frozenset[TopicId]:
         return frozenset(self.sizes(names))
+
+    def by_id(self, partitions: Partitions) -> dict[TopicId, frozenset[int]]:
+        """Those that exist."""
+        found: dict[TopicId, frozenset[int]] = {}
+        for name, indexes in partitions.items():
+            topic = self.source.topic(name)
+            if topic is not None:
+                existing = frozenset(index for index in indexes if 0 <= index < topic.partitions)
+                if existing:
+                    found[topic.topic_id] = existing
+        return found
+
+    def by_name(self, member: ConsumerMember, assigned: Assignment) -> dict[str, frozenset[int]]:
+        """What a member is assigned, of topics that it wants and that exist."""
+        found = {}
+        for name in self.names(member):
+            topic = self.source.topic(name)
+            if topic is not None and topic.topic_id in assigned:
+                found[name] = assigned[topic.topic_id]
+        return found
 
     def wanted(self, members: Mapping[str, ConsumerMember]) -> frozenset[str]:
         distinct = {self.names(member) for member in members.values()}

@@ -6,6 +6,7 @@ together: a slow disk makes larger batches rather than a longer queue.
 
 from typing import TYPE_CHECKING
 
+from moldau.groups.consumer.reconcile import must_rejoin
 from moldau.groups.consumer.records import (
     ConsumerRecord,
     CurrentRecord,
@@ -83,7 +84,7 @@ class ConsumerWrite(Write):
 
 
 class Expel(ConsumerWrite):
-    """A member was silent for too long, or did not let go of its partitions in time."""
+    """A member was silent for too long, or did not take its next step in time."""
 
     __slots__ = ("_key",)
 
@@ -98,12 +99,14 @@ class Expel(ConsumerWrite):
         is_renewed = self.consumers.runtime.timers.deadline(self._key) is not None
         if member_id not in state.members or is_renewed:
             return []
-        if (
-            self._key.kind is TimerKind.REVOKE
-            and state.current(member_id).state is not MemberState.UNREVOKED
-        ):
+        if self._key.kind is TimerKind.REVOKE and not self._is_late(state, member_id):
             return []
         return self.drafted(self.without(state, member_id))
+
+    def _is_late(self, state: ConsumerState, member_id: str) -> bool:
+        if state.members[member_id].classic is not None:
+            return must_rejoin(state, member_id)
+        return state.current(member_id).state is MemberState.UNREVOKED
 
     def committed(self, now: float) -> None:
         self.group.draft = None
@@ -116,7 +119,7 @@ class Expel(ConsumerWrite):
 
 
 class Removal(ConsumerWrite):
-    """Members that an administrator removes: the classic LeaveGroup is all there is for that."""
+    """LeaveGroup: of classic members, and of any that an administrator removes."""
 
     __slots__ = ("_event", "_gone", "_result")
 
@@ -133,12 +136,8 @@ class Removal(ConsumerWrite):
             state = self.state
             holder = state.static_member(leaving.instance_id or "")
             member_id = leaving.member_id or holder or ""
-            error = ErrorCode.NONE
-            if member_id not in state.members:
-                error = ErrorCode.UNKNOWN_MEMBER_ID
-            elif leaving.instance_id is not None and holder != member_id:
-                error = ErrorCode.FENCED_INSTANCE_ID
-            else:
+            error = state.member_error(member_id, leaving.instance_id)
+            if error is ErrorCode.NONE:
                 records += self.drafted(self.without(state, member_id))
                 self._gone.append(member_id)
             left.append(

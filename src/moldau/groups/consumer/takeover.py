@@ -1,0 +1,206 @@
+"""Owns the change of a group that has members from one protocol to the other.
+
+A consumer of the next-generation protocol joins a live classic group: the group is taken over. Its
+members go on with what they read, and take part as `classic` says. When the last consumer of the
+newer protocol has left and the others have settled, the group is a classic one again.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from moldau.groups.assignors.interface import Assignment
+from moldau.groups.consumer.records import (
+    ClassicClient,
+    ConsumerMember,
+    ConsumerRecord,
+    Current,
+    CurrentRecord,
+    EpochRecord,
+    GroupEpoch,
+    MemberRecord,
+    TargetEpochRecord,
+    TargetRecord,
+)
+from moldau.groups.consumer.state import ConsumerState
+from moldau.groups.consumer.topics import Subscriptions
+from moldau.groups.group import CONSUMER_PROTOCOL_TYPE, Group, Member
+from moldau.groups.records import GroupRecord, GroupsRecord, StoredGroup
+from moldau.groups.results import ConsumerGroupState
+from moldau.groups.subscription import (
+    Assigned,
+    Subscription,
+    assignment_bytes,
+    read_assignment,
+    read_subscription,
+)
+from moldau.groups.writes import Write
+from moldau.model.errors import ErrorCode, RefusedError
+from moldau.model.ids import TopicId
+
+if TYPE_CHECKING:
+    from moldau.groups.consumer.consumers import Consumers
+
+_STOP_FIRST: Final = "Stop all its members first, or join it by the classic protocol."
+
+
+def taken_over(group: Group, subscriptions: Subscriptions) -> list[ConsumerRecord]:
+    """What the members of a classic group are from now on, all in its generation as their epoch.
+
+    Those that have never been in a generation have nothing to go on with; they join anew. Raises
+    RefusedError.
+    """
+    if group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+        raise RefusedError(
+            ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group.group_id} is not a consumer group."
+        )
+    members = [member for member in group.members.values() if not member.is_new]
+    held = _held(group, members, subscriptions)
+    described = {
+        member.member_id: classic_member(member, _subscription(group, member)) for member in members
+    }
+    group_id, epoch = group.group_id, group.generation
+    topics_hash = subscriptions.hash(subscriptions.wanted(described))
+    records: list[ConsumerRecord] = [
+        EpochRecord(group_id=group_id, value=GroupEpoch(epoch=epoch, topics_hash=topics_hash)),
+        TargetEpochRecord(group_id=group_id, value=epoch),
+    ]
+    for member_id, member in described.items():
+        assigned = held[member_id]
+        current = Current(epoch=epoch, previous_epoch=epoch, assigned=assigned)
+        records += (
+            MemberRecord(group_id=group_id, member_id=member_id, value=member),
+            TargetRecord(group_id=group_id, member_id=member_id, value=assigned),
+            CurrentRecord(group_id=group_id, member_id=member_id, value=current),
+        )
+    return records
+
+
+def classic_member(member: Member, subscription: Subscription) -> ConsumerMember:
+    """A member that speaks the classic protocol, in a group whose broker assigns."""
+    return ConsumerMember(
+        instance_id=member.instance_id,
+        rack=subscription.rack,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        topics=tuple(sorted(subscription.topics)),
+        rebalance_timeout_ms=member.rebalance_timeout_ms
+        if member.rebalance_timeout_ms > 0
+        else member.session_timeout_ms,
+        classic=ClassicClient(
+            session_timeout_ms=member.session_timeout_ms, protocols=member.protocols
+        ),
+    )
+
+
+def _held(
+    group: Group, members: list[Member], subscriptions: Subscriptions
+) -> dict[str, Assignment]:
+    """What each member reads: what it was assigned; and in the middle of a rebalance, when that may
+    be out of date, also what it said it has and nobody was assigned."""
+    owners: dict[tuple[TopicId, int], str] = {}
+    assigned = [(one.member_id, _assigned(group, one).partitions) for one in members]
+    owned = [(one.member_id, _subscription(group, one).owned) for one in members]
+    for member_id, partitions in assigned + owned:
+        for topic, indexes in subscriptions.by_id(partitions).items():
+            for index in indexes:
+                owners.setdefault((topic, index), member_id)
+    held: dict[str, dict[TopicId, frozenset[int]]] = {one.member_id: {} for one in members}
+    for (topic, index), member_id in owners.items():
+        mine = held[member_id]
+        mine[topic] = mine.get(topic, frozenset()) | {index}
+    return dict(held)
+
+
+def _subscription(group: Group, member: Member) -> Subscription:
+    read = read_subscription(member.protocols[0][1])
+    if read is None:
+        raise RefusedError(
+            ErrorCode.GROUP_ID_NOT_FOUND,
+            f"Group {group.group_id} has members that subscribe in a way of their own. "
+            + _STOP_FIRST,
+        )
+    return read
+
+
+def _assigned(group: Group, member: Member) -> Assigned:
+    read = read_assignment(member.assignment)
+    if read is None or read.user_data:
+        # Kafka Streams, for one: no broker could assign in its place.
+        raise RefusedError(
+            ErrorCode.GROUP_ID_NOT_FOUND,
+            f"Group {group.group_id} has members that assign partitions in a way of their own. "
+            + _STOP_FIRST,
+        )
+    return read
+
+
+class GoBack(Write):
+    """A group whose members all speak the classic protocol becomes a classic one, and rebalances:
+    its own assignor is asked again, and a leader that watches its topics is chosen.
+
+    It waits until all have reached the same epoch: that is their generation, and nobody is fenced.
+    Members without a protocol in common would not be a classic group; they stay as they are.
+    """
+
+    __slots__ = ("_consumers", "_group", "_protocols")
+
+    def __init__(self, consumers: "Consumers", group: Group) -> None:
+        self._consumers = consumers
+        self._group = group
+        self._protocols: dict[str, tuple[tuple[str, bytes], ...]] = {}
+
+    def decide(self, now: float) -> list[GroupsRecord]:
+        state = self._group.consumer
+        if state is None or not may_go_back(state):
+            return []
+        classic = Group(self._group.group_id)
+        for member_id, member in state.members.items():
+            classic.add(self._member(state, member_id, member))
+        protocol_name = classic.vote()
+        if protocol_name is None:
+            return []
+        self._protocols = {one: member.protocols for one, member in classic.members.items()}
+        value = StoredGroup(
+            protocol_type=CONSUMER_PROTOCOL_TYPE,
+            generation=state.number,
+            protocol_name=protocol_name,
+            leader=classic.leader,
+            state_timestamp=self._consumers.runtime.wall_ms(),
+            members=tuple(
+                member.stored(protocol_name, member.assignment)
+                for member in classic.members.values()
+            ),
+        )
+        group_id = self._group.group_id
+        return [*state.tombstones(group_id), GroupRecord(group_id=group_id, value=value)]
+
+    def _member(self, state: ConsumerState, member_id: str, member: ConsumerMember) -> Member:
+        client = member.classic
+        assert client is not None, "only groups of classic members go back"
+        made = Member(
+            member_id=member_id,
+            instance_id=member.instance_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            rebalance_timeout_ms=member.rebalance_timeout_ms,
+            session_timeout_ms=client.session_timeout_ms,
+            protocols=client.protocols,
+        )
+        names = self._consumers.subscriptions.by_name(member, state.current(member_id).assigned)
+        made.assignment = assignment_bytes(names)
+        return made
+
+    def committed(self, now: float) -> None:
+        group, rebalance = self._group, self._consumers.rebalance
+        group.restore()
+        for member_id, member in group.members.items():
+            member.protocols = self._protocols[member_id]
+            self._consumers.forget(group, member_id)
+            rebalance.heard_of(now, group, member)
+        rebalance.prepare(now, group)
+
+    def failed(self, now: float, error: ErrorCode) -> None:
+        """The next member that joins tries again."""
+
+
+def may_go_back(state: ConsumerState) -> bool:
+    return state.is_all_classic and state.state is ConsumerGroupState.STABLE

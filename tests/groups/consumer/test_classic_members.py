@@ -1,0 +1,421 @@
+"""Classic members and members of the newer protocol in one group: taken over, mixed, and back."""
+
+import random
+
+import pytest
+from effort import seeds
+from group_clients import ClassicConsumer, Consumer, check_exclusive, subscription
+
+from moldau.groups.assignors.queue import QueueAssignor
+from moldau.groups.coordinator import BUILT_IN_ASSIGNORS, Coordinator
+from moldau.groups.subscription import assignment_bytes, read_assignment
+from moldau.model.errors import ErrorCode
+
+ALL = frozenset(range(4))
+
+
+@pytest.fixture
+def world(make_world):
+    world = make_world()
+    world.t = world.topics.create("t", 4)
+    return world
+
+
+def classic(world, members=1, **fields):
+    """Stable classic members that share the topic; the generation, and their ids."""
+    shares = {1: [ALL], 2: [frozenset({0, 1}), frozenset({2, 3})]}[members]
+    first = world.join(**fields)
+    ids = [first.member_id]
+    generation = first.generation
+    if members == 2:
+        world.sync(ids[0], generation, {ids[0]: assignment_bytes({"t": ALL})})
+        second = world.send_join(**{**fields, "instance_id": None})
+        world.send_join(ids[0], **fields)
+        ids.append(world.reply(second).member_id)
+        generation = world.reply(second).generation
+        world.send_sync(ids[1], generation)
+    plan = {one: assignment_bytes({"t": share}) for one, share in zip(ids, shares, strict=True)}
+    instance = {"instance_id": fields["instance_id"]} if "instance_id" in fields else {}
+    world.sync(ids[0], generation, plan, **instance)
+    return generation, ids
+
+
+def cooperative(*owned):
+    return (("cooperative-sticky", subscription(("t",), {"t": frozenset(owned)})),)
+
+
+def shown(world):
+    """What each member has, by its id."""
+    described = world.coordinator.describe_consumers("g")
+    return {one.member_id: one.assigned.get(world.t, frozenset()) for one in described.members}
+
+
+def shown_classic(world):
+    members = world.coordinator.describe("g").members
+    return {one.member_id: read_assignment(one.assignment).partitions["t"] for one in members}
+
+
+def synced(world, member_id, generation):
+    reply = world.sync(member_id, generation)
+    assert reply.error is ErrorCode.NONE
+    return read_assignment(reply.assignment).partitions.get("t", frozenset())
+
+
+# ---- taken over
+
+
+def test_a_consumer_of_the_newer_protocol_joins_a_live_classic_group(world):
+    generation, (old,) = classic(world)
+    joined = world.beat("n", 0)
+    assert (joined.error, joined.member_epoch, joined.assignment) == (ErrorCode.NONE, 2, {})
+    assert shown(world) == {old: ALL, "n": frozenset()}
+    kinds = world.coordinator.describe_consumers("g").members
+    assert {one.member_id: one.is_classic for one in kinds} == {old: True, "n": False}
+    # It reads on, and commits, until it is called.
+    assert world.commit({world.tp("t"): 5}, old, generation) is ErrorCode.NONE
+    assert world.heartbeat(old, generation) is ErrorCode.REBALANCE_IN_PROGRESS
+    again = world.join(old)
+    assert (again.error, again.member_id, again.generation) == (ErrorCode.NONE, old, 2)
+    assert (again.protocol_name, again.leader, again.members) == ("range", "", ())
+    mine = synced(world, old, 2)
+    assert len(mine) == 2
+    assert world.beat("n", 2).assignment == {world.t: ALL - mine}
+    assert world.heartbeat(old, 2) is ErrorCode.NONE
+    assert world.commit({world.tp("t"): 6}, old, generation) is ErrorCode.ILLEGAL_GENERATION
+    assert world.commit({world.tp("t"): 6}, old, 2) is ErrorCode.NONE
+    assert world.restarted().consumers() == world.consumers()
+    assert world.restarted().heartbeat(old, 2) is ErrorCode.NONE
+
+
+def test_a_cooperative_member_lets_go_of_what_goes_to_others_and_reads_the_rest(world):
+    generation, (old,) = classic(world, protocols=cooperative())
+    world.beat("n", 0)
+    assert world.heartbeat(old, generation) is ErrorCode.REBALANCE_IN_PROGRESS
+    told = world.join(old, protocols=cooperative(*ALL))
+    assert told.generation == generation
+    kept = synced(world, old, generation)
+    assert len(kept) == 2
+    # As long as it has not said that it let go of the others, they are its own.
+    assert world.beat("n", 2).assignment is None
+    assert world.heartbeat(old, generation) is ErrorCode.REBALANCE_IN_PROGRESS
+    assert world.join(old, protocols=cooperative(*kept)).generation == 2
+    assert synced(world, old, 2) == kept
+    assert world.beat("n", 2).assignment == {world.t: ALL - kept}
+
+
+def test_nothing_changes_if_the_takeover_cannot_be_stored(world):
+    generation, (old,) = classic(world)
+    world.hold_writes = True
+    beat = world.send_beat("n", 0)
+    world.fail()
+    world.release()
+    assert world.reply(beat).error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert world.state() == "Stable"
+    assert world.heartbeat(old, generation) is ErrorCode.NONE
+
+
+def test_who_waits_when_the_group_is_taken_over_asks_again(world):
+    """A member that waits for a join keeps its id; REBALANCE_IN_PROGRESS would end aiokafka."""
+    _, (first, second) = classic(world, 2)
+    new, known = world.send_join(), world.send_join(second)
+    world.beat("n", 0)
+    assert world.reply(known).error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert world.reply(new).error is ErrorCode.UNKNOWN_MEMBER_ID
+    assert set(shown(world)) == {first, second, "n"}
+    assert world.join(second).error is ErrorCode.NONE
+
+
+def test_a_sync_that_waits_when_the_group_is_taken_over_joins_again(world):
+    joined = world.join()
+    second = world.send_join()
+    world.send_join(joined.member_id)
+    generation = world.reply(second).generation
+    waiting = world.send_sync(world.reply(second).member_id, generation)
+    world.beat("n", 0)
+    assert world.reply(waiting).error is ErrorCode.REBALANCE_IN_PROGRESS
+    assert world.join(world.reply(second).member_id).error is ErrorCode.NONE
+
+
+def test_a_takeover_in_the_middle_of_a_rebalance_takes_from_nobody_what_it_reads(world):
+    """A generation that came to nothing leaves no assignments, but cooperative members read on."""
+    _, (first, second) = classic(world, 2, protocols=cooperative())
+    one = world.send_join(first, protocols=cooperative(0, 1))
+    two = world.send_join(second, protocols=cooperative(2, 3))
+    generation = world.reply(one).generation
+    world.send_sync(second, generation)
+    world.hold_writes = True
+    world.send_sync(first, generation, {first: assignment_bytes({"t": ALL})})
+    world.fail()
+    world.release()
+    assert world.reply(two).generation == generation
+    world.beat("n", 0)
+    assert shown(world) == {first: {0, 1}, second: {2, 3}, "n": frozenset()}
+
+
+def test_a_member_that_leaves_while_the_takeover_is_stored_is_gone(world):
+    _, (first, second) = classic(world, 2)
+    world.hold_writes = True
+    world.send_beat("n", 0)
+    left = world.leave(second)
+    assert left.members[0].error is ErrorCode.NONE
+    world.release()
+    world.advance(0)
+    assert set(shown(world)) == {first, "n"}
+
+
+def test_a_member_that_does_not_come_when_it_is_called_loses_its_place(world):
+    generation, (old,) = classic(world, rebalance_timeout_ms=20_000)
+    world.beat("n", 0)
+    for _ in range(5):
+        assert world.heartbeat(old, generation) is ErrorCode.REBALANCE_IN_PROGRESS
+        world.beat("n", 2)
+        world.advance(4.5)
+    assert shown(world) == {"n": frozenset()}
+    assert world.beat("n", 2).assignment == {world.t: ALL}
+    assert world.heartbeat(old, generation) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_member_that_came_in_time_has_its_time_again(world):
+    generation, (old,) = classic(world, rebalance_timeout_ms=20_000)
+    epoch = 1
+    for name in "nopq":
+        epoch = world.beat(name, 0).member_epoch
+        assert world.heartbeat(old, generation) is ErrorCode.REBALANCE_IN_PROGRESS
+        for _ in range(3):
+            world.advance(5)
+            world.heartbeat(old, generation)
+        generation = world.join(old, rebalance_timeout_ms=20_000).generation
+        assert generation == epoch
+        for other in "nopq"[: "nopq".index(name) + 1]:
+            current = world.consumers()[2][other][0]
+            world.beat(other, current, world.consumers()[2][other][1])
+    assert old in shown(world)
+
+
+def test_a_classic_member_that_falls_silent_is_missed_after_its_own_session(world):
+    classic(world, session_timeout_ms=10_000)
+    world.beat("n", 0)
+    world.advance(10.5)
+    assert set(shown(world)) == {"n"}
+
+
+@pytest.mark.parametrize(
+    "assignment",
+    [b"no assignment", assignment_bytes({"t": ALL})[:-4] + b"\0\0\0\1x"],
+    ids=["unreadable", "with data of its own"],
+)
+def test_a_group_whose_clients_assign_in_a_way_of_their_own_is_not_taken_over(world, assignment):
+    joined = world.join()
+    world.sync(joined.member_id, joined.generation, {joined.member_id: assignment})
+    refused = world.beat("n", 0)
+    assert refused.error is ErrorCode.GROUP_ID_NOT_FOUND
+    assert "Stop all its members first" in refused.message
+    assert world.heartbeat(joined.member_id, joined.generation) is ErrorCode.NONE
+
+
+def test_a_group_that_is_not_one_of_consumers_is_not_taken_over(world):
+    joined = world.join(protocol_type="connect", protocols=(("v1", b"?"),))
+    world.sync(joined.member_id, joined.generation, {joined.member_id: b"?"})
+    assert world.beat("n", 0).error is ErrorCode.GROUP_ID_NOT_FOUND
+    assert world.beat("n", 3).error is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_members_of_a_queue_do_not_take_over_and_are_not_joined(world):
+    assignors = [*BUILT_IN_ASSIGNORS, QueueAssignor()]
+    world.coordinator = Coordinator(
+        world.config, lambda client: client, world.wall_ms, world.topics, assignors
+    )
+    world.load()
+    classic(world)
+    assert world.beat("q", 0, assignor="queue").error is ErrorCode.GROUP_ID_NOT_FOUND
+    assert world.state() == "Stable"
+    world.beat("q", 0, group="queue", assignor="queue")
+    assert world.join(group="queue").error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+
+
+# ---- static members
+
+
+def test_a_static_member_comes_back_with_the_newer_protocol(world):
+    """Its classic self said nothing when it stopped."""
+    generation, (old,) = classic(world, instance_id="i", session_timeout_ms=10_000)
+    joined = world.beat("n", 0, instance_id="i")
+    assert (joined.error, joined.assignment) == (ErrorCode.NONE, {world.t: ALL})
+    assert shown(world) == {"n": ALL}
+    fenced = world.heartbeat(old, generation, instance_id="i")
+    assert fenced is ErrorCode.FENCED_INSTANCE_ID
+    assert world.commit({world.tp("t"): 1}, old, generation, instance_id="i") is fenced
+    assert world.leave(instances=[(old, "i")]).members[0].error is fenced
+    # What it said in the classic protocol does not bind it.
+    world.advance(20)
+    assert set(shown(world)) == {"n"}
+
+
+def test_a_static_member_that_comes_back_with_the_newer_protocol_disturbs_nobody(world):
+    generation, (first, second) = classic(world, 2, instance_id="i")
+    had = shown_classic(world)[first]
+    joined = world.beat("n", 0, instance_id="i")
+    assert (joined.member_epoch, joined.assignment) == (generation, {world.t: had})
+    assert world.heartbeat(second, generation) is ErrorCode.NONE
+
+
+def test_a_static_member_comes_back_with_the_classic_protocol(world):
+    world.beat("n", 0, instance_id="i")
+    world.beat("m", 0)
+    world.beat("n", 1, instance_id="i")
+    world.beat("n", -2, instance_id="i")
+    back = world.join(instance_id="i")
+    assert back.error is ErrorCode.NONE
+    assert world.beat("n", 1, instance_id="i").error is ErrorCode.FENCED_INSTANCE_ID
+    mine = read_assignment(
+        world.sync(back.member_id, back.generation, instance_id="i").assignment
+    ).partitions["t"]
+    assert world.beat("m", 2, {}).assignment == {world.t: ALL - mine}
+
+
+# ---- mixed, and back
+
+
+def test_classic_members_join_a_group_of_the_newer_protocol(world):
+    world.beat("n", 0)
+    first = world.join(member_id_required=True)
+    assert first.error is ErrorCode.MEMBER_ID_REQUIRED
+    joined = world.join(first.member_id, member_id_required=True)
+    assert (joined.error, joined.generation) == (ErrorCode.NONE, 2)
+    assert synced(world, first.member_id, 2) == frozenset()
+    world.beat("n", 1)
+    kept = shown(world)["n"]
+    world.beat("n", 1, {world.t: kept})
+    # All that it waits for is free now.
+    assert world.heartbeat(first.member_id, 2) is ErrorCode.REBALANCE_IN_PROGRESS
+    assert world.join(first.member_id).generation == 2
+    assert synced(world, first.member_id, 2) == ALL - kept
+    assert world.heartbeat(first.member_id, 2) is ErrorCode.NONE
+
+
+def test_ids_of_the_other_protocol_are_unknown(world):
+    world.beat("n", 0)
+    assert world.heartbeat("n", 1) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert world.sync("n", 1).error is ErrorCode.UNKNOWN_MEMBER_ID
+    assert world.join("n").error is ErrorCode.UNKNOWN_MEMBER_ID
+    assert world.join("x").error is ErrorCode.UNKNOWN_MEMBER_ID
+    assert world.join(protocols=(("range", b"?"),)).error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+
+
+def test_the_group_is_classic_again_when_the_last_of_the_others_has_left(world):
+    _, (old,) = classic(world)
+    world.beat("n", 0)
+    world.join(old)
+    world.commit({world.tp("t"): 7}, old, 2)
+    world.beat("n", -1)
+    assert world.heartbeat(old, 2) is ErrorCode.REBALANCE_IN_PROGRESS
+    back = world.join(old)
+    assert back.generation == 3
+    assert world.state() == "PreparingRebalance"
+    assert world.heartbeat(old, 3) is ErrorCode.REBALANCE_IN_PROGRESS
+    led = world.join(old)
+    assert (led.generation, led.leader) == (4, old)
+    world.sync(old, 4, {old: assignment_bytes({"t": ALL})})
+    assert world.state() == "Stable"
+    assert world.committed() == {world.tp("t"): 7}
+    assert world.restarted().state() == "Stable"
+    assert world.beat("n", 2).error is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_nobody_is_fenced_when_the_group_becomes_classic_again(world):
+    """Members reach the last epoch one after the other; it is the generation of all of them."""
+    generation, (first, second) = classic(world, 2)
+    world.beat("n", 0)
+    world.beat("n", -1)
+    assert world.join(first).generation == generation + 2
+    assert world.heartbeat(second, generation) is ErrorCode.REBALANCE_IN_PROGRESS
+    assert world.join(second).generation == generation + 2
+    for member in (first, second):
+        assert world.heartbeat(member, generation + 2) is ErrorCode.REBALANCE_IN_PROGRESS
+    assert world.state() == "PreparingRebalance"
+
+
+def test_whoever_loads_a_group_of_classic_members_makes_it_classic_again(world):
+    _, (old,) = classic(world)
+    world.beat("n", 0)
+    world.beat("n", -1)
+    world.hold_writes = True
+    world.send_join(old)
+    world.complete()
+    again = world.restarted()
+    assert again.heartbeat(old, 3) is ErrorCode.REBALANCE_IN_PROGRESS
+
+
+# ---- all of it, at random
+
+
+def newcomer(rng, turn, keeps, instance=None):
+    topics = rng.choice([("t",), ("u",), ("t", "u")])
+    if instance is None and rng.random() < 0.3:
+        instance = f"i{turn}"
+    if rng.random() < 0.5:
+        return Consumer(f"m{turn}", topics, instance)
+    return ClassicConsumer(f"c{turn}", topics, instance, keeps=keeps)
+
+
+@pytest.mark.parametrize("seed", seeds(30))
+def test_members_of_both_kinds_come_go_and_crash_and_none_reads_what_another_reads(
+    make_world, seed
+):
+    rng = random.Random(seed)
+    keeps, ends_classic = rng.random() < 0.5, rng.random() < 0.5
+    world = make_world(initial_rebalance_delay_ms=rng.choice([0, 3000]))
+    for name, size in (("t", 5), ("u", 3)):
+        world.topics.create(name, size)
+    consumers = []
+    for turn in range(rng.randrange(60, 160)):
+        match rng.randrange(14):
+            case 0 | 1 | 2 if len(consumers) < 7:
+                consumers.append(newcomer(rng, turn, keeps))
+            case 3 if consumers:
+                consumers.pop(rng.randrange(len(consumers))).leave(world)
+            case 4 if consumers:
+                # Gone without a word: its session ends it, or a successor does.
+                gone = consumers.pop(rng.randrange(len(consumers)))
+                if gone.instance is not None and isinstance(gone, ClassicConsumer):
+                    consumers.append(newcomer(rng, turn, keeps, gone.instance))
+            case 5:
+                world.hold_writes = rng.random() < 0.6
+                world.take([])
+            case 6 if world.held:
+                world.fail(ErrorCode.NOT_ENOUGH_REPLICAS)
+            case 7 if rng.random() < 0.3:
+                world.topics.create("t", world.topics.topic("t").partitions + 1)
+            case 8 if not world.held and rng.random() < 0.5:
+                world = world.restarted()
+                for consumer in consumers:
+                    consumer.lost_connection()
+        for consumer in rng.sample(consumers, len(consumers)):
+            if rng.random() < 0.7:
+                consumer.step(world)
+                check_exclusive(consumers)
+        world.advance(rng.choice([0.0, 0.1] if world.hold_writes else [0.0, 0.5, 3.0]))
+    world.release()
+    if ends_classic:
+        for consumer in [one for one in consumers if isinstance(one, Consumer)]:
+            consumers.remove(consumer)
+            consumer.leave(world)
+        consumers.append(ClassicConsumer("last", ("t", "u"), None, keeps=keeps))
+    else:
+        consumers.append(Consumer("last", ("t", "u")))
+    for _ in range(150):
+        for consumer in consumers:
+            consumer.step(world)
+            check_exclusive(consumers)
+        world.advance(1.0)
+    read = {(t, i) for consumer in consumers for t, some in consumer.reads.items() for i in some}
+    assert len(read) == sum(size.partitions for size in world.topics.sizes.values()), f"seed={seed}"
+    ids = {getattr(one, "member_id", None) or one.name for one in consumers}
+    if ends_classic:
+        described = world.coordinator.describe("g")
+        assert described.state == "Stable", f"seed={seed}"
+        assert {one.member_id for one in described.members} == ids
+    else:
+        state, _, members = world.consumers()
+        assert (state, set(members)) == ("Stable", ids), f"seed={seed}"
+        assert world.restarted().consumers() == world.consumers()
