@@ -26,6 +26,24 @@ async def lead(cluster: Cluster, chosen: Broker, number: int = 0) -> None:
     await until(lambda: chosen.group(number).is_leader, "it leads")
 
 
+async def fall_behind(cluster: Cluster, count: int) -> tuple[Broker, Broker]:
+    """All brokers are stopped. The second of the two has everything, the first lacks records; what
+    was written before a start is cold, because nobody has looked at it since."""
+    cluster.add_group()
+    leader = await cluster.wait_for_leader()
+    away = next(b for b in cluster.brokers.values() if b is not leader)
+    away.stop()
+    await cluster.produce(count, value=bytes(100_000))
+    for broker in cluster.brokers.values():
+        broker.stop()
+    return away, next(b for b in cluster.brokers.values() if b is not away)
+
+
+async def restart(cluster: Cluster) -> None:
+    for broker in cluster.brokers.values():
+        await cluster.restart(broker.id)
+
+
 def test_a_thread_reads_what_a_follower_far_behind_is_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -40,17 +58,9 @@ def test_a_thread_reads_what_a_follower_far_behind_is_sent(
 
     async def scenario() -> None:
         async with Cluster(3, config=PATIENT, directory=tmp_path) as cluster:
-            cluster.add_group()
-            leader = await cluster.wait_for_leader()
-            away = next(b for b in cluster.brokers.values() if b is not leader)
-            away.stop()
-            await cluster.produce(40, value=bytes(100_000))
-            for broker in cluster.brokers.values():
-                broker.stop()
-            # What was written before a start is cold: nobody has looked at it since.
-            for broker in cluster.brokers.values():
-                await cluster.restart(broker.id)
-            await lead(cluster, next(b for b in cluster.brokers.values() if b is not away))
+            _, held = await fall_behind(cluster, 40)
+            await restart(cluster)
+            await lead(cluster, held)
             await cluster.agree()
 
     run(scenario())
@@ -61,20 +71,12 @@ def test_a_thread_reads_what_a_follower_far_behind_is_sent(
 def test_damage_that_the_thread_finds_stops_the_group_and_is_not_sent(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with Cluster(3, config=PATIENT, directory=tmp_path) as cluster:
-            cluster.add_group()
-            leader = await cluster.wait_for_leader()
-            away = next(b for b in cluster.brokers.values() if b is not leader)
-            away.stop()
-            await cluster.produce(3, value=bytes(100_000))
-            held = next(b for b in cluster.brokers.values() if b is not away)
-            for broker in cluster.brokers.values():
-                broker.stop()
+            away, held = await fall_behind(cluster, 3)
             segment = next((tmp_path / f"b{held.id}" / "log0").glob("*.log"))
             data = bytearray(segment.read_bytes())
             data[len(data) // 2] ^= 1
             segment.write_bytes(data)
-            for broker in cluster.brokers.values():
-                await cluster.restart(broker.id)
+            await restart(cluster)
             await lead(cluster, held)
             await until(lambda: held.owners[0].failures, "the damage is found")
             assert away.logs[0].end_offset < 2

@@ -153,18 +153,17 @@ def broker_at(address: "Address") -> str | None:
     from moldau.client.admin import Admin
     from moldau.client.errors import ClientError
 
-    host, port = _reachable(address)
     try:
-        cluster, nodes = Admin(f"[{host}]:{port}" if ":" in host else f"{host}:{port}").nodes()
+        cluster, nodes = Admin(str(_reachable(address))).nodes()
     except ClientError:
         return None
     return f"cluster {cluster}, broker {', '.join(str(node.id) for node in nodes)}"
 
 
-def _reachable(address: "Address") -> tuple[str, int]:
+def _reachable(address: "Address") -> "Address":
     """An address to connect to, for one that may be bound on all interfaces."""
     loopback = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-    return loopback.get(address.host, address.host), address.port
+    return address._replace(host=loopback.get(address.host, address.host))
 
 
 def check_port(address: "Address", running: str | None) -> Finding:
@@ -335,9 +334,8 @@ def check_cluster(http: "Address") -> Iterator[Finding]:
     from moldau.cli.well_being import complaints
     from moldau.client.errors import ClientError
 
-    host, port = _reachable(http)
     try:
-        _, topology = connect(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+        _, topology = connect(str(_reachable(http)))
     except ClientError as error:
         yield Finding(
             check="cluster",

@@ -506,6 +506,6 @@ class Driver:
         ended = e.PeerEnded(broker)
         led = [group for group in self._names.values() if group.core.leader == broker]
         if led and not peer.is_ended:
-            log.info("broker %d has ended: %d groups that it led elect others", broker, len(led))
+            log.info("broker %d has ended: %d partitions elect new leaders", broker, len(led))
         peer.is_ended = True
         self._steps.handle_all(deque((group, ended) for group in led))

@@ -98,12 +98,16 @@ class Events:
         self.up = 0
         self.lost: list[str] = []
         self.room = 0
+        self.nobody = 0
 
     def on_up(self) -> None:
         self.up += 1
 
     def on_room(self) -> None:
         self.room += 1
+
+    def on_nobody(self) -> None:
+        self.nobody += 1
 
 
 @contextlib.asynccontextmanager
@@ -119,6 +123,7 @@ async def linked(
         on_connected=events.on_up,
         on_lost=events.lost.append,
         on_room=events.on_room,
+        on_nobody=events.on_nobody,
         limits=limits,
     )
     link.start()
@@ -275,6 +280,7 @@ def test_a_peer_that_is_away_is_dialled_until_it_is_there_and_again_after_it_was
         async with linked(port) as (link, events):
             await until(lambda: link._attempts > 2, "it was dialled in vain")
             assert not link.is_connected
+            assert events.nobody > 1
             for times in (1, 2):
                 async with listening(Handler(), port=port):
                     await until(lambda times=times: events.up == times, "the link is up")

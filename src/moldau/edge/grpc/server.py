@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 from moldau.edge.grpc.relay import Relay
+from moldau.model.topology import Endpoint
 from moldau.net.bound import prefer_second, shared_socket
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ class GrpcListener:
         make = await self._loop.run_in_executor(None, self._load)
         engine = make()
         # Both listen for a while, so that nobody finds the port closed.
-        early_port = engine.bind(_target(*self._address))
+        early_port = engine.bind(str(Endpoint(*self._address)))
         prefer_second(sock)
         self._engine = engine
         await engine.start()
@@ -171,10 +172,6 @@ def _accept_all(sock: socket.socket) -> list[socket.socket]:
             return accepted
         connection.setblocking(False)
         accepted.append(connection)
-
-
-def _target(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def listener_for(

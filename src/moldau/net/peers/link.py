@@ -141,7 +141,7 @@ class PeerLink:
         on_connected: Callable[[], None],
         on_lost: Callable[[str], None],
         on_room: Callable[[], None],
-        on_nobody: Callable[[], None] = lambda: None,
+        on_nobody: Callable[[], None],
         limits: LinkLimits | None = None,
     ) -> None:
         """Callbacks run from the loop, never inside a call of this object's methods. `on_nobody`:

@@ -243,9 +243,9 @@ class World:
         self.count("power cuts" if is_power_cut else "kills")
         self.note(broker.id, "power cut" if is_power_cut else "killed")
         if not is_power_cut:
-            self.at(self.now + 1, None, lambda: self._tell_ended(broker))
+            self.at(self.now + 1, None, lambda: self._tell_of_kill(broker))
 
-    def _tell_ended(self, broker: SimBroker) -> None:
+    def _tell_of_kill(self, broker: SimBroker) -> None:
         """Its machine still answers those who reach it: nobody listens there."""
         if broker.process is None:
             self.tell_ended(broker)
