@@ -76,13 +76,15 @@ class ClassicConsumer:
     def __init__(
         self, name: str, topics: tuple[str, ...], instance: str | None, *, keeps: bool
     ) -> None:
-        self.name = name
+        self.client_id = name
         self.topics = topics
         self.instance = instance
         self.keeps = keeps
         """What it reads, over a rebalance: a cooperative client."""
-        self.member_id = ""
-        self.generation = -1
+        self.name = ""
+        """The group makes it, from the client's."""
+        self.epoch = -1
+        """Its generation."""
         self.phase = "join"
         self.reads: dict[bytes, frozenset[int]] = {}
         self.waiting: int | None = None
@@ -98,24 +100,24 @@ class ClassicConsumer:
                 self.reads = {}
             protocol = "cooperative-sticky" if self.keeps else "range"
             self.waiting = world.send_join(
-                self.member_id,
-                client_id=self.name,
+                self.name,
+                client_id=self.client_id,
                 instance_id=self.instance,
                 member_id_required=True,
                 session_timeout_ms=45_000,
                 protocols=((protocol, subscription(self.topics, self._names(world))),),
             )
         else:
-            error = world.heartbeat(self.member_id, self.generation, instance_id=self.instance)
+            error = world.heartbeat(self.name, self.epoch, instance_id=self.instance)
             self._is_fine(error)
 
     def _is_fine(self, error: ErrorCode) -> bool:
         if error is ErrorCode.NONE:
             return True
         if error in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
-            self.member_id = ""
+            self.name = ""
         if error in START_OVER or error is ErrorCode.ILLEGAL_GENERATION:
-            self.reads, self.generation = {}, -1
+            self.reads, self.epoch = {}, -1
         else:
             # One that aiokafka, for one, does not expect as an answer to a join.
             assert self.waiting is None
@@ -132,16 +134,14 @@ class ClassicConsumer:
     def _heard(self, world: Any, reply: Any) -> None:
         is_fine = self._is_fine(reply.error)
         if reply.error is ErrorCode.MEMBER_ID_REQUIRED:
-            self.member_id = reply.member_id
+            self.name = reply.member_id
         if not is_fine:
             return
         if self.phase == "join":
-            self.member_id, self.generation = reply.member_id, reply.generation
+            self.name, self.epoch = reply.member_id, reply.generation
             self.phase = "sync"
-            plan = self._plan(world, reply.members) if reply.leader == self.member_id else {}
-            self.waiting = world.send_sync(
-                self.member_id, self.generation, plan, instance_id=self.instance
-            )
+            plan = self._plan(world, reply.members) if reply.leader == self.name else {}
+            self.waiting = world.send_sync(self.name, self.epoch, plan, instance_id=self.instance)
             return
         read = read_assignment(reply.assignment)
         assert read is not None
@@ -175,7 +175,7 @@ class ClassicConsumer:
         return {names[topic]: some for topic, some in self.reads.items() if topic in names}
 
     def leave(self, world: Any) -> None:
-        world.leave(instances=[(self.member_id, self.instance)])
+        world.leave(instances=[(self.name, self.instance)])
 
     def lost_connection(self) -> None:
         if self.waiting is not None:

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from moldau.groups.consumer.state import ConsumerState
+from moldau.groups.events import Join
 from moldau.groups.records import (
     GroupRecord,
     GroupsRecord,
@@ -77,6 +78,19 @@ class Member:
         self.sync_request: int | None = None
         self.sync_received = False
         self.is_new = False
+
+    @classmethod
+    def of(cls, event: Join, member_id: str) -> "Member":
+        """As it tells of itself."""
+        return cls(
+            member_id=member_id,
+            instance_id=event.instance_id,
+            client_id=event.client_id,
+            client_host=event.client_host,
+            rebalance_timeout_ms=event.rebalance_timeout_ms,
+            session_timeout_ms=event.session_timeout_ms,
+            protocols=event.protocols,
+        )
 
     @property
     def waits(self) -> bool:

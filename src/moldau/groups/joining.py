@@ -171,15 +171,7 @@ class Joining:
     def _add(self, now: float, group: Group, event: Join, member_id: str) -> None:
         if not group.members:
             group.protocol_type = event.protocol_type
-        member = Member(
-            member_id=member_id,
-            instance_id=event.instance_id,
-            client_id=event.client_id,
-            client_host=event.client_host,
-            rebalance_timeout_ms=event.rebalance_timeout_ms,
-            session_timeout_ms=event.session_timeout_ms,
-            protocols=event.protocols,
-        )
+        member = Member.of(event, member_id)
         self.rebalance.add_member(now, group, member, event.request_id)
 
     def _update(self, member: Member, event: Join) -> None:
@@ -296,15 +288,7 @@ class StaticReturn(Write):
         for member in group.members.values():
             stored = member.stored(group.protocol_name, member.assignment)
             if member.member_id == self._old_member_id:
-                returning = Member(
-                    member_id=self._member_id,
-                    instance_id=event.instance_id,
-                    client_id=event.client_id,
-                    client_host=event.client_host,
-                    rebalance_timeout_ms=event.rebalance_timeout_ms,
-                    session_timeout_ms=event.session_timeout_ms,
-                    protocols=event.protocols,
-                )
+                returning = Member.of(event, self._member_id)
                 stored = returning.stored(group.protocol_name, member.assignment)
             members.append(stored)
         snapshot = group.snapshot(self._joining.runtime.wall_ms(), members)

@@ -1,10 +1,7 @@
 """Classic members and members of the newer protocol in one group: taken over, mixed, and back."""
 
-import random
-
 import pytest
-from effort import seeds
-from group_clients import ClassicConsumer, Consumer, check_exclusive, subscription
+from group_clients import subscription
 
 from moldau.groups.assignors.queue import QueueAssignor
 from moldau.groups.coordinator import BUILT_IN_ASSIGNORS, Coordinator
@@ -344,78 +341,3 @@ def test_whoever_loads_a_group_of_classic_members_makes_it_classic_again(world):
     world.complete()
     again = world.restarted()
     assert again.heartbeat(old, 3) is ErrorCode.REBALANCE_IN_PROGRESS
-
-
-# ---- all of it, at random
-
-
-def newcomer(rng, turn, keeps, instance=None):
-    topics = rng.choice([("t",), ("u",), ("t", "u")])
-    if instance is None and rng.random() < 0.3:
-        instance = f"i{turn}"
-    if rng.random() < 0.5:
-        return Consumer(f"m{turn}", topics, instance)
-    return ClassicConsumer(f"c{turn}", topics, instance, keeps=keeps)
-
-
-@pytest.mark.parametrize("seed", seeds(30))
-def test_members_of_both_kinds_come_go_and_crash_and_none_reads_what_another_reads(
-    make_world, seed
-):
-    rng = random.Random(seed)
-    keeps, ends_classic = rng.random() < 0.5, rng.random() < 0.5
-    world = make_world(initial_rebalance_delay_ms=rng.choice([0, 3000]))
-    for name, size in (("t", 5), ("u", 3)):
-        world.topics.create(name, size)
-    consumers = []
-    for turn in range(rng.randrange(60, 160)):
-        match rng.randrange(14):
-            case 0 | 1 | 2 if len(consumers) < 7:
-                consumers.append(newcomer(rng, turn, keeps))
-            case 3 if consumers:
-                consumers.pop(rng.randrange(len(consumers))).leave(world)
-            case 4 if consumers:
-                # Gone without a word: its session ends it, or a successor does.
-                gone = consumers.pop(rng.randrange(len(consumers)))
-                if gone.instance is not None and isinstance(gone, ClassicConsumer):
-                    consumers.append(newcomer(rng, turn, keeps, gone.instance))
-            case 5:
-                world.hold_writes = rng.random() < 0.6
-                world.take([])
-            case 6 if world.held:
-                world.fail(ErrorCode.NOT_ENOUGH_REPLICAS)
-            case 7 if rng.random() < 0.3:
-                world.topics.create("t", world.topics.topic("t").partitions + 1)
-            case 8 if not world.held and rng.random() < 0.5:
-                world = world.restarted()
-                for consumer in consumers:
-                    consumer.lost_connection()
-        for consumer in rng.sample(consumers, len(consumers)):
-            if rng.random() < 0.7:
-                consumer.step(world)
-                check_exclusive(consumers)
-        world.advance(rng.choice([0.0, 0.1] if world.hold_writes else [0.0, 0.5, 3.0]))
-    world.release()
-    if ends_classic:
-        for consumer in [one for one in consumers if isinstance(one, Consumer)]:
-            consumers.remove(consumer)
-            consumer.leave(world)
-        consumers.append(ClassicConsumer("last", ("t", "u"), None, keeps=keeps))
-    else:
-        consumers.append(Consumer("last", ("t", "u")))
-    for _ in range(150):
-        for consumer in consumers:
-            consumer.step(world)
-            check_exclusive(consumers)
-        world.advance(1.0)
-    read = {(t, i) for consumer in consumers for t, some in consumer.reads.items() for i in some}
-    assert len(read) == sum(size.partitions for size in world.topics.sizes.values()), f"seed={seed}"
-    ids = {getattr(one, "member_id", None) or one.name for one in consumers}
-    if ends_classic:
-        described = world.coordinator.describe("g")
-        assert described.state == "Stable", f"seed={seed}"
-        assert {one.member_id for one in described.members} == ids
-    else:
-        state, _, members = world.consumers()
-        assert (state, set(members)) == ("Stable", ids), f"seed={seed}"
-        assert world.restarted().consumers() == world.consumers()

@@ -155,17 +155,7 @@ class ClassicJoin(Beat):
         return self._admit(state, member_id)
 
     def _described(self, before: ConsumerMember | None) -> ConsumerMember:
-        event = self._join
-        member = Member(
-            member_id=self._member_id,
-            instance_id=event.instance_id,
-            client_id=event.client_id,
-            client_host=event.client_host,
-            rebalance_timeout_ms=event.rebalance_timeout_ms,
-            session_timeout_ms=event.session_timeout_ms,
-            protocols=event.protocols,
-        )
-        return classic_member(member, self._subscription)
+        return classic_member(Member.of(self._join, self._member_id), self._subscription)
 
     def _answer(self, member: ConsumerMember, current: Current, stepped: Current) -> JoinResult:
         if stepped.state is not MemberState.UNREVOKED:
