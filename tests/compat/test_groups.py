@@ -165,18 +165,24 @@ def move_and_come_back(broker: Broker, topic: str, client: str) -> None:
     def member(kind: str) -> Member:
         return Member(kind, broker.bootstrap, topic, topic, session_ms=LONG_MS)
 
-    with member(client) as first, member(client) as second:
-        writer.until(lambda: shared([first, second], PARTITIONS), "classic members share")
-        with member("confluent consumer") as newer:
-            writer.until(lambda: shared([first, second, newer], PARTITIONS), "the newer takes part")
-            second.leave()
-            writer.until(lambda: shared([first, newer], PARTITIONS), "a classic member is gone")
-            with member(client) as back:
-                writer.until(lambda: shared([first, newer, back], PARTITIONS), "one comes back")
-                newer.leave()
-                writer.until(lambda: shared([first, back], PARTITIONS), "all are classic again")
-                everybody = [first, second, newer, back]
-                writer.until(lambda: read_all(everybody, writer), "all is read")
+    def share(*members: Member) -> None:
+        writer.until(lambda: shared(list(members), PARTITIONS), f"{len(members)} members share")
+
+    # One after the other: what a client says of itself in its second generation it has by then.
+    with member(client) as first:
+        share(first)
+        with member(client) as second:
+            share(first, second)
+            with member("confluent consumer") as newer:
+                share(first, second, newer)
+                second.leave()
+                share(first, newer)
+                with member(client) as back:
+                    share(first, newer, back)
+                    newer.leave()
+                    share(first, back)
+                    everybody = [first, second, newer, back]
+                    writer.until(lambda: read_all(everybody, writer), "all is read")
     got = {(partition, offset) for one in everybody for partition, offset, _ in one.got}
     for partition, sent in writer.sent.items():
         missed = set(range(sent)) - {offset for where, offset in got if where == partition}

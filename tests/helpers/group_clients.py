@@ -141,7 +141,14 @@ class ClassicConsumer:
             self.name, self.epoch = reply.member_id, reply.generation
             self.phase = "sync"
             plan = self._plan(world, reply.members) if reply.leader == self.name else {}
-            self.waiting = world.send_sync(self.name, self.epoch, plan, instance_id=self.instance)
+            self.waiting = world.send_sync(
+                self.name,
+                self.epoch,
+                plan,
+                instance_id=self.instance,
+                protocol_type=reply.protocol_type,
+                protocol_name=reply.protocol_name,
+            )
             return
         read = read_assignment(reply.assignment)
         assert read is not None

@@ -211,7 +211,7 @@ class Coordinator:
             case Heartbeat():
                 self._syncing.heartbeat(now, event)
             case Leave() if consumers is not None:
-                self._consumers.leave(now, consumers, event)
+                self._consumers.leave(now, consumers, event, self._syncing.leave)
             case Leave():
                 self._syncing.leave(now, event)
             case ConsumerHeartbeat():
@@ -256,6 +256,8 @@ class Coordinator:
                 self._rebalance.join_expired(now, group)
             case TimerKind.SYNC:
                 self._rebalance.sync_expired(now, group)
+            case TimerKind.GO_BACK:
+                self._consumers.go_back(now, group)
             case TimerKind.EXPIRY | TimerKind.REVOKE:
                 pass
 

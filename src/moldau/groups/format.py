@@ -81,7 +81,7 @@ class Reader:
         length = self._varint() - 1 if self.flexible else self.int32()
         # A member takes more than a byte, so this bounds the loop by the data.
         if not 0 <= length <= len(self._data) - self._position:
-            raise CorruptionError(f"group record claims {length} members")
+            raise CorruptionError(f"group record claims {length} entries")
         return length
 
     def uuid(self) -> bytes:

@@ -75,10 +75,10 @@ class Joining:
         if is_new and event.member_id_required:
             self._give_member_id(now, group, event)
         else:
-            self._classic_members.join(now, group, event, self._join_instead)
+            self._classic_members.join(now, group, event, self._join_empty)
 
-    def _join_instead(self, now: float, group: Group, event: Join) -> None:
-        """There are no members, when the join is judged, for whom the broker would assign."""
+    def _join_empty(self, now: float, group: Group, event: Join) -> None:
+        """The group was one whose broker assigns, and has no members; it may be classic by now."""
         if group.consumer is None and group.draft is None:
             self.join_group(now, group, event)
         else:

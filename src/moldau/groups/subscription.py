@@ -22,12 +22,13 @@ class Subscription(Struct, frozen=True, kw_only=True):
     owned: Partitions
     """What the member still reads; nothing of clients that let go of all before they join."""
     rack: str | None = None
+    user_data: bytes = b""
+    """What the assignor of the clients adds for itself."""
 
 
 class Assigned(Struct, frozen=True, kw_only=True):
     partitions: Partitions
     user_data: bytes = b""
-    """What the assignor of the clients adds for itself."""
 
 
 def subscribed_topics(subscription: bytes) -> frozenset[str] | None:
@@ -42,14 +43,14 @@ def read_subscription(subscription: bytes) -> Subscription | None:
     try:
         reader, version = _reader(subscription)
         topics = _topics(reader)
-        reader.nullable_blob()
+        user_data = reader.nullable_blob()
         owned = _partitions(reader) if version >= 1 and not reader.is_at_end else {}
         if version >= 2 and not reader.is_at_end:
             reader.int32()
         rack = reader.nullable_string() if version >= 3 and not reader.is_at_end else None
     except CorruptionError:
         return None
-    return Subscription(topics=topics, owned=owned, rack=rack or None)
+    return Subscription(topics=topics, owned=owned, rack=rack or None, user_data=user_data or b"")
 
 
 def read_assignment(assignment: bytes) -> Assigned | None:

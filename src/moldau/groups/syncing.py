@@ -164,10 +164,11 @@ def _sync_error(group: Group | None, event: Sync) -> ErrorCode:
     error = generation_error(group, event.member_id, event.instance_id, event.generation)
     if error is not ErrorCode.NONE:
         return error
+    if group.state is GroupState.PREPARING_REBALANCE:
+        # Before the names are compared: a member may have been told another of its protocols.
+        return ErrorCode.REBALANCE_IN_PROGRESS
     if event.protocol_type not in (None, group.protocol_type):
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     if event.protocol_name not in (None, group.protocol_name):
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    if group.state is GroupState.PREPARING_REBALANCE:
-        return ErrorCode.REBALANCE_IN_PROGRESS
     return ErrorCode.NONE

@@ -7,7 +7,8 @@ are written together, and a slow disk makes larger batches rather than a longer 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from moldau.groups.config import GroupConfig
@@ -97,26 +98,22 @@ class Runtime:
             self._write_next(now, group)
 
     def persisted(self, now: float, token: int) -> None:
-        batch = self._finish(token)
-        if batch is None:
-            return
-        producer = batch.writes[0].producer
-        for record in batch.records:
-            if producer == NO_PRODUCER:
-                batch.group.apply(record)
-            else:
-                batch.group.apply_pending(producer[0], record)
-        for write in batch.writes:
-            write.committed(now)
-        self._write_next(now, batch.group)
+        with self._finished(now, token) as batch:
+            if batch is None:
+                return
+            producer = batch.writes[0].producer
+            for record in batch.records:
+                if producer == NO_PRODUCER:
+                    batch.group.apply(record)
+                else:
+                    batch.group.apply_pending(producer[0], record)
+            for write in batch.writes:
+                write.committed(now)
 
     def persist_failed(self, now: float, token: int, error: ErrorCode) -> None:
-        batch = self._finish(token)
-        if batch is None:
-            return
-        for write in batch.writes:
-            write.failed(now, error)
-        self._write_next(now, batch.group)
+        with self._finished(now, token) as batch:
+            for write in batch.writes if batch is not None else ():
+                write.failed(now, error)
 
     def abandon_writes(self, now: float, error: ErrorCode) -> None:
         """Answers all that waits for the log; outcomes that arrive later are ignored."""
@@ -132,12 +129,18 @@ class Runtime:
         """Writes under way, oldest first."""
         return list(self._batches)
 
-    def _finish(self, token: int) -> _Batch | None:
+    @contextmanager
+    def _finished(self, now: float, token: int) -> Iterator[_Batch | None]:
+        """What its writes submit is written when all of them have taken effect."""
         # A token that is unknown was abandoned, or the shell told its outcome twice.
         batch = self._batches.pop(token, None)
+        try:
+            yield batch
+        finally:
+            if batch is not None:
+                batch.group.writing = None
         if batch is not None:
-            batch.group.writing = None
-        return batch
+            self._write_next(now, batch.group)
 
     def _write_next(self, now: float, group: Group) -> None:
         # decide() may submit more; `writing` keeps that from starting a second round.

@@ -1,10 +1,13 @@
 """Classic members and members of the newer protocol in one group: taken over, mixed, and back."""
 
+import struct
+
 import pytest
 from group_clients import subscription
 
 from moldau.groups.assignors.queue import QueueAssignor
 from moldau.groups.coordinator import BUILT_IN_ASSIGNORS, Coordinator
+from moldau.groups.events import Leave, LeavingMember
 from moldau.groups.subscription import assignment_bytes, read_assignment
 from moldau.model.errors import ErrorCode
 
@@ -32,9 +35,14 @@ def classic(world, members=1, **fields):
         generation = world.reply(second).generation
         world.send_sync(ids[1], generation)
     plan = {one: assignment_bytes({"t": share}) for one, share in zip(ids, shares, strict=True)}
-    instance = {"instance_id": fields["instance_id"]} if "instance_id" in fields else {}
+    instance = {name: fields[name] for name in ("instance_id", "group") if name in fields}
     world.sync(ids[0], generation, plan, **instance)
     return generation, ids
+
+
+def with_data(assignment):
+    """As an assignor writes it that adds something for itself."""
+    return assignment[:-4] + struct.pack(">i1s", 1, b"x")
 
 
 def cooperative(*owned):
@@ -198,16 +206,36 @@ def test_a_classic_member_that_falls_silent_is_missed_after_its_own_session(worl
 
 @pytest.mark.parametrize(
     "assignment",
-    [b"no assignment", assignment_bytes({"t": ALL})[:-4] + b"\0\0\0\1x"],
+    [b"no assignment", with_data(assignment_bytes({"t": ALL}))],
     ids=["unreadable", "with data of its own"],
 )
 def test_a_group_whose_clients_assign_in_a_way_of_their_own_is_not_taken_over(world, assignment):
-    joined = world.join()
+    joined = world.join(protocols=(("own", subscription(("t",))),))
     world.sync(joined.member_id, joined.generation, {joined.member_id: assignment})
     refused = world.beat("n", 0)
     assert refused.error is ErrorCode.GROUP_ID_NOT_FOUND
     assert "Stop all its members first" in refused.message
     assert world.heartbeat(joined.member_id, joined.generation) is ErrorCode.NONE
+
+
+def test_kafka_streams_is_not_taken_over_and_does_not_join_a_group_whose_broker_assigns(world):
+    streams = struct.pack(">hi", 1, 1) + b"\0\1t" + struct.pack(">i4si", 4, b"task", 0)
+    protocols = (("stream", streams),)
+    world.join(protocols=protocols)
+    # Nothing is assigned yet: its subscription shows what it is.
+    assert world.beat("n", 0).error is ErrorCode.GROUP_ID_NOT_FOUND
+    world.beat("n", 0, group="newer")
+    refused = world.join(group="newer", protocols=protocols)
+    assert refused.error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+
+
+def test_what_the_assignors_of_all_clients_remember_does_not_keep_a_group(world):
+    """The leader of librdkafka copies the data of a sticky subscription into the assignment."""
+    generation, (old,) = classic(world, protocols=cooperative())
+    world.join(old, protocols=cooperative(*ALL))
+    world.sync(old, generation + 1, {old: with_data(assignment_bytes({"t": ALL}))})
+    assert world.beat("n", 0).error is ErrorCode.NONE
+    assert shown(world)[old] == ALL
 
 
 def test_a_group_that_is_not_one_of_consumers_is_not_taken_over(world):
@@ -228,6 +256,40 @@ def test_members_of_a_queue_do_not_take_over_and_are_not_joined(world):
     assert world.state() == "Stable"
     world.beat("q", 0, group="queue", assignor="queue")
     assert world.join(group="queue").error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+
+
+def test_a_member_that_comes_at_the_last_moment_stays(world):
+    """The end of its time was next in turn when its join was judged."""
+    generation, (old,) = classic(world, protocols=cooperative(), rebalance_timeout_ms=20_000)
+    world.beat("n", 0)
+    for _ in range(3):
+        assert world.heartbeat(old, generation) is ErrorCode.REBALANCE_IN_PROGRESS
+        world.advance(6)
+    world.heartbeat(old, generation)
+    world.hold_writes = True
+    world.send_commit({world.tp("t"): 5}, old, generation)
+    fields = {"protocols": cooperative(*ALL), "rebalance_timeout_ms": 20_000}
+    joined = world.send_join(old, **fields)
+    world.advance(3)
+    world.release()
+    assert world.reply(joined).error is ErrorCode.NONE
+    assert old in shown(world)
+
+
+def test_a_sync_names_the_protocol_that_its_join_was_told(world):
+    """A vote chose it before the takeover; the member wants another one more."""
+    only = (("range", subscription(("t",))),)
+    both = (("cooperative-sticky", subscription(("t",))), *only)
+    first = world.join(protocols=only)
+    second = world.send_join(protocols=both)
+    world.send_join(first.member_id, protocols=only)
+    told = world.reply(second)
+    world.beat("n", 0)
+    fields = {"protocol_type": "consumer", "protocol_name": told.protocol_name}
+    synced = world.sync(told.member_id, told.generation, **fields)
+    assert (synced.error, synced.protocol_name) == (ErrorCode.NONE, "range")
+    wrong = world.sync(told.member_id, told.generation, protocol_name="sticky")
+    assert wrong.error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
 
 # ---- static members
@@ -254,6 +316,64 @@ def test_a_static_member_that_comes_back_with_the_newer_protocol_disturbs_nobody
     joined = world.beat("n", 0, instance_id="i")
     assert (joined.member_epoch, joined.assignment) == (generation, {world.t: had})
     assert world.heartbeat(second, generation) is ErrorCode.NONE
+
+
+def read_by_and_by(world, member, joined, **fields):
+    """What it has after some heartbeats."""
+    epoch = joined.member_epoch
+    assert epoch > 0
+    for _ in range(5):
+        epoch = world.beat(member, epoch, **fields).member_epoch
+        world.advance(1)
+    return shown(world)[member]
+
+
+def test_what_was_not_assigned_at_the_takeover_is_assigned_then(world):
+    """A static member that comes back changes nothing by itself: nobody else would assign it."""
+    classic(world, instance_id="i")
+    world.topics.create("t", 6)
+    joined = world.beat("n", 0, instance_id="i")
+    assert read_by_and_by(world, "n", joined) == frozenset(range(6))
+
+
+def test_what_one_left_behind_before_the_takeover_is_read(world):
+    _, (_, second) = classic(world, 2, instance_id="i")
+    world.leave(second)
+    joined = world.beat("n", 0, instance_id="i")
+    assert read_by_and_by(world, "n", joined) == ALL
+
+
+def test_a_takeover_before_the_first_assignment_gives_everything(world):
+    world.join(instance_id="i")
+    joined = world.beat("n", 0, instance_id="i")
+    assert read_by_and_by(world, "n", joined) == ALL
+
+
+def test_a_takeover_before_the_first_generation_gives_everything(make_world):
+    world = make_world(initial_rebalance_delay_ms=3000)
+    world.t = world.topics.create("t", 4)
+    for _ in range(2):
+        world.send_join(instance_id="i")
+    joined = world.beat("n", 0, instance_id="i")
+    assert read_by_and_by(world, "n", joined) == ALL
+
+
+def test_a_takeover_between_the_two_steps_of_a_cooperative_rebalance_ends_it(world):
+    first = world.join(instance_id="i", protocols=cooperative())
+    fields = {"instance_id": "i"}
+    plan = {first.member_id: assignment_bytes({"t": ALL})}
+    world.sync(first.member_id, first.generation, plan, **fields)
+    waiting = world.send_join(protocols=cooperative())
+    world.send_join(first.member_id, protocols=cooperative(*ALL), **fields)
+    second = world.reply(waiting)
+    world.send_sync(second.member_id, second.generation)
+    plan = {first.member_id: assignment_bytes({"t": {0, 1}})}
+    world.sync(first.member_id, second.generation, plan, **fields)
+    joined = world.beat("n", 0, **fields)
+    world.beat("n", joined.member_epoch, {world.t: {0, 1}}, **fields)
+    assert world.heartbeat(second.member_id, second.generation) is ErrorCode.REBALANCE_IN_PROGRESS
+    again = world.join(second.member_id, protocols=cooperative())
+    assert synced(world, second.member_id, again.generation) == {2, 3}
 
 
 def test_a_static_member_comes_back_with_the_classic_protocol(world):
@@ -297,6 +417,31 @@ def test_ids_of_the_other_protocol_are_unknown(world):
     assert world.join("n").error is ErrorCode.UNKNOWN_MEMBER_ID
     assert world.join("x").error is ErrorCode.UNKNOWN_MEMBER_ID
     assert world.join(protocols=(("range", b"?"),)).error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    _, (old,) = classic(world, group="classic")
+    world.beat("n", 0, group="classic")
+    assert world.beat(old, 1, group="classic").error is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_classic_members_without_a_protocol_in_common_do_not_share_a_group(world):
+    """They could not go on when the others have left."""
+    world.beat("n", 0)
+    assert world.join().error is ErrorCode.NONE
+    refused = world.join(protocols=(("roundrobin", subscription(("t",))),))
+    assert refused.error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+
+
+def test_an_id_that_was_given_out_leaves_again(world):
+    world.beat("n", 0)
+    given = world.join(member_id_required=True).member_id
+    assert world.leave(given).members[0].error is ErrorCode.NONE
+    assert world.join(given).error is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_group_without_members_takes_any_kind(world):
+    world.beat("n", 0)
+    world.commit({world.tp("t"): 1}, "n", 1)
+    world.beat("n", -1)
+    assert world.join(protocol_type="connect", protocols=(("v1", b"?"),)).error is ErrorCode.NONE
 
 
 def test_the_group_is_classic_again_when_the_last_of_the_others_has_left(world):
@@ -330,6 +475,52 @@ def test_nobody_is_fenced_when_the_group_becomes_classic_again(world):
     for member in (first, second):
         assert world.heartbeat(member, generation + 2) is ErrorCode.REBALANCE_IN_PROGRESS
     assert world.state() == "PreparingRebalance"
+
+
+def going_back(world):
+    """Two classic members and a group that is about to be classic again: that is being stored."""
+    _, (first, second) = classic(world, 2)
+    world.beat("n", 0)
+    world.beat("n", -1)
+    world.join(first)
+    world.hold_writes = True
+    joined = world.send_join(second)
+    world.complete()
+    assert world.held
+    return first, second, world.reply(joined).generation
+
+
+def test_a_member_that_leaves_while_the_group_goes_back_is_gone(world):
+    first, second, _ = going_back(world)
+    left = world.send(Leave, group_id="g", members=(LeavingMember(member_id=second),))
+    world.release()
+    assert world.reply(left).members[0].error is ErrorCode.NONE
+    assert {one.member_id for one in world.coordinator.describe("g").members} == {first}
+
+
+def test_a_group_that_could_not_go_back_tries_again(world):
+    """Nobody leads meanwhile who would watch the topics."""
+    first, second, generation = going_back(world)
+    world.fail()
+    world.release()
+    assert world.heartbeat(first, generation) is ErrorCode.NONE
+    world.advance(1.5)
+    assert world.heartbeat(first, generation) is ErrorCode.REBALANCE_IN_PROGRESS
+    assert {one.member_id for one in world.coordinator.describe("g").members} == {first, second}
+
+
+def test_a_sync_that_comes_when_the_group_went_back_joins_again(world):
+    """Its join named another protocol than the one that the members have in common."""
+    only = (("range", subscription(("t",))),)
+    both = (("cooperative-sticky", subscription(("t",))), *only)
+    world.beat("n", 0)
+    first, second = world.join(protocols=only), world.join(protocols=both)
+    world.beat("n", -1)
+    world.join(first.member_id, protocols=only)
+    told = world.join(second.member_id, protocols=both)
+    fields = {"protocol_type": "consumer", "protocol_name": told.protocol_name}
+    synced = world.sync(told.member_id, told.generation, **fields)
+    assert synced.error is ErrorCode.REBALANCE_IN_PROGRESS
 
 
 def test_whoever_loads_a_group_of_classic_members_makes_it_classic_again(world):

@@ -69,8 +69,8 @@ class Beat(ConsumerWrite):
         self._gone: str | None = None
         self._seen_topics: int | None = None
         self._result: ConsumerHeartbeatResult | JoinResult | None = None
-        self._taken: list[ConsumerRecord] | None = None
-        """Of the classic members that are taken over with this heartbeat, if any."""
+        self._taken: list[str] | None = None
+        """Classic members that are taken over with this heartbeat; None: it takes over no group."""
 
     # ---- the life of the write
 
@@ -132,10 +132,11 @@ class Beat(ConsumerWrite):
             raise RefusedError(ErrorCode.UNKNOWN_MEMBER_ID)
         if not group.members:
             return [], state
-        self._taken = taken_over(group, self.consumers.subscriptions)
-        for record in self._taken:
+        taken = taken_over(group, self.consumers.subscriptions)
+        for record in taken:
             state.apply(record)
-        return self._taken, state
+        self._taken = list(state.members)
+        return taken, state
 
     def _leave(self, now: float, state: ConsumerState) -> list[ConsumerRecord]:
         event = self._event
@@ -196,11 +197,11 @@ class Beat(ConsumerWrite):
             records.append(
                 CurrentRecord(group_id=self.group.group_id, member_id=member_id, value=stepped)
             )
-        self._result = self._answer(member, current, stepped)
+        self._result = self._answer(now, member, current, stepped)
         return records
 
     def _answer(
-        self, member: ConsumerMember, current: Current, stepped: Current
+        self, now: float, member: ConsumerMember, current: Current, stepped: Current
     ) -> ConsumerHeartbeatResult | JoinResult:
         event = self._event
         is_full = event.member_epoch == JOIN_EPOCH or (
@@ -273,6 +274,8 @@ class Beat(ConsumerWrite):
     def _known(self, state: ConsumerState) -> str:
         event = self._event
         error = state.member_error(event.member_id, event.instance_id)
+        if error is ErrorCode.NONE and state.members[event.member_id].classic is not None:
+            error = ErrorCode.UNKNOWN_MEMBER_ID
         if error is ErrorCode.FENCED_INSTANCE_ID:
             raise RefusedError(
                 error,

@@ -13,22 +13,23 @@ from moldau.groups.consumer.beat import Beat, Entered
 from moldau.groups.consumer.consumers import Consumers
 from moldau.groups.consumer.records import (
     JOIN_EPOCH,
+    ClassicClient,
     ConsumerMember,
     Current,
     MemberState,
 )
 from moldau.groups.consumer.state import ConsumerState
-from moldau.groups.consumer.takeover import classic_member
+from moldau.groups.consumer.takeover import assignable, classic_member
 from moldau.groups.consumer.writes import revoke_key
 from moldau.groups.events import NO_MEMBER_ID, ConsumerHeartbeat, Heartbeat, Join, Sync
 from moldau.groups.group import CONSUMER_PROTOCOL_TYPE, Group, Member
 from moldau.groups.rebalance import pending_key
 from moldau.groups.records import GroupsRecord
 from moldau.groups.results import HeartbeatResult, JoinResult, SyncResult
-from moldau.groups.subscription import Subscription, assignment_bytes, read_subscription
+from moldau.groups.subscription import assignment_bytes
 from moldau.model.errors import ErrorCode, RefusedError
 
-JoinElsewhere = Callable[[float, Group, Join], None]
+JoinEmpty = Callable[[float, Group, Join], None]
 
 
 class ClassicMembers:
@@ -38,16 +39,9 @@ class ClassicMembers:
         self._consumers = consumers
         self._runtime = consumers.runtime
 
-    def join(self, now: float, group: Group, event: Join, elsewhere: JoinElsewhere) -> None:
-        """`elsewhere`: who is asked if the group has no members whose broker assigns by then."""
-        read = read_subscription(event.protocols[0][1]) if event.protocols else None
-        if read is None or event.protocol_type != CONSUMER_PROTOCOL_TYPE:
-            error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-            result = JoinResult(error=error, member_id=event.member_id)
-            self._runtime.reply(event.request_id, result)
-            return
-        write = ClassicJoin(self._consumers, group, event, read, elsewhere)
-        self._runtime.submit(now, group, write)
+    def join(self, now: float, group: Group, event: Join, join_empty: JoinEmpty) -> None:
+        """`join_empty` is asked instead if the group has no members when its turn comes."""
+        self._runtime.submit(now, group, ClassicJoin(self._consumers, group, event, join_empty))
 
     def sync(self, now: float, group: Group, event: Sync) -> None:
         error, member = self._member(group, event)
@@ -55,22 +49,23 @@ class ClassicMembers:
             result = SyncResult(error=error)
         else:
             self._consumers.heard_of(now, group, event.member_id)
-            result = self._assignment(group, event, member, member.classic.protocols[0][0])
+            result = self._assignment(group, event, member, member.classic)
         self._runtime.reply(event.request_id, result)
 
     def _assignment(
-        self, group: Group, event: Sync, member: ConsumerMember, protocol: str
+        self, group: Group, event: Sync, member: ConsumerMember, client: ClassicClient
     ) -> SyncResult:
-        assert group.consumer is not None, "it has this member"
+        # Before the group was taken over, the member may have been told another of its protocols.
+        protocols = [name for name, _ in client.protocols]
         if event.protocol_type not in (None, CONSUMER_PROTOCOL_TYPE) or (
-            event.protocol_name not in (None, protocol)
+            event.protocol_name not in (None, *protocols)
         ):
             return SyncResult(error=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-        assigned = group.consumer.current(event.member_id).assigned
+        assigned = _state(group).current(event.member_id).assigned
         return SyncResult(
             error=ErrorCode.NONE,
             protocol_type=CONSUMER_PROTOCOL_TYPE,
-            protocol_name=protocol,
+            protocol_name=event.protocol_name or protocols[0],
             assignment=assignment_bytes(self._consumers.subscriptions.by_name(member, assigned)),
         )
 
@@ -86,9 +81,8 @@ class ClassicMembers:
         self, group: Group, event: Sync | Heartbeat
     ) -> tuple[ErrorCode, ConsumerMember | None]:
         """The member that asks; None with the reason why it is none."""
-        state = group.consumer or ConsumerState()
         error = group.consumer_error(event.member_id, event.instance_id, event.generation)
-        member = state.members.get(event.member_id)
+        member = _state(group).members.get(event.member_id)
         if member is not None and member.classic is None:
             # The id of a member that speaks the newer protocol: it never asks this way.
             return ErrorCode.UNKNOWN_MEMBER_ID, None
@@ -98,16 +92,13 @@ class ClassicMembers:
 class ClassicJoin(Beat):
     """A JoinGroup, judged as the heartbeat that it stands for."""
 
-    __slots__ = ("_elsewhere", "_join", "_subscription")
+    __slots__ = ("_join", "_join_empty", "_subscription")
 
     def __init__(
-        self,
-        consumers: Consumers,
-        group: Group,
-        event: Join,
-        subscription: Subscription,
-        elsewhere: JoinElsewhere,
+        self, consumers: Consumers, group: Group, event: Join, join_empty: JoinEmpty
     ) -> None:
+        is_consumer = event.protocol_type == CONSUMER_PROTOCOL_TYPE and event.protocols
+        read = assignable(*event.protocols[0]) if is_consumer else None
         heartbeat = ConsumerHeartbeat(
             request_id=event.request_id,
             group_id=event.group_id,
@@ -116,16 +107,16 @@ class ClassicJoin(Beat):
             instance_id=event.instance_id,
             client_id=event.client_id,
             client_host=event.client_host,
-            owned=consumers.subscriptions.by_id(subscription.owned),
+            owned={} if read is None else consumers.subscriptions.by_id(read.owned),
         )
         super().__init__(consumers, group, heartbeat)
         self._join = event
-        self._subscription = subscription
-        self._elsewhere = elsewhere
+        self._join_empty = join_empty
+        self._subscription = read
 
     def decide(self, now: float) -> list[GroupsRecord]:
         if not self.state.members:
-            self._elsewhere(now, self.group, self._join)
+            self._join_empty(now, self.group, self._join)
             return []
         return super().decide(now)
 
@@ -133,11 +124,12 @@ class ClassicJoin(Beat):
         super().committed(now)
         self.group.pending.pop(self._member_id, None)
         self.consumers.runtime.timers.cancel(pending_key(self.group, self._member_id))
-        self.consumers.go_back(self.group)
+        self.consumers.go_back(now, self.group)
 
     def _enter(self, state: ConsumerState) -> Entered:
         event = self._join
         member_id = event.member_id
+        self._check_protocols(state)
         if member_id == NO_MEMBER_ID:
             member_id = self.consumers.new_member_id(event.instance_id or event.client_id)
             holder = state.static_member(event.instance_id or "")
@@ -154,13 +146,30 @@ class ClassicJoin(Beat):
             raise RefusedError(error)
         return self._admit(state, member_id)
 
+    def _check_protocols(self, state: ConsumerState) -> None:
+        """Classic members must be able to be a group of their own when the others have left."""
+        spoken = {name for name, _ in self._join.protocols}
+        for member_id, member in state.members.items():
+            if member.classic is not None and member_id != self._join.member_id:
+                spoken &= {name for name, _ in member.classic.protocols}
+        if self._subscription is None or not spoken:
+            raise RefusedError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+
     def _described(self, before: ConsumerMember | None) -> ConsumerMember:
+        assert self._subscription is not None, "it was checked"
         return classic_member(Member.of(self._join, self._member_id), self._subscription)
 
-    def _answer(self, member: ConsumerMember, current: Current, stepped: Current) -> JoinResult:
+    def _answer(
+        self, now: float, member: ConsumerMember, current: Current, stepped: Current
+    ) -> JoinResult:
+        key = revoke_key(self.group, self._member_id)
         if stepped.state is not MemberState.UNREVOKED:
             # It came as it was called. If it is called again, its time begins anew.
-            self.consumers.runtime.timers.cancel(revoke_key(self.group, self._member_id))
+            self.consumers.runtime.timers.cancel(key)
+        elif stepped != current:
+            # Now, not when it is stored: the end of its time may be next in turn.
+            timeout_s = member.rebalance_timeout_ms / 1000
+            self.consumers.runtime.timers.set(key, now + timeout_s)
         return JoinResult(
             error=ErrorCode.NONE,
             member_id=self._member_id,
@@ -176,3 +185,7 @@ class ClassicJoin(Beat):
             code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         result = JoinResult(error=code, member_id=self._join.member_id)
         self.consumers.runtime.reply(self._join.request_id, result)
+
+
+def _state(group: Group) -> ConsumerState:
+    return group.consumer or ConsumerState()

@@ -15,17 +15,15 @@ from moldau.groups.consumer.records import (
     AWAY_EPOCH,
     JOIN_EPOCH,
     ConsumerMember,
-    ConsumerRecord,
-    MemberRecord,
     MemberState,
 )
 from moldau.groups.consumer.state import ConsumerState
 from moldau.groups.consumer.takeover import GoBack, may_go_back
 from moldau.groups.consumer.topics import Subscriptions
-from moldau.groups.consumer.writes import Expel, Removal, revoke_key, session_key
+from moldau.groups.consumer.writes import ClassicLeave, Expel, Removal, revoke_key
 from moldau.groups.events import ConsumerHeartbeat, Leave
 from moldau.groups.group import Group
-from moldau.groups.rebalance import Rebalance
+from moldau.groups.rebalance import Rebalance, session_key
 from moldau.groups.records import TEXT_BYTES_MAX
 from moldau.groups.results import (
     ConsumerHeartbeatResult,
@@ -71,9 +69,10 @@ class Consumers:
         group = self.runtime.group(event.group_id)
         self.runtime.submit(now, group, Beat(self, group, event))
 
-    def leave(self, now: float, group: Group, event: Leave) -> None:
-        """Members that speak the classic protocol leave, or an administrator removes members."""
-        self.runtime.submit(now, group, Removal(self, group, event))
+    def leave(self, now: float, group: Group, event: Leave, classic: ClassicLeave) -> None:
+        """Members that speak the classic protocol leave, or an administrator removes members.
+        `classic` is asked instead if the group is a classic one when its turn comes."""
+        self.runtime.submit(now, group, Removal(self, group, event, classic))
 
     def refuse(self, event: ConsumerHeartbeat, error: RefusedError) -> None:
         self.runtime.reply(
@@ -165,8 +164,7 @@ class Consumers:
             for member_id in group.consumer.members:
                 self.heard_of(now, group, member_id)
                 self.watch(now, group, member_id)
-            if may_go_back(group.consumer):
-                self.runtime.submit(now, group, GoBack(self, group))
+            self.go_back(now, group)
 
     def interval_ms(self, member: ConsumerMember) -> int:
         """How often a member is to be heard of: three times within its session at least."""
@@ -215,21 +213,20 @@ class Consumers:
 
     # ---- from one protocol to the other
 
-    def adopt(self, now: float, group: Group, taken: list[ConsumerRecord]) -> None:
-        """The members of a classic group are stored as members of this kind: they go on as such."""
-        left = {one.member_id for one in group.members.values() if not one.is_new}
+    def adopt(self, now: float, group: Group, taken: list[str]) -> None:
+        """Members of a classic group are stored as members of this one, and go on as such."""
+        still_here = set(group.members)
         self.rebalance.hand_over(group)
-        for record in taken:
-            if isinstance(record, MemberRecord):
-                self.heard_of(now, group, record.member_id)
-                if record.member_id not in left:
-                    # It left while this was written.
-                    self.runtime.timers.set(session_key(group, record.member_id), now)
+        for member_id in taken:
+            self.heard_of(now, group, member_id)
+            if member_id not in still_here:
+                # It left while this was written.
+                self.runtime.timers.set(session_key(group, member_id), now)
 
-    def go_back(self, group: Group) -> None:
-        """To be called after a write of the group: if it may be a classic one again, it will be."""
+    def go_back(self, now: float, group: Group) -> None:
+        """If the group may be a classic one again, it will be."""
         if group.consumer is not None and may_go_back(group.consumer):
-            group.waiting.append(GoBack(self, group))
+            self.runtime.submit(now, group, GoBack(self, group))
 
     def expired(self, now: float, group: Group, key: TimerKey) -> None:
         if group.consumer is not None and key.member_id in group.consumer.members:

@@ -5,6 +5,7 @@ members go on with what they read, and take part as `classic` says. When the las
 newer protocol has left and the others have settled, the group is a classic one again.
 """
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from moldau.groups.assignors.interface import Assignment
@@ -24,7 +25,7 @@ from moldau.groups.consumer.state import ConsumerState
 from moldau.groups.consumer.topics import Subscriptions
 from moldau.groups.group import CONSUMER_PROTOCOL_TYPE, Group, Member
 from moldau.groups.records import GroupRecord, GroupsRecord, StoredGroup
-from moldau.groups.results import ConsumerGroupState
+from moldau.groups.results import ConsumerGroupState, GroupState
 from moldau.groups.subscription import (
     Assigned,
     Subscription,
@@ -32,6 +33,7 @@ from moldau.groups.subscription import (
     read_assignment,
     read_subscription,
 )
+from moldau.groups.timers import TimerKey, TimerKind
 from moldau.groups.writes import Write
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import TopicId
@@ -39,7 +41,9 @@ from moldau.model.ids import TopicId
 if TYPE_CHECKING:
     from moldau.groups.consumer.consumers import Consumers
 
-_STOP_FIRST: Final = "Stop all its members first, or join it by the classic protocol."
+_PLAIN_ASSIGNORS: Final = frozenset({"range", "roundrobin", "sticky", "cooperative-sticky"})
+"""Assignors of clients that remember in their data no more than who had what."""
+_NO_HASH: Final = 0
 
 
 def taken_over(group: Group, subscriptions: Subscriptions) -> list[ConsumerRecord]:
@@ -52,13 +56,21 @@ def taken_over(group: Group, subscriptions: Subscriptions) -> list[ConsumerRecor
         raise RefusedError(
             ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group.group_id} is not a consumer group."
         )
-    members = [member for member in group.members.values() if not member.is_new]
-    held = _held(group, members, subscriptions)
+    read = {
+        member.member_id: _read(group, member)
+        for member in group.members.values()
+        if not member.is_new
+    }
+    held = _held(read, subscriptions)
     described = {
-        member.member_id: classic_member(member, _subscription(group, member)) for member in members
+        member_id: classic_member(group.members[member_id], subscription)
+        for member_id, (subscription, _) in read.items()
     }
     group_id, epoch = group.group_id, group.generation
-    topics_hash = subscriptions.hash(subscriptions.wanted(described))
+    wanted = subscriptions.wanted(described)
+    # If anything is still to be assigned, the epoch must rise: no hash is that of the topics then.
+    is_settled = group.state is GroupState.STABLE and _is_all_assigned(read, wanted, subscriptions)
+    topics_hash = subscriptions.hash(wanted) if is_settled else _NO_HASH
     records: list[ConsumerRecord] = [
         EpochRecord(group_id=group_id, value=GroupEpoch(epoch=epoch, topics_hash=topics_hash)),
         TargetEpochRecord(group_id=group_id, value=epoch),
@@ -91,46 +103,62 @@ def classic_member(member: Member, subscription: Subscription) -> ConsumerMember
     )
 
 
+def assignable(protocol: str, data: bytes) -> Subscription | None:
+    """The subscription of a member, if a broker may assign in the place of its client's assignor.
+    Not if that one has data of its own: Kafka Streams sends its tasks in it."""
+    read = read_subscription(data)
+    if read is None or (read.user_data and protocol not in _PLAIN_ASSIGNORS):
+        return None
+    return read
+
+
+def _read(group: Group, member: Member) -> tuple[Subscription, Assigned]:
+    subscription = assignable(*member.protocols[0])
+    assigned = read_assignment(member.assignment)
+    is_plain = group.protocol_name in _PLAIN_ASSIGNORS
+    if subscription is None or assigned is None or (assigned.user_data and not is_plain):
+        raise RefusedError(
+            ErrorCode.GROUP_ID_NOT_FOUND,
+            f"Group {group.group_id} has members that assign partitions in a way of their own. "
+            "Stop all its members first, or join it by the classic protocol.",
+        )
+    return subscription, assigned
+
+
 def _held(
-    group: Group, members: list[Member], subscriptions: Subscriptions
+    read: Mapping[str, tuple[Subscription, Assigned]], subscriptions: Subscriptions
 ) -> dict[str, Assignment]:
-    """What each member reads: what it was assigned; and in the middle of a rebalance, when that may
-    be out of date, also what it said it has and nobody was assigned."""
+    """What each member reads: what it was assigned, and what it said it has and nobody was
+    assigned: in the middle of a rebalance assignments may be gone, or out of date."""
     owners: dict[tuple[TopicId, int], str] = {}
-    assigned = [(one.member_id, _assigned(group, one).partitions) for one in members]
-    owned = [(one.member_id, _subscription(group, one).owned) for one in members]
+    assigned = [(member_id, one.partitions) for member_id, (_, one) in read.items()]
+    owned = [(member_id, one.owned) for member_id, (one, _) in read.items()]
     for member_id, partitions in assigned + owned:
         for topic, indexes in subscriptions.by_id(partitions).items():
             for index in indexes:
                 owners.setdefault((topic, index), member_id)
-    held: dict[str, dict[TopicId, frozenset[int]]] = {one.member_id: {} for one in members}
+    held: dict[str, dict[TopicId, frozenset[int]]] = {member_id: {} for member_id in read}
     for (topic, index), member_id in owners.items():
         mine = held[member_id]
         mine[topic] = mine.get(topic, frozenset()) | {index}
     return dict(held)
 
 
-def _subscription(group: Group, member: Member) -> Subscription:
-    read = read_subscription(member.protocols[0][1])
-    if read is None:
-        raise RefusedError(
-            ErrorCode.GROUP_ID_NOT_FOUND,
-            f"Group {group.group_id} has members that subscribe in a way of their own. "
-            + _STOP_FIRST,
-        )
-    return read
-
-
-def _assigned(group: Group, member: Member) -> Assigned:
-    read = read_assignment(member.assignment)
-    if read is None or read.user_data:
-        # Kafka Streams, for one: no broker could assign in its place.
-        raise RefusedError(
-            ErrorCode.GROUP_ID_NOT_FOUND,
-            f"Group {group.group_id} has members that assign partitions in a way of their own. "
-            + _STOP_FIRST,
-        )
-    return read
+def _is_all_assigned(
+    read: Mapping[str, tuple[Subscription, Assigned]],
+    wanted: frozenset[str],
+    subscriptions: Subscriptions,
+) -> bool:
+    """Whether every partition of the wanted topics is assigned: a cooperative rebalance is not in
+    the middle of its two steps, and no topic has grown."""
+    assigned = {
+        (topic, index)
+        for _, one in read.values()
+        for topic, indexes in subscriptions.by_id(one.partitions).items()
+        for index in indexes
+    }
+    sizes = subscriptions.sizes(wanted)
+    return all((topic, index) in assigned for topic, size in sizes.items() for index in range(size))
 
 
 class GoBack(Write):
@@ -138,7 +166,6 @@ class GoBack(Write):
     its own assignor is asked again, and a leader that watches its topics is chosen.
 
     It waits until all have reached the same epoch: that is their generation, and nobody is fenced.
-    Members without a protocol in common would not be a classic group; they stay as they are.
     """
 
     __slots__ = ("_consumers", "_group", "_protocols")
@@ -156,8 +183,6 @@ class GoBack(Write):
         for member_id, member in state.members.items():
             classic.add(self._member(state, member_id, member))
         protocol_name = classic.vote()
-        if protocol_name is None:
-            return []
         self._protocols = {one: member.protocols for one, member in classic.members.items()}
         value = StoredGroup(
             protocol_type=CONSUMER_PROTOCOL_TYPE,
@@ -199,7 +224,8 @@ class GoBack(Write):
         rebalance.prepare(now, group)
 
     def failed(self, now: float, error: ErrorCode) -> None:
-        """The next member that joins tries again."""
+        key = TimerKey(TimerKind.GO_BACK, self._group.group_id)
+        self._consumers.runtime.timers.set(key, now + 1.0)
 
 
 def may_go_back(state: ConsumerState) -> bool:

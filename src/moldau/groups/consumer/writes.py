@@ -4,6 +4,7 @@ Changes that wait for the log are decided one after the other on a draft of the 
 together: a slow disk makes larger batches rather than a longer queue.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from moldau.groups.consumer.reconcile import must_rejoin
@@ -19,6 +20,7 @@ from moldau.groups.consumer.records import (
 from moldau.groups.consumer.state import ConsumerState
 from moldau.groups.events import Leave
 from moldau.groups.group import Group
+from moldau.groups.rebalance import session_key
 from moldau.groups.records import GroupsRecord
 from moldau.groups.results import LeaveResult, LeftMember
 from moldau.groups.timers import TimerKey, TimerKind
@@ -27,6 +29,9 @@ from moldau.model.errors import ErrorCode
 
 if TYPE_CHECKING:
     from moldau.groups.consumer.consumers import Consumers
+
+
+ClassicLeave = Callable[[float, Leave], None]
 
 
 class ConsumerWrite(Write):
@@ -121,15 +126,21 @@ class Expel(ConsumerWrite):
 class Removal(ConsumerWrite):
     """LeaveGroup: of classic members, and of any that an administrator removes."""
 
-    __slots__ = ("_event", "_gone", "_result")
+    __slots__ = ("_classic", "_event", "_gone", "_result")
 
-    def __init__(self, consumers: "Consumers", group: Group, event: Leave) -> None:
+    def __init__(
+        self, consumers: "Consumers", group: Group, event: Leave, classic: ClassicLeave
+    ) -> None:
         super().__init__(consumers, group)
         self._event = event
+        self._classic = classic
         self._gone: list[str] = []
         self._result = LeaveResult(error=ErrorCode.NONE)
 
     def decide(self, now: float) -> list[GroupsRecord]:
+        if self.group.consumer is None and self.group.draft is None:
+            self._classic(now, self._event)
+            return []
         records: list[GroupsRecord] = []
         left: list[LeftMember] = []
         for leaving in self._event.members:
@@ -137,7 +148,10 @@ class Removal(ConsumerWrite):
             holder = state.static_member(leaving.instance_id or "")
             member_id = leaving.member_id or holder or ""
             error = state.member_error(member_id, leaving.instance_id)
-            if error is ErrorCode.NONE:
+            if leaving.instance_id is None and member_id in self.group.pending:
+                self.consumers.rebalance.remove_pending(now, self.group, member_id)
+                error = ErrorCode.NONE
+            elif error is ErrorCode.NONE:
                 records += self.drafted(self.without(state, member_id))
                 self._gone.append(member_id)
             left.append(
@@ -159,10 +173,6 @@ class Removal(ConsumerWrite):
     def failed(self, now: float, error: ErrorCode) -> None:
         self.undo(now)
         self.consumers.runtime.reply(self._event.request_id, LeaveResult(error=client_error(error)))
-
-
-def session_key(group: Group, member_id: str) -> TimerKey:
-    return TimerKey(TimerKind.SESSION, group.group_id, member_id)
 
 
 def revoke_key(group: Group, member_id: str) -> TimerKey:
