@@ -123,6 +123,8 @@ class Coordinator:
             group.restore()
             for member in group.members.values():
                 self._rebalance.heard_of(now, group, member)
+            if group.stored is not None and group.stored.members and group.stored.leader is None:
+                self._rebalance.prepare(now, group)
             self._consumers.load(now, group)
         self._schedule_expiry(now)
         self._unavailable = ErrorCode.NONE

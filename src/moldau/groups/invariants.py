@@ -92,6 +92,8 @@ def _check_consumers(runtime: Runtime, group: Group) -> None:
     _require(group.stored is None, "a group is stored as one kind")
     _require(not state.is_gone, "a consumer group of which nothing is left is forgotten")
     _require(not set(state.targets) - set(state.members), "targets are for members")
+    is_awaited = not state.members.keys().isdisjoint(group.pending)
+    _require(not is_awaited or group.writing is not None, "a member is not pending")
     _require(set(state.currents) == set(state.members), "every member stands somewhere")
     held: set[tuple[bytes, int]] = set()
     for member_id, current in state.currents.items():

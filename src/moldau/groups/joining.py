@@ -182,9 +182,10 @@ class Joining:
         member.client_host = event.client_host
 
     def make_member_id(self, group: Group, event: Join) -> str:
+        consumers = {} if group.consumer is None else group.consumer.members
         while True:
             member_id = self._new_member_id(event.instance_id or event.client_id)
-            if member_id not in group.members and member_id not in group.pending:
+            if not any(member_id in some for some in (group.members, group.pending, consumers)):
                 return member_id
 
     def refuse(self, event: Join, error: ErrorCode, member_id: str = NO_MEMBER_ID) -> None:

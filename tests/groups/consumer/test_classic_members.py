@@ -390,6 +390,26 @@ def test_a_static_member_comes_back_with_the_classic_protocol(world):
     assert world.beat("m", 2, {}).assignment == {world.t: ALL - mine}
 
 
+def test_a_static_classic_member_comes_back_with_another_assignor(world):
+    """Only others must have a protocol in common with it, not what it was before."""
+    world.beat("n", 0)
+    before = world.join(instance_id="i")
+    back = world.join(instance_id="i", protocols=(("roundrobin", subscription(("t",))),))
+    assert back.error is ErrorCode.NONE
+    assert set(shown(world)) == {"n", back.member_id} != {"n", before.member_id}
+
+
+def test_a_takeover_ends_what_an_assignor_gave_to_two(world):
+    generation, (first, second) = classic(world, 2, instance_id="i")
+    world.send_join(first, instance_id="i")
+    world.send_join(second)
+    plan = {one: assignment_bytes({"t": ALL}) for one in (first, second)}
+    world.send_sync(second, generation + 1)
+    world.sync(first, generation + 1, plan, instance_id="i")
+    world.beat("n", 0, instance_id="i")
+    assert world.heartbeat(second, generation + 1) is ErrorCode.REBALANCE_IN_PROGRESS
+
+
 # ---- mixed, and back
 
 
@@ -435,6 +455,20 @@ def test_an_id_that_was_given_out_leaves_again(world):
     given = world.join(member_id_required=True).member_id
     assert world.leave(given).members[0].error is ErrorCode.NONE
     assert world.join(given).error is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_member_that_leaves_right_after_it_joined_is_gone(world):
+    """Both are stored together, when a write before them is."""
+    world.beat("n", 0)
+    given = world.join(member_id_required=True).member_id
+    world.hold_writes = True
+    world.send_commit({world.tp("t"): 5}, "n", 1)
+    joined = world.send_join(given)
+    left = world.send(Leave, group_id="g", members=(LeavingMember(member_id=given),))
+    world.release()
+    assert world.reply(joined).error is ErrorCode.NONE
+    assert world.reply(left).members[0].error is ErrorCode.NONE
+    assert set(shown(world)) == {"n"}
 
 
 def test_a_group_without_members_takes_any_kind(world):
@@ -507,6 +541,26 @@ def test_a_group_that_could_not_go_back_tries_again(world):
     world.advance(1.5)
     assert world.heartbeat(first, generation) is ErrorCode.REBALANCE_IN_PROGRESS
     assert {one.member_id for one in world.coordinator.describe("g").members} == {first, second}
+
+
+def test_a_group_that_is_too_large_for_one_record_is_not_tried_all_the_time(world):
+    going_back(world)
+    attempts = 0
+    for _ in range(8):
+        attempts += len(world.held)
+        if world.held:
+            world.fail(ErrorCode.MESSAGE_TOO_LARGE)
+        world.advance(1)
+    assert attempts == 1
+
+
+def test_a_group_that_went_back_rebalances_whoever_loads_it(world):
+    """Nobody was told yet that it leads, and nobody else watches the topics."""
+    first, second, generation = going_back(world)
+    world.release()
+    again = world.restarted()
+    for member in (first, second):
+        assert again.heartbeat(member, generation) is ErrorCode.REBALANCE_IN_PROGRESS
 
 
 def test_a_sync_that_comes_when_the_group_went_back_joins_again(world):

@@ -37,6 +37,7 @@ from moldau.groups.consumer.takeover import taken_over
 from moldau.groups.consumer.writes import ConsumerWrite, revoke_key
 from moldau.groups.events import ConsumerHeartbeat
 from moldau.groups.group import Group
+from moldau.groups.rebalance import pending_key
 from moldau.groups.records import GroupRecord, GroupsRecord
 from moldau.groups.results import ConsumerHeartbeatResult, GroupState, JoinResult
 from moldau.groups.writes import client_error
@@ -107,6 +108,8 @@ class Beat(ConsumerWrite):
         if self._gone is not None:
             self.consumers.forget(self.group, self._gone)
         if self._event.member_epoch >= JOIN_EPOCH:
+            self.group.pending.pop(self._member_id, None)
+            self.consumers.runtime.timers.cancel(pending_key(self.group, self._member_id))
             self.consumers.heard_of(now, self.group, self._member_id)
             self.consumers.watch(now, self.group, self._member_id)
         if self._result is not None:

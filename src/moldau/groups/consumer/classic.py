@@ -23,7 +23,6 @@ from moldau.groups.consumer.takeover import assignable, classic_member
 from moldau.groups.consumer.writes import revoke_key
 from moldau.groups.events import NO_MEMBER_ID, ConsumerHeartbeat, Heartbeat, Join, Sync
 from moldau.groups.group import CONSUMER_PROTOCOL_TYPE, Group, Member
-from moldau.groups.rebalance import pending_key
 from moldau.groups.records import GroupsRecord
 from moldau.groups.results import HeartbeatResult, JoinResult, SyncResult
 from moldau.groups.subscription import assignment_bytes
@@ -122,8 +121,6 @@ class ClassicJoin(Beat):
 
     def committed(self, now: float) -> None:
         super().committed(now)
-        self.group.pending.pop(self._member_id, None)
-        self.consumers.runtime.timers.cancel(pending_key(self.group, self._member_id))
         self.consumers.go_back(now, self.group)
 
     def _enter(self, state: ConsumerState) -> Entered:
@@ -149,8 +146,9 @@ class ClassicJoin(Beat):
     def _check_protocols(self, state: ConsumerState) -> None:
         """Classic members must be able to be a group of their own when the others have left."""
         spoken = {name for name, _ in self._join.protocols}
+        itself = (self._join.member_id, state.static_member(self._join.instance_id or ""))
         for member_id, member in state.members.items():
-            if member.classic is not None and member_id != self._join.member_id:
+            if member.classic is not None and member_id not in itself:
                 spoken &= {name for name, _ in member.classic.protocols}
         if self._subscription is None or not spoken:
             raise RefusedError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)

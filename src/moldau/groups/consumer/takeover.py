@@ -34,7 +34,7 @@ from moldau.groups.subscription import (
     read_subscription,
 )
 from moldau.groups.timers import TimerKey, TimerKind
-from moldau.groups.writes import Write
+from moldau.groups.writes import TOO_LARGE, Write
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import TopicId
 
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 _PLAIN_ASSIGNORS: Final = frozenset({"range", "roundrobin", "sticky", "cooperative-sticky"})
 """Assignors of clients that remember in their data no more than who had what."""
 _NO_HASH: Final = 0
+_TOO_LARGE_SECONDS: Final = 600.0
+"""Until a group is tried again whose members together are too large for one record."""
 
 
 def taken_over(group: Group, subscriptions: Subscriptions) -> list[ConsumerRecord]:
@@ -69,7 +71,9 @@ def taken_over(group: Group, subscriptions: Subscriptions) -> list[ConsumerRecor
     group_id, epoch = group.group_id, group.generation
     wanted = subscriptions.wanted(described)
     # If anything is still to be assigned, the epoch must rise: no hash is that of the topics then.
-    is_settled = group.state is GroupState.STABLE and _is_all_assigned(read, wanted, subscriptions)
+    is_settled = group.state is GroupState.STABLE and (
+        _is_as_assigned(held, read, subscriptions) and _is_all(held, subscriptions.sizes(wanted))
+    )
     topics_hash = subscriptions.hash(wanted) if is_settled else _NO_HASH
     records: list[ConsumerRecord] = [
         EpochRecord(group_id=group_id, value=GroupEpoch(epoch=epoch, topics_hash=topics_hash)),
@@ -144,21 +148,22 @@ def _held(
     return dict(held)
 
 
-def _is_all_assigned(
+def _is_as_assigned(
+    held: Mapping[str, Assignment],
     read: Mapping[str, tuple[Subscription, Assigned]],
-    wanted: frozenset[str],
     subscriptions: Subscriptions,
 ) -> bool:
-    """Whether every partition of the wanted topics is assigned: a cooperative rebalance is not in
-    the middle of its two steps, and no topic has grown."""
-    assigned = {
-        (topic, index)
-        for _, one in read.values()
-        for topic, indexes in subscriptions.by_id(one.partitions).items()
-        for index in indexes
-    }
-    sizes = subscriptions.sizes(wanted)
-    return all((topic, index) in assigned for topic, size in sizes.items() for index in range(size))
+    """Not in the middle of a cooperative rebalance, nor where one partition was given to two."""
+    return all(
+        held[member_id] == subscriptions.by_id(assigned.partitions)
+        for member_id, (_, assigned) in read.items()
+    )
+
+
+def _is_all(held: Mapping[str, Assignment], sizes: Mapping[TopicId, int]) -> bool:
+    """Whether somebody has each partition: no topic has grown, and nobody left."""
+    count = sum(len(mine.get(topic, ())) for mine in held.values() for topic in sizes)
+    return count == sum(sizes.values())
 
 
 class GoBack(Write):
@@ -166,6 +171,7 @@ class GoBack(Write):
     its own assignor is asked again, and a leader that watches its topics is chosen.
 
     It waits until all have reached the same epoch: that is their generation, and nobody is fenced.
+    It is stored without a leader, by which whoever loads it knows that it must rebalance.
     """
 
     __slots__ = ("_consumers", "_group", "_protocols")
@@ -188,7 +194,7 @@ class GoBack(Write):
             protocol_type=CONSUMER_PROTOCOL_TYPE,
             generation=state.number,
             protocol_name=protocol_name,
-            leader=classic.leader,
+            leader=None,
             state_timestamp=self._consumers.runtime.wall_ms(),
             members=tuple(
                 member.stored(protocol_name, member.assignment)
@@ -225,7 +231,8 @@ class GoBack(Write):
 
     def failed(self, now: float, error: ErrorCode) -> None:
         key = TimerKey(TimerKind.GO_BACK, self._group.group_id)
-        self._consumers.runtime.timers.set(key, now + 1.0)
+        seconds = _TOO_LARGE_SECONDS if error in TOO_LARGE else 1.0
+        self._consumers.runtime.timers.set(key, now + seconds)
 
 
 def may_go_back(state: ConsumerState) -> bool:

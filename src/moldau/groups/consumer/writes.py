@@ -148,12 +148,12 @@ class Removal(ConsumerWrite):
             holder = state.static_member(leaving.instance_id or "")
             member_id = leaving.member_id or holder or ""
             error = state.member_error(member_id, leaving.instance_id)
-            if leaving.instance_id is None and member_id in self.group.pending:
-                self.consumers.rebalance.remove_pending(now, self.group, member_id)
-                error = ErrorCode.NONE
-            elif error is ErrorCode.NONE:
+            if error is ErrorCode.NONE:
                 records += self.drafted(self.without(state, member_id))
                 self._gone.append(member_id)
+            elif leaving.instance_id is None and member_id in self.group.pending:
+                self.consumers.rebalance.remove_pending(now, self.group, member_id)
+                error = ErrorCode.NONE
             left.append(
                 LeftMember(
                     member_id=leaving.member_id, instance_id=leaving.instance_id, error=error
