@@ -133,7 +133,7 @@ bench-quick: $(VENV)/bench ## the same with small counts (about 5 minutes)
 bench-spark: $(VENV)/test ## measure reading topics with Spark, small batches and the archive, as ratios (about 10 minutes)
 	@$(BIN)/python -m benchmarks.spark
 
-faults: $(VENV)/check ## kill, cut, fill and damage one and three brokers, and check what clients saw (about 75 minutes)
+faults: $(VENV)/check ## kill, cut, fill and damage one and three brokers, and check what clients saw (about an hour)
 	@$(BIN)/python -m faults --write-docs
 
 faults-quick: $(VENV)/check ## the same with few repetitions, and without the page (about 20 minutes)
