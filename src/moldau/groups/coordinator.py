@@ -199,23 +199,11 @@ class Coordinator:
         needs_name = not isinstance(event, CommitOffsets | DeleteOffsets)
         if (needs_name and not event.group_id) or len(event.group_id.encode()) > TEXT_BYTES_MAX:
             return refusal(event, ErrorCode.INVALID_GROUP_ID)
-        group = self._runtime.groups.get(event.group_id)
-        consumers = group if group is not None and group.has_consumers else None
         match event:
             case Join():
                 self._joining.join(now, event)
-            case Sync() if consumers is not None:
-                self._classic_members.sync(now, consumers, event)
-            case Sync():
-                self._syncing.sync(now, event)
-            case Heartbeat() if consumers is not None:
-                self._classic_members.heartbeat(now, consumers, event)
-            case Heartbeat():
-                self._syncing.heartbeat(now, event)
-            case Leave() if consumers is not None:
-                self._consumers.leave(now, consumers, event, self._syncing.leave)
-            case Leave():
-                self._syncing.leave(now, event)
+            case Sync() | Heartbeat() | Leave():
+                self._handle_classic_member(now, event)
             case ConsumerHeartbeat():
                 self._consumers.heartbeat(now, event)
             case CommitOffsets():
@@ -225,6 +213,26 @@ class Coordinator:
             case DeleteOffsets():
                 self._offsets.delete(now, event)
         return self._runtime.take_effects()
+
+    def _handle_classic_member(self, now: float, event: Sync | Heartbeat | Leave) -> None:
+        """The member may be in a group whose broker assigns."""
+        group = self._runtime.groups.get(event.group_id)
+        if group is not None and group.has_consumers:
+            match event:
+                case Sync():
+                    self._classic_members.sync(now, group, event)
+                case Heartbeat():
+                    self._classic_members.heartbeat(now, group, event)
+                case Leave():
+                    self._consumers.leave(now, group, event, self._syncing.leave)
+            return
+        match event:
+            case Sync():
+                self._syncing.sync(now, event)
+            case Heartbeat():
+                self._syncing.heartbeat(now, event)
+            case Leave():
+                self._syncing.leave(now, event)
 
     # Time
 

@@ -7,8 +7,7 @@ are written together, and a slow disk makes larger batches rather than a longer 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Final
 
 from moldau.groups.config import GroupConfig
@@ -98,9 +97,11 @@ class Runtime:
             self._write_next(now, group)
 
     def persisted(self, now: float, token: int) -> None:
-        with self._finished(now, token) as batch:
-            if batch is None:
-                return
+        batch = self._batches.pop(token, None)
+        if batch is None:
+            # It was abandoned, or the shell told its outcome twice.
+            return
+        try:
             producer = batch.writes[0].producer
             for record in batch.records:
                 if producer == NO_PRODUCER:
@@ -109,11 +110,21 @@ class Runtime:
                     batch.group.apply_pending(producer[0], record)
             for write in batch.writes:
                 write.committed(now)
+        finally:
+            # Only now: what they submit waits until all of them have taken effect.
+            batch.group.writing = None
+        self._write_next(now, batch.group)
 
     def persist_failed(self, now: float, token: int, error: ErrorCode) -> None:
-        with self._finished(now, token) as batch:
-            for write in batch.writes if batch is not None else ():
+        batch = self._batches.pop(token, None)
+        if batch is None:
+            return
+        try:
+            for write in batch.writes:
                 write.failed(now, error)
+        finally:
+            batch.group.writing = None
+        self._write_next(now, batch.group)
 
     def abandon_writes(self, now: float, error: ErrorCode) -> None:
         """Answers all that waits for the log; outcomes that arrive later are ignored."""
@@ -128,19 +139,6 @@ class Runtime:
     def tokens(self) -> list[int]:
         """Writes under way, oldest first."""
         return list(self._batches)
-
-    @contextmanager
-    def _finished(self, now: float, token: int) -> Iterator[_Batch | None]:
-        """What its writes submit is written when all of them have taken effect."""
-        # A token that is unknown was abandoned, or the shell told its outcome twice.
-        batch = self._batches.pop(token, None)
-        try:
-            yield batch
-        finally:
-            if batch is not None:
-                batch.group.writing = None
-        if batch is not None:
-            self._write_next(now, batch.group)
 
     def _write_next(self, now: float, group: Group) -> None:
         # decide() may submit more; `writing` keeps that from starting a second round.
