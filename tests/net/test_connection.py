@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import uvloop
 from connections import Recorder, echo, framed, listening, read_frame, settled
+from sliced import opened
 
 from moldau.model.errors import PeerProtocolError
 from moldau.model.slices import FileSlice
@@ -261,7 +262,7 @@ async def test_replies_that_wait_for_an_earlier_one_count_as_in_flight() -> None
 async def test_file_slices_that_are_not_read_stop_the_reading(tmp_path: Path) -> None:
     path = tmp_path / "segment"
     path.write_bytes(bytes(1 << 20))
-    with path.open("rb") as file:
+    with opened(path) as file:
 
         def answer(connection: Connection, frame: bytes) -> None:
             connection.reply([FileSlice(file, 0, 1 << 20)])
@@ -388,7 +389,7 @@ async def test_file_slices_are_sent_between_other_chunks(tmp_path: Path) -> None
     content = os.urandom(300_000)
     path = tmp_path / "segment"
     path.write_bytes(content)
-    with path.open("rb") as file:
+    with opened(path) as file:
 
         def answer(connection: Connection, frame: bytes) -> None:
             chunks = [
@@ -415,7 +416,7 @@ async def test_a_file_that_is_shorter_than_its_slice_closes_the_connection(
 ) -> None:
     path = tmp_path / "short"
     path.write_bytes(bytes(size // 2))
-    with path.open("rb") as file:
+    with opened(path) as file:
 
         def answer(connection: Connection, frame: bytes) -> None:
             connection.reply([struct.pack(">i", size), FileSlice(file, 0, size)])

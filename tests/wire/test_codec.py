@@ -6,10 +6,12 @@ import random
 import struct
 import tracemalloc
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from effort import EFFORT, seeds
+from sliced import opened
 
 from moldau.model.errors import ErrorCode, PeerProtocolError, RefusedError
 from moldau.model.slices import FileSlice
@@ -128,7 +130,7 @@ def test_small_records_are_copied_into_one_chunk() -> None:
 
 
 def test_a_file_slice_is_counted_and_never_read() -> None:
-    with open(__file__, "rb") as file:
+    with opened(Path(__file__)) as file:
         small = FileSlice(file, 0, 40)
         chunks = produce(small).encode(9)
         assert chunks[1] is small
@@ -139,7 +141,7 @@ def test_a_file_slice_is_counted_and_never_read() -> None:
 
 @pytest.mark.parametrize("version", [4, 12])
 def test_fetched_file_slices_alternate_with_what_is_between_them(version: int) -> None:
-    with open(__file__, "rb") as file:
+    with opened(Path(__file__)) as file:
         parts = [
             FetchResponsePartition(
                 partition_index=i, high_watermark=9, records=FileSlice(file, i * 100, 100)

@@ -1,8 +1,11 @@
 """Headers and lengths around bodies."""
 
+from pathlib import Path
+
 import pytest
 from kafka.protocol.metadata import ApiVersionsRequest as OtherApiVersionsRequest
 from kafka.protocol.metadata import MetadataRequest as OtherMetadataRequest
+from sliced import opened
 
 from moldau.model.errors import PeerProtocolError
 from moldau.model.slices import Chunk, FileSlice
@@ -115,7 +118,7 @@ def test_a_response_to_an_unknown_api_has_the_old_header() -> None:
 
 
 def test_the_length_counts_chunks_that_are_not_read() -> None:
-    with open(__file__, "rb") as file:
+    with opened(Path(__file__)) as file:
         data = FileSlice(file, 0, 1000)
         chunks = frame_response(ApiKey.FETCH, 12, 3, [b"head", data, b"\0"])
     assert chunks[0] == (1000 + 4 + 1 + 5).to_bytes(4, "big") + b"\0\0\0\x03\0head"

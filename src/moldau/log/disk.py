@@ -7,14 +7,13 @@ the way into this package.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import cast
 
 from moldau.log.check import SegmentCheck
 from moldau.log.find import find_in_batch
 from moldau.log.flush import DISK_FULL
 from moldau.log.interface import CheckTask, ControlEntry, LogConfig, LogRead, TimestampedOffset
 from moldau.log.mark import HEADER_BYTES
-from moldau.log.port import File, Files
+from moldau.log.port import Files
 from moldau.log.recovery import recover
 from moldau.log.scan import walk_batches, walk_headers
 from moldau.log.segment import Segment
@@ -55,7 +54,7 @@ def read_slice(data: FileSlice | bytes) -> bytes:
     """The bytes of a read, for those who cannot send a file."""
     if isinstance(data, bytes):
         return data
-    return cast(File, data.file).pread(data.size, data.position)
+    return data.file.pread(data.size, data.position)
 
 
 class DiskLog(CleaningLog):

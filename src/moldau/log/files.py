@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from moldau.log.port import Buffer
+from moldau.model.slices import HasDescriptor
 
 READ_BYTES_MAX = 1 << 30
 """Linux moves at most 2 GiB - 4 KiB in one call; larger reads go in steps."""
@@ -62,6 +63,9 @@ class OsFile:
             chunks.append(data)
             read += len(data)
         return b"".join(chunks)
+
+    def send_to(self, sock: HasDescriptor, size: int, position: int) -> int:
+        return os.sendfile(sock.fileno(), self.fileno(), position, size)
 
     def is_cached(self, size: int, position: int) -> bool:
         byte = [bytearray(1)]

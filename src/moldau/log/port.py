@@ -7,13 +7,13 @@ relative to the data directory, with forward slashes.
 from collections.abc import Sequence
 from typing import Protocol
 
+from moldau.model.slices import HasDescriptor
+
 Buffer = bytes | bytearray | memoryview
 
 
 class File(Protocol):
     """One open file. Closed by close() or when the last reference goes."""
-
-    def fileno(self) -> int: ...
 
     def pwrite(self, data: Buffer | Sequence[Buffer], position: int) -> int:
         """Write at a position; returns the number of bytes written, which may be fewer."""
@@ -21,6 +21,10 @@ class File(Protocol):
 
     def pread(self, size: int, position: int) -> bytes:
         """Up to `size` bytes; fewer only at the end of the file."""
+        ...
+
+    def send_to(self, sock: HasDescriptor, size: int, position: int) -> int:
+        """Send up to `size` bytes to a socket without reading them; 0 at the end of the file."""
         ...
 
     def is_cached(self, size: int, position: int) -> bool:

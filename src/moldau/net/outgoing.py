@@ -6,7 +6,6 @@ it to become writable. Connections of clients and links to peers are both built 
 
 import errno
 import logging
-import os
 import socket
 from asyncio import AbstractEventLoop
 from collections import deque
@@ -104,7 +103,7 @@ class Outgoing:
                 if chunk.size >= SENDFILE_BYTES_MIN:
                     flags = socket.MSG_MORE
                     break
-                data = os.pread(chunk.file.fileno(), chunk.size, chunk.position)
+                data = chunk.file.pread(chunk.size, chunk.position)
                 if len(data) != chunk.size:
                     raise _ended_early()
                 out[index] = data
@@ -129,7 +128,7 @@ class Outgoing:
         return True
 
     def _send_file(self, head: FileSlice) -> bool:
-        sent = os.sendfile(self._socket.fileno(), head.file.fileno(), head.position, head.size)
+        sent = head.file.send_to(self._socket, head.size, head.position)
         if sent == 0:
             raise _ended_early()
         self._out_bytes -= sent

@@ -1,7 +1,6 @@
 """Owns how stored bytes become batches for those who read committed: which of them may be seen,
 and how much of one is taken apart."""
 
-import os
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -22,7 +21,7 @@ def bytes_of(data: FileSlice | bytes) -> bytes:
     if isinstance(data, bytes):
         return data
     try:
-        return os.pread(data.file.fileno(), data.size, data.position)
+        return data.file.pread(data.size, data.position)
     except OSError as error:
         raise RefusedError(
             ErrorCode.KAFKA_STORAGE_ERROR, f"The log cannot be read: {error}"

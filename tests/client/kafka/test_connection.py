@@ -1,10 +1,11 @@
 """One connection: negotiation, pipelining, and every way in which it can break."""
 
 import socket
-import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
+from sliced import opened
 
 from moldau.client.errors import ClientError, RejectedError, TimedOutError, UnreachableError
 from moldau.client.kafka.connection import KafkaConnection
@@ -113,12 +114,12 @@ def test_a_request_without_reply_leaves_the_next_one_in_step(scripted_broker: An
         assert connection.ask(MetadataRequest(topics=None), MetadataResponse).cluster_id == "c"
 
 
-def test_a_file_slice_is_sent_as_its_bytes(scripted_broker: Any) -> None:
+def test_a_file_slice_is_sent_as_its_bytes(scripted_broker: Any, tmp_path: Path) -> None:
     scripted_broker.handlers[ApiKey.PRODUCE] = lambda request, version: None
     scripted_broker.handlers[ApiKey.METADATA] = answer_metadata
-    with tempfile.TemporaryFile() as file, connect(scripted_broker) as connection:
-        file.write(b"0123456789")
-        file.flush()
+    path = tmp_path / "segment"
+    path.write_bytes(b"0123456789")
+    with opened(path) as file, connect(scripted_broker) as connection:
         part = ProducePartition(index=0, records=FileSlice(file, 2, 5))
         topic = ProduceTopic(name="t", partitions=[part])
         connection.post(ProduceRequest(acks=0, timeout_ms=1, topics=[topic]), 9, reply=False)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import uvloop
+from sliced import opened
 
 from moldau.model.errors import PeerProtocolError
 from moldau.model.ids import BrokerId
@@ -141,7 +142,7 @@ def test_frames_arrive_in_order_whatever_they_are_made_of(tmp_path: Path) -> Non
         handler = Handler()
         async with listening(handler) as (_, port), linked(port) as (link, _):
             await until(lambda: link.is_connected, "the link is up")
-            with path.open("rb") as file:
+            with opened(path) as file:
                 assert link.send(FrameKind.RAFT, [b"a", bytearray(b"b"), memoryview(b"c")])
                 assert link.send(
                     FrameKind.RAFT, [b"<", FileSlice(file, 256, 900_000), FileSlice(file, 0, 3)]
@@ -315,7 +316,7 @@ def test_a_large_frame_arrives_whole_and_heartbeats_overtake_it(tmp_path: Path) 
         handler = Handler()
         async with listening(handler) as (_, port), linked(port) as (link, _):
             await until(lambda: link.is_connected, "the link is up")
-            with path.open("rb") as file:
+            with opened(path) as file:
                 memory = random.Random(2).randbytes(9_000_000)
                 assert link.send(FrameKind.RAFT, [memory, b"x", FileSlice(file, 5, 6_000_000)])
                 assert not link.send(FrameKind.RAFT, [b"too much waits"])

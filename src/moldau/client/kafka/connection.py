@@ -1,6 +1,5 @@
 """Owns one connection to one broker: blocking, requests answered in the order they were sent."""
 
-import os
 import socket
 import time
 from collections import deque
@@ -266,7 +265,7 @@ class KafkaConnection:
 
 
 def _read_slice(chunk: FileSlice) -> bytes:
-    data = os.pread(chunk.file.fileno(), chunk.size, chunk.position)
+    data = chunk.file.pread(chunk.size, chunk.position)
     if len(data) != chunk.size:
         raise ClientError(f"the file ends {chunk.size - len(data)} bytes too early")
     return data
