@@ -33,6 +33,7 @@ from moldau.raft.membership import Members
 from moldau.records.batch import BatchHeader
 from moldau.records.control import EndMarker
 from moldau.replica.driver import Driver
+from moldau.replica.flush_threads import FlushThreads
 from moldau.replica.flusher import Flusher, FlushHandle
 from moldau.replica.group import Group
 from moldau.replica.log_view import GroupLog
@@ -170,7 +171,9 @@ class Broker:
         loop = asyncio.get_running_loop()
         clock = SystemClock()
         rng = random.Random(f"{self.id}/{time.monotonic_ns()}")
-        self.flusher = Flusher(loop=loop, clock=clock, threads=2, on_failure=self.failures.append)
+        self.flusher = Flusher(
+            loop=loop, clock=clock, workers=FlushThreads(2), on_failure=self.failures.append
+        )
         self.transport = Transport(
             loop=loop,
             clock=clock,

@@ -4,7 +4,8 @@ import socket
 
 import pytest
 
-from moldau.net.bound import bound_socket, prefer_second, shared_socket
+from moldau.net.bound import prefer_second, shared_socket
+from moldau.net.sockets import OS_SOCKETS
 
 pytestmark = pytest.mark.inprocess
 
@@ -26,7 +27,7 @@ def connect(port: int, count: int) -> list[socket.socket]:
 
 
 def test_an_address_that_is_held_is_not_listened_to() -> None:
-    with bound_socket(LOOPBACK, 0) as held, pytest.raises(ConnectionRefusedError):
+    with OS_SOCKETS.bound(LOOPBACK, 0) as held, pytest.raises(ConnectionRefusedError):
         connect(held.getsockname()[1], 1)
 
 
@@ -63,4 +64,4 @@ def test_who_does_not_share_finds_the_address_taken() -> None:
     with first:
         first.listen()
         with pytest.raises(OSError, match="in use"):
-            bound_socket(LOOPBACK, port)
+            OS_SOCKETS.bound(LOOPBACK, port)

@@ -12,6 +12,7 @@ from moldau.log.files import OsFiles
 from moldau.log.interface import FlushTask, LogConfig
 from moldau.log.memory import MemoryLog
 from moldau.model.errors import DiskFullError, StorageError
+from moldau.replica.flush_threads import FlushThreads
 from moldau.replica.flusher import Flusher, FlushHandle
 from moldau.testing.logs import append
 from moldau.testing.replicas import SetClock, lead_replica, make_driver
@@ -67,7 +68,7 @@ class World:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: self.defects.append(context["exception"]))
         self.flusher = Flusher(
-            loop=loop, clock=SetClock(), threads=2, on_failure=self.failures.append
+            loop=loop, clock=SetClock(), workers=FlushThreads(2), on_failure=self.failures.append
         )
         self.flushed: list[TroubledLog] = []
 

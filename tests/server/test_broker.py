@@ -16,7 +16,6 @@ from moldau.model.errors import ConfigError, CorruptionError, MoldauError
 from moldau.model.ids import BrokerId, Epoch
 from moldau.replica.peer_codec import METADATA_GROUP
 from moldau.server.broker import BrokerInfo, BrokerServer
-from moldau.server.clock import SystemClock
 from moldau.server.config.schema import (
     Address,
     GrpcConfig,
@@ -25,6 +24,7 @@ from moldau.server.config.schema import (
     RaftConfig,
     ServerConfig,
 )
+from moldau.server.machine import Machine
 from moldau.server.storage import Storage
 from moldau.testing.ports import free_ports
 from moldau.testing.waiting import until, wait_seconds_max
@@ -56,7 +56,7 @@ def fail(error: BaseException) -> None:
 async def start(config: ServerConfig) -> tuple[BrokerServer, BrokerInfo]:
     server = BrokerServer(
         config,
-        SystemClock(),
+        Machine(),
         on_storage_failure=fail,
         on_defect=fail,
         on_removed=lambda: fail(ConfigError("removed")),
@@ -171,14 +171,14 @@ async def test_a_start_that_was_ended_while_it_joined_frees_the_directory_and_th
 ) -> None:
     with pytest.raises(ConfigError, match="tries to join"):
         await start_to_join(tmp_path)
-    storage = Storage.open(config_of(tmp_path))
+    storage = Storage.open(config_of(tmp_path), Machine())
     assert storage.identity is not None
     assert storage.identity.broker_id is None
     storage.close()
 
 
 async def killed_before_the_first_record(directory: Path) -> None:
-    storage = Storage.open(config_of(directory))
+    storage = Storage.open(config_of(directory), Machine())
     storage.become(
         Identity(
             broker_id=BrokerId(1),
@@ -193,13 +193,13 @@ async def killed_before_the_first_record(directory: Path) -> None:
 
 async def killed_after_its_first_vote(directory: Path) -> None:
     await killed_before_the_first_record(directory)
-    storage = Storage.open(config_of(directory))
+    storage = Storage.open(config_of(directory), Machine())
     storage.votes.record({METADATA_GROUP.name: (Epoch(0), BrokerId(1))})
     storage.close()
 
 
 async def killed_before_it_was_anybody(directory: Path) -> None:
-    Storage.open(config_of(directory)).close()
+    Storage.open(config_of(directory), Machine()).close()
 
 
 async def killed_while_it_ran(directory: Path) -> None:

@@ -10,7 +10,6 @@ from moldau.groups.queue.state import QueueId
 from moldau.metadata.image import QUEUE_STATE_TOPIC
 from moldau.model.ids import PartitionIndex
 from moldau.server.broker import BrokerServer
-from moldau.server.clock import SystemClock
 from moldau.server.config.schema import (
     Address,
     GrpcConfig,
@@ -20,6 +19,7 @@ from moldau.server.config.schema import (
     RaftConfig,
     ServerConfig,
 )
+from moldau.server.machine import Machine
 from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = pytest.mark.inprocess
@@ -42,7 +42,7 @@ async def start(directory: Path) -> BrokerServer:
     )
     server = BrokerServer(
         config,
-        SystemClock(),
+        Machine(),
         on_storage_failure=fail,
         on_defect=fail,
         on_removed=lambda: fail(AssertionError("removed")),

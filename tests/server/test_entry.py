@@ -18,6 +18,7 @@ from moldau.raft.membership import Members
 from moldau.replica.peer_codec import METADATA_GROUP
 from moldau.server.config.schema import Address, ServerConfig
 from moldau.server.entry import Endpoints, Entry, enter_cluster
+from moldau.server.machine import Machine
 from moldau.server.storage import VOTES_PATH, Storage
 
 pytestmark = pytest.mark.inprocess
@@ -32,7 +33,7 @@ IMAGE = Image(cluster_id="c", version=5, brokers={ONE: Broker(id=ONE, host="h", 
 @contextmanager
 def opened(directory: Path) -> Iterator[Storage]:
     """The directory as one process has it."""
-    storage = Storage.open(ServerConfig(data_dir=str(directory)))
+    storage = Storage.open(ServerConfig(data_dir=str(directory)), Machine())
     try:
         yield storage
     finally:
@@ -57,7 +58,9 @@ def enter(
         join_addr=None if join is None else Address("127.0.0.1", join),
     )
     with opened(directory) as storage:
-        return asyncio.run(enter_cluster(config, storage, ENDPOINTS, is_log_empty=is_log_empty))
+        return asyncio.run(
+            enter_cluster(config, storage, ENDPOINTS, Machine(), is_log_empty=is_log_empty)
+        )
 
 
 def identity_of(directory: Path) -> Identity | None:

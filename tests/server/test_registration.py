@@ -19,6 +19,7 @@ from moldau.raft.membership import Members
 from moldau.server import registration
 from moldau.server.config.schema import Address, ServerConfig
 from moldau.server.entry import Endpoints, Entry
+from moldau.server.machine import Machine
 from moldau.server.registration import Registration, SupersededError
 from moldau.testing.waiting import until, wait_seconds_max
 
@@ -124,6 +125,7 @@ class World:
             ServerConfig(join_addr=None if join is None else Address("127.0.0.1", join)),
             entry,
             metadata,
+            Machine(),
             on_told=self.told.append,
             on_epoch=self.epochs.append,
             is_cut_off=lambda: self.cut_off,

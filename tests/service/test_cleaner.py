@@ -25,6 +25,7 @@ from moldau.model.ids import (
     TopicPartition,
 )
 from moldau.records.record import Record, build_batch, read_records
+from moldau.replica.flush_threads import FlushThreads
 from moldau.replica.flusher import Flusher
 from moldau.replica.producers import ProducerTable
 from moldau.replica.replica import Replica
@@ -67,7 +68,7 @@ class World:
         loop = asyncio.get_running_loop()
         self.failures: list[Exception] = []
         self.flusher = Flusher(
-            loop=loop, clock=self.clock, threads=1, on_failure=self.failures.append
+            loop=loop, clock=self.clock, workers=FlushThreads(1), on_failure=self.failures.append
         )
         self.cleaner = Cleaner(
             config=CleanerConfig(check_seconds=0.01, retry_seconds=10),

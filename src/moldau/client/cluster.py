@@ -38,6 +38,8 @@ HTTP_HINT: Final = (
     "see which there are: moldau cluster status"
 )
 
+TOPOLOGY_PATH: Final = "/api/v1/topology"
+JOIN_PATH: Final = "/api/v1/cluster/join"
 _BUSY: Final = 503
 _encoder: Final = msgspec.json.Encoder()
 
@@ -60,7 +62,7 @@ class ClusterClient:
     def topology(self, topics: Sequence[str] = ()) -> Topology:
         """The cluster as one of its brokers sees it; with `topics`, only those."""
         query = "&".join(f"topic={quote(name, safe='')}" for name in topics)
-        path = "/api/v1/topology" + (f"?{query}" if query else "")
+        path = TOPOLOGY_PATH + (f"?{query}" if query else "")
         return self._ask("GET", path, None, Topology)
 
     def ready(self) -> Readiness:
@@ -79,7 +81,7 @@ class ClusterClient:
 
     def join(self, request: JoinRequest) -> JoinReply:
         """For brokers only: be taken into the cluster."""
-        return self._ask("POST", "/api/v1/cluster/join", request, JoinReply)
+        return self._ask("POST", JOIN_PATH, request, JoinReply)
 
     # ---- how
 
@@ -103,10 +105,8 @@ class ClusterClient:
             except http.NoAnswer as error:
                 silent.append(error)
                 continue
-            if answer.status in expects:
-                return _decode(answer, reply, host, port)
             try:
-                raise _error_of(answer, host, port)
+                return read_answer(answer, reply, host, port, expects)
             except UnavailableError as error:
                 busy = error
         if busy is not None:
@@ -122,6 +122,15 @@ class ClusterClient:
                 f"no answer from {where} ({why})", hint="look for trouble: moldau doctor"
             )
         return UnreachableError(f"cannot reach {where} ({why})", hint=HTTP_HINT)
+
+
+def read_answer(
+    answer: http.Answer, kind: type[T], host: str, port: int, expects: tuple[int, ...] = (200, 202)
+) -> T:
+    """What a broker answered, as a message. Raises ClientError."""
+    if answer.status in expects:
+        return _decode(answer, kind, host, port)
+    raise _error_of(answer, host, port)
 
 
 def _decode(answer: http.Answer, kind: type[T], host: str, port: int) -> T:

@@ -1,4 +1,4 @@
-"""Owns how a TCP address is taken, before anybody listens there."""
+"""Owns how a TCP address is shared by two that listen there."""
 
 import contextlib
 import ctypes
@@ -11,25 +11,9 @@ _RETURN: Final = 0x06
 """Linux's numbers: SO_ATTACH_REUSEPORT_CBPF, and BPF_RET of a constant."""
 
 
-def bound_socket(host: str, port: int) -> socket.socket:
-    """A socket that holds the address (port 0: a free one) and does not listen. Raises OSError."""
-    family, kind, protocol, _, address = socket.getaddrinfo(
-        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
-    sock = socket.socket(family, kind, protocol)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(address)
-        sock.setblocking(False)
-    except OSError:
-        sock.close()
-        raise
-    return sock
-
-
 def shared_socket(host: str, port: int) -> tuple[socket.socket, tuple[str, int]]:
-    """As `bound_socket`, but others of this user that say so too may listen there at the same time;
-    and its address as numbers.
+    """A socket that holds the address (port 0: a free one), and the address as numbers; others of
+    this user that say so too may listen there at the same time. Raises OSError.
 
     Of both kinds of IP where there are both, as gRPC opens its own: to the system, only those of
     the same kind share an address.

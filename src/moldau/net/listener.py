@@ -2,7 +2,6 @@
 
 import errno
 import logging
-import select
 import socket
 from asyncio import AbstractEventLoop, TimerHandle
 from collections import Counter
@@ -11,9 +10,9 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from moldau.model.clock import Clock
-from moldau.net.bound import bound_socket
 from moldau.net.buffers import BufferPool, ByteBudget
 from moldau.net.connection import Connection, ConnectionLimits, FrameHandler
+from moldau.net.sockets import OS_SOCKETS, Sockets
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +45,9 @@ class Listener:
         budget: ByteBudget,
         clock: Clock,
         on_accepted: Callable[[Connection], None] | None = None,
+        sockets: Sockets = OS_SOCKETS,
     ) -> None:
+        self._sockets = sockets
         self._loop = loop
         self._handler = handler
         self._on_accepted = on_accepted
@@ -74,7 +75,7 @@ class Listener:
 
     def bind(self, host: str, port: int) -> tuple[str, int]:
         """Listen; returns the address bound (port 0 picks a free one). Raises OSError."""
-        self._socket = sock = bound_socket(host, port)
+        self._socket = sock = self._sockets.bound(host, port)
         name = sock.getsockname()
         return name[0], name[1]
 
@@ -175,10 +176,7 @@ class Listener:
         And nobody reads a connection that is paused.
         """
         by_descriptor = {connection.fileno(): connection for connection in self._connections}
-        poller = select.poll()
-        for descriptor in by_descriptor:
-            poller.register(descriptor, 0)
-        for descriptor, _ in poller.poll(0):
+        for descriptor in self._sockets.broken(by_descriptor):
             by_descriptor[descriptor].close("reset by client")
 
     def stop_accepting(self) -> None:

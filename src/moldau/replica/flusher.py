@@ -9,15 +9,15 @@ A failed flush is never retried: after an error the page cache may claim that lo
 A flush that could not begin because the disk is full has lost nothing, and is tried again.
 """
 
-import threading
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from queue import SimpleQueue
+from functools import partial
 
 from moldau.log.interface import FlushTask, PartitionLog
 from moldau.model.clock import Clock
 from moldau.model.errors import DiskFullError, StorageError
+from moldau.replica.flush_threads import Workers
 
 _INLINE_BYTES_MAX = 64 * 1024
 _INLINE_SECONDS_MAX = 0.000_25
@@ -49,9 +49,10 @@ class Flusher:
         *,
         loop: AbstractEventLoop,
         clock: Clock,
-        threads: int,
+        workers: Workers | None,
         on_failure: Callable[[StorageError], None],
     ) -> None:
+        """Without workers, logs are flushed on the loop."""
         self._loop = loop
         self._clock = clock
         self._on_failure = on_failure
@@ -60,9 +61,7 @@ class Flusher:
         self._running = 0
         self._small_flush_seconds = float("inf")
         self._small_flush_seconds_seen = False
-        self._tasks: SimpleQueue[tuple[FlushHandle, FlushTask, bool] | None] = SimpleQueue()
-        self._threads_max = threads
-        self._threads: list[threading.Thread] = []
+        self._workers = workers
         self._stopped = False
         self.failed = False
         self.flushes_total = 0
@@ -119,11 +118,12 @@ class Flusher:
         handle.unflushed_bytes = 0
         quick = self._small_flush_seconds <= _INLINE_SECONDS_MAX
         is_light = alone and small and quick and not task.is_heavy
-        if is_light or not self._threads_max:
+        if is_light or self._workers is None:
             self._run_inline(handle, task)
         else:
             handle.busy = True
-            self._hand_off(handle, task, small)
+            self._running += 1
+            self._workers.run(partial(self._work, handle, task, small), self._running)
 
     def _run_inline(self, handle: FlushHandle, task: FlushTask) -> None:
         started = self._clock.monotonic()
@@ -135,32 +135,23 @@ class Flusher:
         self._measure(self._clock.monotonic() - started)
         self._finish(handle, task)
 
-    def _hand_off(self, handle: FlushHandle, task: FlushTask, small: bool) -> None:
-        self._running += 1
-        if self._running > len(self._threads) and len(self._threads) < self._threads_max:
-            thread = threading.Thread(target=self._work, name="moldau-flush", daemon=True)
-            self._threads.append(thread)
-            thread.start()
-        self._tasks.put((handle, task, small))
-
-    def _work(self) -> None:
-        while (item := self._tasks.get()) is not None:
-            handle, task, small = item
-            started = self._clock.monotonic()
-            failure: OSError | None = OSError("a defect ended the thread")
-            try:
-                task.run()
-                failure = None
-            except OSError as error:
-                failure = error
-            finally:
-                # Whatever happened: a broker that ends is better than a log that waits for ever.
-                seconds = self._clock.monotonic() - started
-                # Without a loop there is nobody left who waits.
-                with suppress(RuntimeError):
-                    self._loop.call_soon_threadsafe(
-                        self._handed_back, handle, task, failure, seconds if small else None
-                    )
+    def _work(self, handle: FlushHandle, task: FlushTask, small: bool) -> None:
+        """In a thread."""
+        started = self._clock.monotonic()
+        failure: OSError | None = OSError("a defect ended the flush")
+        try:
+            task.run()
+            failure = None
+        except OSError as error:
+            failure = error
+        finally:
+            # Whatever happened: a broker that ends is better than a log that waits for ever.
+            seconds = self._clock.monotonic() - started
+            # Without a loop there is nobody left who waits.
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(
+                    self._handed_back, handle, task, failure, seconds if small else None
+                )
 
     def _handed_back(
         self, handle: FlushHandle, task: FlushTask, failure: OSError | None, seconds: float | None
@@ -218,8 +209,5 @@ class Flusher:
     def stop(self) -> None:
         """End the threads; flushes already handed off are finished first, later ones not begun."""
         self._stopped = True
-        for _ in self._threads:
-            self._tasks.put(None)
-        for thread in self._threads:
-            thread.join()
-        self._threads.clear()
+        if self._workers is not None:
+            self._workers.stop()

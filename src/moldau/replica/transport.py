@@ -14,6 +14,7 @@ from moldau.net.peers.handshake import Hello
 from moldau.net.peers.link import LinkLimits, PeerLink
 from moldau.net.peers.listener import PeerListener
 from moldau.net.peers.rpc import PeerRpc
+from moldau.net.sockets import OS_SOCKETS, Sockets
 
 
 class TransportHandler(Protocol):
@@ -53,11 +54,13 @@ class Transport:
         authorize: Callable[[Hello], str | None],
         epoch: int = 0,
         limits: LinkLimits | None = None,
+        sockets: Sockets = OS_SOCKETS,
     ) -> None:
         """`incarnation`: the id of this broker's data directory; `epoch`: of its registration.
 
         `authorize` returns why a caller is refused, or None. It is asked again by `recheck`.
         """
+        self._sockets = sockets
         self._loop = loop
         self._rng = rng
         self._cluster_id = cluster_id
@@ -75,6 +78,7 @@ class Transport:
             me=me,
             authorize=authorize,
             handler=self,
+            sockets=sockets,
         )
 
     def attach(self, handler: TransportHandler) -> None:
@@ -104,6 +108,7 @@ class Transport:
             on_room=partial(self._on_room, peer),
             on_nobody=partial(self._check_soon, peer),
             limits=self._limits,
+            sockets=self._sockets,
         )
         link.start()
         return link

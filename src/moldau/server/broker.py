@@ -9,17 +9,13 @@ close the logs cleanly, unlock the directory.
 import asyncio
 import errno
 import logging
-import random
-import uuid
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from moldau.edge.grpc.server import GrpcListener
 from moldau.edge.http.server import HttpListener
 from moldau.edge.kafka.apis import APIS
 from moldau.edge.kafka.dispatcher import Dispatcher
 from moldau.metadata.image import EMPTY_IMAGE, Image
-from moldau.model.clock import Clock
 from moldau.model.errors import ConfigError, MoldauError, StorageError
 from moldau.model.ids import NO_EPOCH, PartitionIndex, TopicId, TopicPartition
 from moldau.net.buffers import ByteBudget
@@ -36,7 +32,7 @@ from moldau.server.descriptors import connections_allowed, raise_limit
 from moldau.server.doors import open_appends, open_grpc, open_http, open_views
 from moldau.server.entry import Endpoints, Entry, enter_cluster
 from moldau.server.info import BrokerInfo as BrokerInfo
-from moldau.server.loop_watch import LoopWatch
+from moldau.server.machine import GrpcServer, LogCleaner, Machine
 from moldau.server.peers import Peers
 from moldau.server.ports import Port
 from moldau.server.queues import open_queues
@@ -46,7 +42,6 @@ from moldau.server.storage import METADATA_TOPIC, METADATA_TOPIC_ID, Storage
 from moldau.service.announcements import ANNOUNCE_METHOD, Announcements
 from moldau.service.broker import Broker
 from moldau.service.cleaner import Cleaner, CleanerConfig
-from moldau.service.cleaner_process import CleanerProcess
 from moldau.service.cluster import TRANSFER_METHOD, ClusterService
 from moldau.service.configs import ConfigService
 from moldau.service.disk import DiskGuard
@@ -84,38 +79,39 @@ class BrokerServer:
     def __init__(
         self,
         config: ServerConfig,
-        clock: Clock,
+        machine: Machine,
         *,
         on_storage_failure: Callable[[StorageError], None],
         on_defect: Callable[[BaseException], None],
         on_removed: Callable[[], None],
     ) -> None:
         self._config = config
-        self._clock = clock
+        self._machine = machine
+        self._clock = clock = machine.clock
         self._loop = asyncio.get_running_loop()
         self._tell_storage_failure = on_storage_failure
         self._on_defect = on_defect
         self._on_removed = on_removed
-        self._storage = Storage.open(config)
+        self._storage = Storage.open(config, machine)
         self._disk = DiskGuard()
         self._flusher = Flusher(
             loop=self._loop,
             clock=clock,
-            threads=config.log.flush_threads,
+            workers=machine.flush_workers(config.log.flush_threads),
             on_failure=self._on_storage_failure,
         )
-        self._loop_watch = LoopWatch(self._loop)
+        self._loop_watch = machine.watch_loop(self._loop)
         self._controller_told = (NO_BROKER, NO_EPOCH)
         self._tasks: list[asyncio.Task[None]] = []
         self._settling: asyncio.Task[None] | None = None
-        self._cleaner_process: CleanerProcess | None = None
+        self._cleaner_process: LogCleaner | None = None
         self._cleaner: Cleaner | None = None
         self._scrub: Scrub | None = None
         self._leaderships = 0
         self._ports: list[Port] = []
         self._listener: Listener | None = None
         self._http: HttpListener | None = None
-        self._grpc: GrpcListener | None = None
+        self._grpc: GrpcServer | None = None
         self._transport: Transport | None = None
         self._driver: Driver | None = None
 
@@ -132,7 +128,7 @@ class BrokerServer:
 
     async def _start(self) -> BrokerInfo:
         self._loop_watch.start()
-        config = self._config
+        config, machine = self._config, self._machine
         kafka = self._take_port("kafka.addr", config.kafka.addr, config.kafka.advertised)
         raft = self._take_port("raft.addr", config.raft.addr, config.raft.advertised)
         http = self._take_port("http.addr", config.http.addr, config.http.advertised)
@@ -147,6 +143,7 @@ class BrokerServer:
             Endpoints(
                 kafka=kafka.told, raft=raft.told, http=http.told, grpc=grpc.told if grpc else None
             ),
+            machine,
             is_log_empty=metadata_log is None or metadata_log.end_index == 0,
         )
         self._broker_id = entry.broker_id
@@ -183,6 +180,7 @@ class BrokerServer:
             config,
             entry,
             self._metadata,
+            machine,
             on_told=self._peers.on_told,
             on_epoch=transport.set_epoch,
             is_cut_off=self._peers.is_cut_off,
@@ -195,10 +193,11 @@ class BrokerServer:
         self._partitions.newest_image = lambda: self._metadata.image
         self._metadata.on_deleted = self._coordinators.topics_deleted
         self._listener = listener = self._make_listener()
-        self._http = open_http(config.http, self._broker, self._vitals(listener), self._loop)
+        vitals = self._vitals(listener)
+        self._http = open_http(config.http, self._broker, vitals, self._loop, machine.sockets)
         listener.bind(kafka.host, kafka.port)
         self._http.bind(http.host, http.port)
-        self._grpc = open_grpc(self._loop, self._broker, grpc)
+        self._grpc = open_grpc(machine, self._loop, self._broker, grpc)
         for port in self._ports:
             port.release()
         self._peers.follow()
@@ -247,7 +246,7 @@ class BrokerServer:
         )
 
     def _take_port(self, key: str, address: Address, advertised: Address | None) -> Port:
-        port = Port(key, address, advertised)
+        port = Port(key, address, advertised, self._machine.sockets)
         self._ports.append(port)
         for other in self._ports[:-1]:
             if other.address == port.address:
@@ -267,7 +266,7 @@ class BrokerServer:
     # ---- peers
 
     def _open_peers(self, entry: Entry, raft: Port) -> tuple[Transport, Driver]:
-        rng = random.Random()
+        rng = self._machine.rng
         transport = Transport(
             loop=self._loop,
             clock=self._clock,
@@ -276,6 +275,7 @@ class BrokerServer:
             me=entry.broker_id,
             incarnation=entry.directory_id,
             authorize=self._peers.refusal,
+            sockets=self._machine.sockets,
         )
         transport.set_epoch(entry.epoch)
         driver = Driver(
@@ -337,7 +337,7 @@ class BrokerServer:
     def _build_cluster(self, transport: Transport, driver: Driver) -> None:
         self._announcements = Announcements(
             me=self._broker_id,
-            session=random.getrandbits(63),
+            session=self._machine.rng.getrandbits(63),
             caller=transport,
             peers=lambda: [peer for peer, link in transport.links.items() if link.is_connected],
         )
@@ -403,7 +403,7 @@ class BrokerServer:
 
     def _make_cleaner(self) -> Cleaner:
         config = self._config.log
-        self._cleaner_process = CleanerProcess(self._storage.path)
+        self._cleaner_process = self._machine.log_cleaner(self._storage.root)
         return Cleaner(
             config=CleanerConfig(
                 check_seconds=config.compaction_check_ms / 1000,
@@ -424,7 +424,7 @@ class BrokerServer:
             metadata=self._metadata,
             partitions=self._partitions,
             disk=self._disk,
-            new_topic_id=lambda: TopicId(uuid.uuid4().bytes),
+            new_topic_id=lambda: TopicId(self._machine.new_uuid().bytes),
             default_partitions=config.topic.partitions,
             default_replication_factor=config.topic.replication_factor,
             default_segment_bytes=config.log.segment_bytes,
@@ -433,7 +433,7 @@ class BrokerServer:
         self._coordinators = coordinators = Coordinators(
             config,
             loop=self._loop,
-            clock=self._clock,
+            machine=self._machine,
             me=self._broker_id,
             metadata=self._metadata,
             partitions=self._partitions,
@@ -499,6 +499,7 @@ class BrokerServer:
             ),
             budget=ByteBudget(kafka.inflight_bytes_max),
             clock=self._clock,
+            sockets=self._machine.sockets,
         )
 
     def _vitals(self, listener: Listener) -> Vitals:

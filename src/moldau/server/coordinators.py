@@ -3,7 +3,6 @@
 Those of groups and of transactions, and the ledgers of queues, which follow leadership as they do.
 """
 
-import uuid
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
 
@@ -15,12 +14,12 @@ from moldau.metadata.image import (
     QUEUE_STATE_TOPIC,
     TRANSACTION_STATE_TOPIC,
 )
-from moldau.model.clock import Clock
 from moldau.model.ids import BrokerId
 from moldau.replica.replica import Replica
 from moldau.replica.transport import Transport
 from moldau.server.assignors import load as load_assignors
 from moldau.server.config.schema import ServerConfig
+from moldau.server.machine import Machine
 from moldau.service.cluster import ClusterService
 from moldau.service.group_topics import ImageTopics
 from moldau.service.groups import GroupService
@@ -43,7 +42,7 @@ class Coordinators:
         config: ServerConfig,
         *,
         loop: AbstractEventLoop,
-        clock: Clock,
+        machine: Machine,
         me: BrokerId,
         metadata: MetadataStore,
         partitions: Partitions,
@@ -53,7 +52,9 @@ class Coordinators:
         producer_ids: ProducerIds,
         on_defect: Callable[[BaseException], None],
     ) -> None:
-        self.loop, self.clock, self.me, self.on_defect = loop, clock, me, on_defect
+        self.clock = clock = machine.clock
+        self.loop, self.me, self.on_defect = loop, me, on_defect
+        self.new_uuid = machine.new_uuid
         self.metadata, self.partitions, self.topics = metadata, partitions, topics
         self.cluster, self.transport = cluster, transport
         group_config = _group_config(config)
@@ -67,7 +68,7 @@ class Coordinators:
                 group_config,
                 topics=group_topics,
                 assignors=assignors,
-                new_member_id=lambda client_id: f"{client_id}-{uuid.uuid4()}",
+                new_member_id=lambda client_id: f"{client_id}-{machine.new_uuid()}",
                 wall_ms=clock.wall_ms,
             ),
             partitions=partitions,

@@ -7,12 +7,12 @@ opened that load late.
 import os
 from asyncio import AbstractEventLoop
 
-from moldau.edge.grpc.server import GrpcListener
-from moldau.edge.grpc.server import listener_for as grpc_listener
 from moldau.edge.http.server import HttpListener, listener_for
 from moldau.model.ids import BrokerId
+from moldau.net.sockets import Sockets
 from moldau.replica.transport import Transport
 from moldau.server.config.schema import HttpConfig
+from moldau.server.machine import GrpcServer, Machine
 from moldau.server.ports import Port
 from moldau.service.appending import APPEND_METHOD, AppendService
 from moldau.service.broker import Broker
@@ -54,17 +54,21 @@ def open_appends(
 
 
 def open_http(
-    config: HttpConfig, broker: Broker, vitals: Vitals, loop: AbstractEventLoop
+    config: HttpConfig, broker: Broker, vitals: Vitals, loop: AbstractEventLoop, sockets: Sockets
 ) -> HttpListener:
-    return listener_for(broker, vitals, loop=loop, cors_origins=config.cors_origin_list)
+    return listener_for(
+        broker, vitals, loop=loop, cors_origins=config.cors_origin_list, sockets=sockets
+    )
 
 
-def open_grpc(loop: AbstractEventLoop, broker: Broker, port: Port | None) -> GrpcListener | None:
+def open_grpc(
+    machine: Machine, loop: AbstractEventLoop, broker: Broker, port: Port | None
+) -> GrpcServer | None:
     """The gRPC door, bound where `port` is; None: there shall be none."""
     if port is None:
         return None
     # What clients did wrong is none of our log; an operator may ask for more.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    listener = grpc_listener(broker, loop=loop)
+    listener = machine.grpc_server(loop, broker)
     listener.bind(port.host, port.port)
     return listener

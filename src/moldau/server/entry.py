@@ -8,7 +8,6 @@ is on the disk before anything is done in its name.
 A cluster's id ends with a random number, so that no configuration can make the same one again.
 """
 
-import uuid
 from typing import Final
 
 from msgspec import Struct
@@ -24,6 +23,7 @@ from moldau.raft.membership import Members
 from moldau.replica.peer_codec import METADATA_GROUP
 from moldau.server.config.schema import Address, ServerConfig
 from moldau.server.join import join_cluster
+from moldau.server.machine import Machine
 from moldau.server.storage import Storage
 
 _JOIN_SECONDS_MAX: Final = 120.0
@@ -57,11 +57,16 @@ class Entry(Struct, frozen=True, kw_only=True):
 
 
 async def enter_cluster(
-    config: ServerConfig, storage: Storage, endpoints: Endpoints, *, is_log_empty: bool
+    config: ServerConfig,
+    storage: Storage,
+    endpoints: Endpoints,
+    machine: Machine,
+    *,
+    is_log_empty: bool,
 ) -> Entry:
     """Found, join or return. Raises ConfigError, CorruptionError, StorageError."""
     identity = storage.identity
-    process = uuid.uuid4().hex
+    process = machine.new_uuid().hex
     if identity is not None:
         _check_belongs(config, identity)
         if identity.cluster_id is not None and not is_log_empty:
@@ -71,7 +76,7 @@ async def enter_cluster(
             return _entry(identity, process, endpoints)
     if config.join_addr is None:
         if identity is None:
-            return _entry(_found(config, storage), process, endpoints)
+            return _entry(_found(config, storage, machine), process, endpoints)
         if _took_part(storage):
             raise CorruptionError(
                 "the folder metadata is missing in the data directory, or empty, although this "
@@ -83,11 +88,11 @@ async def enter_cluster(
             "the data directory was made to join a cluster, and has not heard of it yet; "
             "start it with --join-addr, or choose another directory"
         )
-    directory_id = identity.directory_id if identity is not None else str(uuid.uuid4())
+    directory_id = identity.directory_id if identity is not None else str(machine.new_uuid())
     if identity is None:
         # The cluster remembers it: a second try must not become a second broker.
         storage.become(Identity(broker_id=None, cluster_id=None, directory_id=directory_id))
-    return await _join(config, config.join_addr, storage, directory_id, process, endpoints)
+    return await _join(config, config.join_addr, storage, machine, directory_id, process, endpoints)
 
 
 def _check_belongs(config: ServerConfig, identity: Identity) -> None:
@@ -110,7 +115,7 @@ def _took_part(storage: Storage) -> bool:
     return storage.votes.get(METADATA_GROUP.name)[0] != NO_EPOCH or bool(storage.find_logs())
 
 
-def _found(config: ServerConfig, storage: Storage) -> Identity:
+def _found(config: ServerConfig, storage: Storage, machine: Machine) -> Identity:
     if not config.bootstrap:
         raise ConfigError(
             f"the data directory {config.data_dir} is empty; to found a cluster, start with "
@@ -120,8 +125,8 @@ def _found(config: ServerConfig, storage: Storage) -> Identity:
     broker_id = _FIRST_ID if config.broker_id is None else BrokerId(config.broker_id)
     identity = Identity(
         broker_id=broker_id,
-        cluster_id=_new_cluster_id(config.cluster_id),
-        directory_id=str(uuid.uuid4()),
+        cluster_id=_new_cluster_id(config.cluster_id, machine),
+        directory_id=str(machine.new_uuid()),
         metadata_voters=(broker_id,),
         is_founding=True,
     )
@@ -129,14 +134,16 @@ def _found(config: ServerConfig, storage: Storage) -> Identity:
     return identity
 
 
-def _new_cluster_id(name: str | None) -> str:
-    return str(uuid.uuid4()) if name is None else cluster_id_of(name, uuid.uuid4().hex[:16])
+def _new_cluster_id(name: str | None, machine: Machine) -> str:
+    chance = machine.new_uuid()
+    return str(chance) if name is None else cluster_id_of(name, chance.hex[:16])
 
 
 async def _join(
     config: ServerConfig,
     join_addr: Address,
     storage: Storage,
+    machine: Machine,
     directory_id: str,
     process: str,
     endpoints: Endpoints,
@@ -158,6 +165,7 @@ async def _join(
             broker_id=broker_id,
             cluster_id=(known and known.cluster_id) or config.cluster_id,
         ),
+        machine,
         seconds_max=_JOIN_SECONDS_MAX,
     )
     try:

@@ -6,15 +6,13 @@ not: the answer says what to change, and the broker does not start.
 
 import asyncio
 import logging
-import random
-import time
 from typing import Final
 
-from moldau.client.cluster import ClusterClient
 from moldau.client.errors import ClientError, TimedOutError, UnavailableError, UnreachableError
 from moldau.model.errors import ConfigError
 from moldau.model.topology import JoinReply, JoinRequest
 from moldau.server.config.schema import Address
+from moldau.server.machine import Machine
 
 log = logging.getLogger(__name__)
 
@@ -25,20 +23,22 @@ _PAUSE_SECONDS_MAX: Final = 2.0
 _SAY_SECONDS: Final = 5.0
 
 
-async def join_cluster(address: Address, request: JoinRequest, *, seconds_max: float) -> JoinReply:
+async def join_cluster(
+    address: Address, request: JoinRequest, machine: Machine, *, seconds_max: float
+) -> JoinReply:
     """Be taken into the cluster that a member at `address` belongs to.
 
     Safe to repeat: the cluster knows the directory and the process that ask. Raises ConfigError.
     """
-    client = ClusterClient([str(address)], call_seconds_max=min(_CALL_SECONDS_MAX, seconds_max))
-    deadline = time.monotonic() + seconds_max
+    member = machine.member(address, min(_CALL_SECONDS_MAX, seconds_max))
+    deadline = machine.clock.monotonic() + seconds_max
     pause, say_at = _PAUSE_SECONDS_MIN, float("-inf")
     log.info("joining a cluster through %s", address)
     while True:
         try:
-            reply = await asyncio.to_thread(client.join, request)
+            reply = await member.join(request)
         except (UnreachableError, TimedOutError, UnavailableError) as error:
-            now = time.monotonic()
+            now = machine.clock.monotonic()
             if now + pause > deadline:
                 raise _gave_up(address, error, seconds_max) from None
             if now >= say_at:
@@ -50,7 +50,7 @@ async def join_cluster(address: Address, request: JoinRequest, *, seconds_max: f
             log.info("joined cluster %s as broker %d", reply.cluster_id, reply.broker_id)
             return reply
         # Spread out: a whole cluster that starts at once asks the same member.
-        await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+        await asyncio.sleep(pause * machine.rng.uniform(0.5, 1.0))
         pause = min(pause * 2, _PAUSE_SECONDS_MAX)
 
 

@@ -12,6 +12,7 @@ from typing import Self
 
 from moldau.model.errors import ConfigError
 from moldau.model.topology import Endpoint
+from moldau.net.sockets import OS_SOCKETS, Sockets
 from moldau.server.config.schema import Address
 
 _ANY_HOSTS = frozenset({"0.0.0.0", "::", ""})
@@ -20,20 +21,17 @@ _ANY_HOSTS = frozenset({"0.0.0.0", "::", ""})
 class Port:
     """One address, taken."""
 
-    def __init__(self, key: str, address: Address, advertised: Address | None) -> None:
+    def __init__(
+        self,
+        key: str,
+        address: Address,
+        advertised: Address | None,
+        sockets: Sockets = OS_SOCKETS,
+    ) -> None:
         """`key` is the setting that names it. Raises ConfigError."""
         try:
-            family, kind, protocol, _, name = socket.getaddrinfo(
-                address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-            )[0]
-            self._socket = socket.socket(family, kind, protocol)
+            self._socket = sockets.bound(address.host, address.port)
         except OSError as error:
-            raise _failure(key, address, error) from None
-        try:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            self._socket.bind(name)
-        except OSError as error:
-            self._socket.close()
             raise _failure(key, address, error) from None
         self.key = key
         self.host: str = address.host

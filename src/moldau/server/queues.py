@@ -74,6 +74,7 @@ def open_queues(
             session_timeout_ms_min=config.group.session_timeout_ms_min,
             session_timeout_ms_max=config.group.session_timeout_ms_max,
             on_defined=lambda group: service.begin(group),
+            new_uuid=parts.new_uuid,
         ),
         leases=leases,
         ordered=OrderedGroups(

@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from moldau.client.cluster import ClusterClient
 from moldau.client.errors import ClientError, RejectedError, UnavailableError
 from moldau.metadata.commands import CreateCluster, RegisterBroker
 from moldau.metadata.image import Image
@@ -21,6 +20,7 @@ from moldau.model.errors import ConfigError, CorruptionError, ErrorCode, MoldauE
 from moldau.model.topology import Endpoint, JoinRequest, Topology
 from moldau.server.config.schema import Address, ServerConfig
 from moldau.server.entry import Entry
+from moldau.server.machine import Machine
 from moldau.service.metadata_store import MetadataStore
 
 log = logging.getLogger(__name__)
@@ -56,6 +56,7 @@ class Registration:
         config: ServerConfig,
         entry: Entry,
         metadata: MetadataStore,
+        machine: Machine,
         *,
         on_told: Callable[[Image], None],
         on_epoch: Callable[[int], None],
@@ -67,6 +68,7 @@ class Registration:
         self._config = config
         self._entry = entry
         self._metadata = metadata
+        self._machine = machine
         self._on_told = on_told
         self._on_epoch = on_epoch
         self._is_cut_off = is_cut_off
@@ -181,9 +183,8 @@ class Registration:
 
     async def _look_at(self, address: Address) -> bool:
         """Whether a member could tell how this broker stands."""
-        client = ClusterClient([str(address)], call_seconds_max=_ASK_SECONDS)
         try:
-            topology = await asyncio.to_thread(client.topology)
+            topology = await self._machine.member(address, _ASK_SECONDS).topology()
         except ClientError as error:
             log.debug("%s does not tell: %s", address, error)
             return False
@@ -221,9 +222,8 @@ class Registration:
             broker_id=entry.broker_id,
             cluster_id=entry.cluster_id,
         )
-        client = ClusterClient([str(address)], call_seconds_max=_ASK_SECONDS)
         try:
-            reply = await asyncio.to_thread(client.join, request)
+            reply = await self._machine.member(address, _ASK_SECONDS).join(request)
             image = decode_image(reply.image)
         except (UnavailableError, CorruptionError) as error:
             log.debug("%s cannot say now: %s", address, error)

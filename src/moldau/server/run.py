@@ -8,9 +8,9 @@ from typing import Any
 
 from moldau.model.errors import StorageError
 from moldau.server.broker import BrokerInfo, BrokerServer
-from moldau.server.clock import SystemClock
 from moldau.server.config.schema import ServerConfig
 from moldau.server.logs import set_up_logging
+from moldau.server.machine import Machine
 from moldau.server.registration import SupersededError
 from moldau.server.settings import doubtful_settings
 
@@ -69,7 +69,7 @@ async def _serve(config: ServerConfig, on_ready: Callable[[BrokerInfo], None]) -
 
     server = BrokerServer(
         config,
-        SystemClock(),
+        Machine(),
         on_storage_failure=fence,
         on_defect=give_up,
         on_removed=leave,

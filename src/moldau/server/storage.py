@@ -1,7 +1,6 @@
 """Owns what a broker has open in its data directory: lock, identity, votes, logs."""
 
 import logging
-import random
 from pathlib import Path
 from typing import Final
 
@@ -10,7 +9,6 @@ from msgspec.structs import replace
 from moldau.log.datadir import (
     METADATA_PATH,
     VOTES_PATH,
-    DirectoryLock,
     Identity,
     delete_partition,
     list_partitions,
@@ -22,14 +20,15 @@ from moldau.log.datadir import (
 )
 from moldau.log.disk import open_disk_log
 from moldau.log.fence import leave_fence, mend, read_fence
-from moldau.log.files import OsFiles
 from moldau.log.interface import LogConfig, PartitionLog
+from moldau.log.port import Files
 from moldau.log.votes import VoteJournal
 from moldau.metadata.image import Image
 from moldau.model.errors import CorruptionError, StorageError
 from moldau.model.flush import FlushPolicy
 from moldau.model.ids import FIRST_LOG, BrokerId, LogId, PartitionIndex, TopicId
 from moldau.server.config.schema import ServerConfig
+from moldau.server.machine import Lock, Machine
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +44,7 @@ METADATA_TOPIC_ID: Final = TopicId(bytes(15) + b"\x01")
 """As in Kafka, where the metadata log has this id in every cluster."""
 
 
-def _check_votes(files: OsFiles) -> None:
+def _check_votes(files: Files) -> None:
     """Of a member: it has voted, and whoever forgets that votes a second time."""
     if not files.exists(VOTES_PATH):
         raise CorruptionError(
@@ -55,7 +54,7 @@ def _check_votes(files: OsFiles) -> None:
         )
 
 
-def _mend(files: OsFiles) -> None:
+def _mend(files: Files) -> None:
     """If the disk failed the last time: what it may not have kept is written anew."""
     reason = read_fence(files)
     if reason is None:
@@ -74,9 +73,10 @@ class Storage:
     """A data directory, locked while it is open."""
 
     def __init__(
-        self, root: Path, lock: DirectoryLock, files: OsFiles, identity: Identity | None
+        self, root: Path, lock: Lock, files: Files, identity: Identity | None, machine: Machine
     ) -> None:
-        self._root = root
+        self.root = root
+        self._machine = machine
         self._lock = lock
         self._files = files
         self.identity = identity
@@ -86,17 +86,15 @@ class Storage:
         self.votes = VoteJournal.open(files, VOTES_PATH)
 
     @classmethod
-    def open(cls, config: ServerConfig) -> "Storage":
+    def open(cls, config: ServerConfig, machine: Machine) -> "Storage":
         """Raises ConfigError, CorruptionError or StorageError; the lock is free again then."""
         root = Path(config.data_dir).absolute()
-        lock = DirectoryLock(root)
-        lock.acquire()
+        files, lock = machine.open_directory(root)
         try:
-            files = OsFiles(root)
             identity = read_identity(files)
             purge_deleted(files)
             _mend(files)
-            return cls(root, lock, files, identity)
+            return cls(root, lock, files, identity, machine)
         except OSError as error:
             lock.release()
             raise StorageError(f"cannot use {root} as data directory: {error}") from error
@@ -104,17 +102,12 @@ class Storage:
             lock.release()
             raise
 
-    @property
-    def path(self) -> str:
-        """Of the directory, for the process that cleans logs in it."""
-        return str(self._root)
-
     def become(self, identity: Identity) -> None:
         """Give the directory its identity, durably. Raises StorageError."""
         try:
             write_identity(self._files, identity)
         except OSError as error:
-            raise StorageError(f"cannot use {self._root} as data directory: {error}") from error
+            raise StorageError(f"cannot use {self.root} as data directory: {error}") from error
         self.identity = identity
 
     @property
@@ -143,7 +136,7 @@ class Storage:
         try:
             return list_partitions(self._files)
         except OSError as error:
-            raise StorageError(f"{self._root} cannot be read: {error}") from error
+            raise StorageError(f"{self.root} cannot be read: {error}") from error
 
     def set_aside(self, topic: str, topic_id: TopicId, partition: PartitionIndex) -> str:
         """Move a log where nobody looks for it; returns where. Raises StorageError."""
@@ -180,7 +173,7 @@ class Storage:
     def open_metadata_log(self) -> PartitionLog:
         """A new one is the first of its cluster, or one that has to learn what others know."""
         is_first = self.identity is not None and self.identity.is_founding
-        new_id = FIRST_LOG if is_first else LogId(random.getrandbits(62) + 1)
+        new_id = FIRST_LOG if is_first else LogId(self._machine.rng.getrandbits(62) + 1)
         return open_disk_log(self._files, METADATA_PATH, _METADATA_LOG, new_id)
 
     def leave_fence(self, error: StorageError) -> None:
@@ -191,7 +184,7 @@ class Storage:
             log.critical(
                 "the file fence could not be made in %s (%s): do not start from there again "
                 "before the disk is replaced; begin with an empty directory, as a new broker",
-                self._root,
+                self.root,
                 second,
             )
 

@@ -19,6 +19,7 @@ from moldau.model.ids import (
 from moldau.raft.config import RaftConfig
 from moldau.raft.membership import Members
 from moldau.replica.driver import Driver
+from moldau.replica.flush_threads import FlushThreads
 from moldau.replica.flusher import Flusher
 from moldau.replica.replica import Listener, Replica
 from moldau.replica.transport import Transport
@@ -94,7 +95,7 @@ def make_flusher(
     return Flusher(
         loop=asyncio.get_running_loop(),
         clock=clock or SetClock(),
-        threads=threads,
+        workers=FlushThreads(threads) if threads else None,
         on_failure=on_failure,
     )
 

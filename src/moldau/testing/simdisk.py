@@ -20,15 +20,15 @@ set: the same calls with the same seed give the same disk.
 """
 
 import errno
-import io
 import os
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn, Protocol, cast
 
 from moldau.log.files import REPLACEMENT_SUFFIX
 from moldau.log.port import Buffer
+from moldau.model.slices import HasDescriptor
 from moldau.testing.simtear import (
     ByteOp,
     CrashRates,
@@ -81,6 +81,12 @@ _NameOp = tuple[_NameEdit, ...]
 """Edits that happen together or not at all: a rename is two."""
 
 
+class _Sender(Protocol):
+    """A simulated socket: it is given bytes, since there is no kernel that could fetch them."""
+
+    def send(self, data: bytes) -> int: ...
+
+
 class SimFile:
     """An open file. Stays readable when its name is removed."""
 
@@ -91,14 +97,14 @@ class SimFile:
         self._writable = writable
         self._closed = False
 
-    def fileno(self) -> int:
-        raise io.UnsupportedOperation("a simulated file has no descriptor")
-
     def pwrite(self, data: Buffer | Sequence[Buffer], position: int) -> int:
         self._check_writable()
         if isinstance(data, (bytes, bytearray, memoryview)):
             return self._disk._write(self._node, self._path, bytes(data), position)
         return self._disk._write(self._node, self._path, b"".join(data), position)
+
+    def send_to(self, sock: HasDescriptor, size: int, position: int) -> int:
+        return cast(_Sender, sock).send(self.pread(size, position))
 
     def is_cached(self, size: int, position: int) -> bool:
         return True

@@ -1,5 +1,6 @@
 """How somebody becomes a consumer: of which kind of group, with which settings, by which name."""
 
+import uuid
 from typing import Any, cast
 
 import pytest
@@ -47,6 +48,7 @@ class World:
         self._apply(RegisterBroker(id=BrokerId(1), host="h", port=1, incarnation="i"))
         self.create("t")
         self.connecting = Connecting(
+            new_uuid=uuid.uuid4,
             metadata=cast(Any, self),
             calls=cast(Any, self),
             assignments=Assignments(

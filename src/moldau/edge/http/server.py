@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from moldau.net.bound import bound_socket
+from moldau.net.sockets import OS_SOCKETS, Sockets
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -65,9 +65,11 @@ class HttpListener:
         limits: HttpLimits = DEFAULT_LIMITS,
         counted: Connections | None = None,
         on_stop: Callable[[], None] = lambda: None,
+        sockets: Sockets = OS_SOCKETS,
     ) -> None:
         """`make_app` is called in another thread, when the first connection has come; `on_stop`
         ends what would go on for ever."""
+        self._sockets = sockets
         self._loop = loop
         self._make_app = make_app
         self._limits = limits
@@ -84,7 +86,7 @@ class HttpListener:
 
     def bind(self, host: str, port: int) -> tuple[str, int]:
         """Take the address; returns it (port 0 picks a free one). Raises OSError."""
-        self._socket = sock = bound_socket(host, port)
+        self._socket = sock = self._sockets.bound(host, port)
         name = sock.getsockname()
         return name[0], name[1]
 
@@ -147,6 +149,7 @@ def listener_for(
     loop: AbstractEventLoop,
     limits: HttpLimits = DEFAULT_LIMITS,
     cors_origins: Sequence[str] = (),
+    sockets: Sockets = OS_SOCKETS,
 ) -> HttpListener:
     """The listener of a broker's whole HTTP interface."""
     counted = Connections()
@@ -166,5 +169,10 @@ def listener_for(
             stop()
 
     return HttpListener(
-        loop=loop, make_app=make_app, limits=limits, counted=counted, on_stop=on_stop
+        loop=loop,
+        make_app=make_app,
+        limits=limits,
+        counted=counted,
+        on_stop=on_stop,
+        sockets=sockets,
     )

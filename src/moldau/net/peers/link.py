@@ -36,6 +36,7 @@ from moldau.net.peers.handshake import (
     decode_answer,
     encode_hello,
 )
+from moldau.net.sockets import OS_SOCKETS, Sockets
 
 log = logging.getLogger(__name__)
 
@@ -143,9 +144,11 @@ class PeerLink:
         on_room: Callable[[], None],
         on_nobody: Callable[[], None],
         limits: LinkLimits | None = None,
+        sockets: Sockets = OS_SOCKETS,
     ) -> None:
         """Callbacks run from the loop, never inside a call of this object's methods. `on_nobody`:
         the peer's machine answered that nobody listens there."""
+        self._sockets = sockets
         self._loop = loop
         self._rng = rng
         self._hello = hello
@@ -347,9 +350,8 @@ class PeerLink:
         if not found:
             raise OSError(f"{host} has no address")
         family, kind, protocol, _, address = found[0]
-        sock = socket.socket(family, kind, protocol)
+        sock = self._sockets.unconnected(family, kind, protocol)
         try:
-            sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(
                 socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, self._limits.unacknowledged_ms_max

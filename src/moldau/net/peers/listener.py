@@ -25,6 +25,7 @@ from moldau.net.peers.handshake import (
     decode_hello,
     encode_answer,
 )
+from moldau.net.sockets import OS_SOCKETS, Sockets
 
 log = logging.getLogger(__name__)
 
@@ -99,6 +100,7 @@ class PeerListener:
         handler: PeerHandler,
         connections_max: int = 4096,
         handshake_seconds_max: float = HANDSHAKE_SECONDS_MAX,
+        sockets: Sockets = OS_SOCKETS,
     ) -> None:
         """`authorize` returns why a caller of the right cluster is refused, or None."""
         self._loop = loop
@@ -122,6 +124,7 @@ class PeerListener:
             budget=ByteBudget(_RECEIVING_BYTES_MAX),
             clock=clock,
             on_accepted=self._await_hello,
+            sockets=sockets,
         )
 
     def bind(self, host: str, port: int) -> tuple[str, int]:

@@ -74,6 +74,7 @@ class Connecting:
         session_timeout_ms_min: int,
         session_timeout_ms_max: int,
         on_defined: Callable[[QueueGroup], None],
+        new_uuid: Callable[[], uuid.UUID],
     ) -> None:
         self._metadata = metadata
         self._calls = calls
@@ -82,6 +83,7 @@ class Connecting:
         self._session_ms_min = session_timeout_ms_min
         self._session_ms_max = session_timeout_ms_max
         self._on_defined = on_defined
+        self._new_uuid = new_uuid
 
     @property
     def _image(self) -> Image:
@@ -98,7 +100,7 @@ class Connecting:
             told = await self._calls.beat(
                 BeatAsked(
                     group=asked.group,
-                    member=_new_name(asked),
+                    member=self._new_name(asked),
                     kind=BeatKind.JOIN,
                     client_id=_cut(asked.client_id),
                     topics=tuple(sorted(set(asked.topics))),
@@ -223,6 +225,11 @@ class Connecting:
         with suppress(RefusedError):
             await self._metadata.submit(DropQueueGroup(name=name))
 
+    def _new_name(self, asked: ConnectAsked) -> str:
+        """Unique; it also says where its owner begins, for whoever leads what it will poll."""
+        start = _AT_END if asked.start is StartAt.LATEST else _AT_START
+        return f"{_cut(asked.client_id) or _UNNAMED}-{start}{self._new_uuid().hex}"
+
 
 def _settings(asked: ConnectAsked) -> tuple[int | str | None, ...]:
     return (
@@ -232,12 +239,6 @@ def _settings(asked: ConnectAsked) -> tuple[int | str | None, ...]:
         asked.backoff_ms_max,
         asked.dead_letter_topic,
     )
-
-
-def _new_name(asked: ConnectAsked) -> str:
-    """Unique; it also says where its owner begins, for whoever leads what it will poll."""
-    start = _AT_END if asked.start is StartAt.LATEST else _AT_START
-    return f"{_cut(asked.client_id) or _UNNAMED}-{start}{uuid.uuid4().hex}"
 
 
 def _cut(client_id: str) -> str:

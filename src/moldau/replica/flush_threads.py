@@ -1,0 +1,47 @@
+"""Owns the threads in which logs are flushed: few, started when they are needed."""
+
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Protocol
+
+Work = Callable[[], None]
+
+
+class Workers(Protocol):
+    """Who does what must not hold up the event loop."""
+
+    def run(self, work: Work, running: int) -> None:
+        """Do it, beside or after others; `running` are not done yet, with this one."""
+        ...
+
+    def stop(self) -> None:
+        """Returns when all that was begun is done."""
+        ...
+
+
+class FlushThreads:
+    """A plain queue: a pool of the standard library costs as much as a small flush."""
+
+    def __init__(self, threads_max: int) -> None:
+        self._threads_max = threads_max
+        self._threads: list[threading.Thread] = []
+        self._queue: SimpleQueue[Work | None] = SimpleQueue()
+
+    def run(self, work: Work, running: int) -> None:
+        if running > len(self._threads) and len(self._threads) < self._threads_max:
+            thread = threading.Thread(target=self._work, name="moldau-flush", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        self._queue.put(work)
+
+    def _work(self) -> None:
+        while (work := self._queue.get()) is not None:
+            work()
+
+    def stop(self) -> None:
+        for _ in self._threads:
+            self._queue.put(None)
+        for thread in self._threads:
+            thread.join()
+        self._threads.clear()

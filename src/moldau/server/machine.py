@@ -1,0 +1,123 @@
+"""Owns the port through which a broker reaches its machine: clock, disk, sockets, threads, chance.
+
+Everything else of a broker is made of what is handed out here. The simulator has machines of its
+own, and runs the same broker on them.
+"""
+
+import asyncio
+import random
+import uuid
+from asyncio import AbstractEventLoop
+from pathlib import Path
+from typing import Protocol
+
+from moldau.client.cluster import ClusterClient
+from moldau.edge.grpc.server import listener_for as grpc_listener_for
+from moldau.log.clean_worker import Answer, Asked
+from moldau.log.datadir import DirectoryLock
+from moldau.log.files import OsFiles
+from moldau.log.port import Files
+from moldau.model.clock import Clock
+from moldau.model.topology import JoinReply, JoinRequest, Topology
+from moldau.net.sockets import OS_SOCKETS, Sockets
+from moldau.replica.flush_threads import FlushThreads, Workers
+from moldau.server.clock import SystemClock
+from moldau.server.config.schema import Address
+from moldau.server.loop_watch import LoopWatch
+from moldau.service.broker import Broker
+from moldau.service.cleaner_process import CleanerProcess
+from moldau.service.vitals import SlowTurns
+
+
+class Lock(Protocol):
+    """Keeps a second broker out of a directory."""
+
+    def release(self) -> None: ...
+
+
+class LogCleaner(Protocol):
+    """Compacts logs beside the broker."""
+
+    async def ask(self, message: Asked) -> Answer:
+        """Raises WorkerLostError."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class LoopObserver(Protocol):
+    """Looks how long the turns of the event loop take."""
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def numbers(self) -> SlowTurns: ...
+
+
+class GrpcServer(Protocol):
+    """Answers calls over gRPC."""
+
+    def bind(self, host: str, port: int) -> tuple[str, int]: ...
+
+    def start(self) -> None: ...
+
+    async def stop(self, grace_seconds: float) -> None: ...
+
+
+class Member(Protocol):
+    """Another broker, asked over HTTP."""
+
+    async def join(self, request: JoinRequest) -> JoinReply:
+        """Raises ClientError."""
+        ...
+
+    async def topology(self) -> Topology:
+        """Raises ClientError."""
+        ...
+
+
+class HttpMember:
+    """One request at a time, each in a thread."""
+
+    def __init__(self, address: Address, seconds_max: float) -> None:
+        self._client = ClusterClient([str(address)], call_seconds_max=seconds_max)
+
+    async def join(self, request: JoinRequest) -> JoinReply:
+        return await asyncio.to_thread(self._client.join, request)
+
+    async def topology(self) -> Topology:
+        return await asyncio.to_thread(self._client.topology)
+
+
+class Machine:
+    """The one that this process runs on."""
+
+    def __init__(self) -> None:
+        self.clock: Clock = SystemClock()
+        self.sockets: Sockets = OS_SOCKETS
+        self.rng = random.Random()
+
+    def new_uuid(self) -> uuid.UUID:
+        return uuid.UUID(int=self.rng.getrandbits(128), version=4)
+
+    def open_directory(self, root: Path) -> tuple[Files, Lock]:
+        """The files below it, for one broker alone. Raises ConfigError."""
+        lock = DirectoryLock(root)
+        lock.acquire()
+        return OsFiles(root), lock
+
+    def flush_workers(self, threads_max: int) -> Workers | None:
+        return FlushThreads(threads_max) if threads_max else None
+
+    def log_cleaner(self, root: Path) -> LogCleaner:
+        return CleanerProcess(str(root))
+
+    def watch_loop(self, loop: AbstractEventLoop) -> LoopObserver:
+        return LoopWatch(loop)
+
+    def grpc_server(self, loop: AbstractEventLoop, broker: Broker) -> GrpcServer:
+        return grpc_listener_for(broker, loop=loop)
+
+    def member(self, address: Address, seconds_max: float) -> Member:
+        return HttpMember(address, seconds_max)
