@@ -38,10 +38,13 @@ def run_broker(config: ServerConfig, *, on_ready: Callable[[BrokerInfo], None]) 
     except ImportError:
         factory = None
     with asyncio.Runner(loop_factory=factory) as runner:
-        return runner.run(_serve(config, on_ready))
+        return runner.run(serve(config, Machine(), on_ready=on_ready))
 
 
-async def _serve(config: ServerConfig, on_ready: Callable[[BrokerInfo], None]) -> int:
+async def serve(
+    config: ServerConfig, machine: Machine, *, on_ready: Callable[[BrokerInfo], None]
+) -> int:
+    """What the process does on its event loop; the same on a simulated machine."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[int] = loop.create_future()
 
@@ -69,7 +72,7 @@ async def _serve(config: ServerConfig, on_ready: Callable[[BrokerInfo], None]) -
 
     server = BrokerServer(
         config,
-        Machine(),
+        machine,
         on_storage_failure=fence,
         on_defect=give_up,
         on_removed=leave,

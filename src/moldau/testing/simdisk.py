@@ -327,6 +327,19 @@ class SimDisk:
         restore(self._root, found._root)
         return found
 
+    def survive(self) -> "SimDisk":
+        """The process that used it is gone, the system is not: the same disk, for the next one.
+
+        Whatever the old process still tries fails.
+        """
+        found = SimDisk(capacity_bytes=self.capacity_bytes)
+        found.steps = self.steps
+        found._root, found._name_ops = self._root, self._name_ops
+        found._used_bytes, found._nodes_made = self._used_bytes, self._nodes_made
+        found._flush_faults = self._flush_faults
+        self._is_off = True
+        return found
+
     def fail_next_flush(self, path: str | None = None) -> None:
         """EIO on the next flush (of that file, as it was opened).
 

@@ -1,0 +1,208 @@
+"""Owns a simulated machine, as a broker sees it: its clock, disk, sockets, threads and chance."""
+
+import asyncio
+import random
+from asyncio import AbstractEventLoop
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from moldau.client import http
+from moldau.client.cluster import JOIN_PATH, TOPOLOGY_PATH, read_answer
+from moldau.client.errors import TimedOutError, UnreachableError
+from moldau.log.clean_worker import Answer, Asked, work
+from moldau.log.port import Files
+from moldau.model.ids import TimestampMs
+from moldau.model.topology import JoinReply, JoinRequest, Topology
+from moldau.replica.flush_threads import Work, Workers
+from moldau.server.config.schema import Address
+from moldau.server.machine import GrpcServer, Lock, LogCleaner, LoopObserver, Machine, Member
+from moldau.service.broker import Broker
+from moldau.service.cleaner_process import WorkerLostError
+from moldau.service.vitals import SlowTurns
+from moldau.testing.simdisk import SimCrash, SimDisk
+from sim.loop import SimLoop
+from sim.network import SimSockets
+from sim.scheduler import Scheduler
+
+_WALL_MS = 1_700_000_000_000
+
+
+class SimClock:
+    """Virtual time, and a wall clock that may be wrong by `skew_ms`."""
+
+    def __init__(self, scheduler: Scheduler, skew_ms: int = 0) -> None:
+        self._scheduler = scheduler
+        self.skew_ms = skew_ms
+
+    def wall_ms(self) -> TimestampMs:
+        return TimestampMs(_WALL_MS + self.skew_ms + int(self._scheduler.now * 1000))
+
+    def monotonic(self) -> float:
+        return self._scheduler.now
+
+
+class _NoLock:
+    def release(self) -> None:
+        pass
+
+
+class _NoWatch:
+    def start(self) -> None:
+        pass
+
+    def stop(self) -> None:
+        pass
+
+    def numbers(self) -> SlowTurns:
+        return SlowTurns(0, 0.0, 0.0)
+
+
+class SimWorkers:
+    """The flush threads: each flush ends at a time of its own."""
+
+    def __init__(self, loop: SimLoop, flush_delay: Callable[[], float]) -> None:
+        self._loop = loop
+        self._flush_delay = flush_delay
+        self._begun: dict[int, Work] = {}
+        self._numbers = 0
+
+    def run(self, work: Work, running: int) -> None:
+        self._numbers += 1
+        number = self._numbers
+        self._begun[number] = work
+        self._loop.run_as_thread(self._flush_delay(), lambda: self._finish(number))
+
+    def _finish(self, number: int) -> None:
+        begun = self._begun.pop(number, None)
+        if begun is not None:
+            begun()
+
+    def stop(self) -> None:
+        for number in list(self._begun):
+            self._finish(number)
+
+
+class SimCleaner:
+    """The cleaner's process: it works at a later time, and may be lost."""
+
+    def __init__(self, loop: SimLoop, files: Files) -> None:
+        self._loop = loop
+        self._files = files
+        self._turn = asyncio.Lock()
+        self.loses_next = False
+
+    async def ask(self, message: Asked) -> Answer:
+        async with self._turn:
+            if self.loses_next:
+                self.loses_next = False
+                raise WorkerLostError("the cleaner's process is lost: it was killed")
+            return await self._loop.run_in_executor(None, work, self._files, message)
+
+    async def close(self) -> None:
+        pass
+
+
+class SimMember:
+    """Another broker's HTTP, over the simulated network."""
+
+    def __init__(self, address: Address, seconds_max: float) -> None:
+        self._address = address
+        self._seconds_max = seconds_max
+
+    async def join(self, request: JoinRequest) -> JoinReply:
+        answer = await self._ask("POST", JOIN_PATH, msgspec.json.encode(request))
+        return read_answer(answer, JoinReply, *self._address)
+
+    async def topology(self) -> Topology:
+        return read_answer(await self._ask("GET", TOPOLOGY_PATH, b""), Topology, *self._address)
+
+    async def _ask(self, method: str, path: str, body: bytes) -> http.Answer:
+        try:
+            async with asyncio.timeout(self._seconds_max):
+                return await ask_http(self._address, method, path, body)
+        except TimeoutError:
+            raise TimedOutError(f"no answer from {self._address}") from None
+        except (OSError, EOFError) as error:
+            raise UnreachableError(f"cannot reach {self._address} ({error})") from None
+
+
+async def ask_http(address: Address, method: str, path: str, body: bytes) -> http.Answer:
+    """One request on a connection of its own. Raises OSError, EOFError."""
+    reader, writer = await asyncio.open_connection(*address)
+    try:
+        writer.write(
+            f"{method} {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n"
+            f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+            + body
+        )
+        await writer.drain()
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        status = int(head.split(" ", 2)[1])
+        headers = dict(
+            line.split(": ", 1) for line in head.split("\r\n")[1:] if ": " in line
+        )
+        if headers.get("transfer-encoding") == "chunked":
+            content = await _read_chunks(reader)
+        else:
+            content = await reader.readexactly(int(headers.get("content-length", "0")))
+        return http.Answer(status, "json" in headers.get("content-type", ""), content)
+    finally:
+        writer.close()
+
+
+async def _read_chunks(reader: asyncio.StreamReader) -> bytes:
+    content = b""
+    while size := int((await reader.readline()).strip(), 16):
+        content += await reader.readexactly(size)
+        await reader.readline()
+    return content
+
+
+class SimMachine(Machine):
+    """What one start of a broker gets."""
+
+    def __init__(
+        self,
+        *,
+        scheduler: Scheduler,
+        loop: SimLoop,
+        disk: SimDisk,
+        sockets: SimSockets,
+        clock: SimClock,
+        rng: random.Random,
+        flush_delay: Callable[[], float],
+        grpc_server: Callable[[AbstractEventLoop, Broker], GrpcServer] | None = None,
+    ) -> None:
+        self.clock = clock
+        self.sockets = sockets
+        self.rng = rng
+        self._loop = loop
+        self._disk = disk
+        self._flush_delay = flush_delay
+        self._grpc_server = grpc_server
+        self.cleaner: SimCleaner | None = None
+
+    def open_directory(self, root: Path) -> tuple[Files, Lock]:
+        return self._disk, _NoLock()
+
+    def flush_workers(self, threads_max: int) -> Workers | None:
+        return SimWorkers(self._loop, self._flush_delay)
+
+    def log_cleaner(self, root: Path) -> LogCleaner:
+        self.cleaner = SimCleaner(self._loop, self._disk)
+        return self.cleaner
+
+    def watch_loop(self, loop: AbstractEventLoop) -> LoopObserver:
+        return _NoWatch()
+
+    def grpc_server(self, loop: AbstractEventLoop, broker: Broker) -> GrpcServer:
+        assert self._grpc_server is not None
+        return self._grpc_server(loop, broker)
+
+    def member(self, address: Address, seconds_max: float) -> Member:
+        return SimMember(address, seconds_max)
+
+
+__all__ = ["SimClock", "SimCrash", "SimMachine"]

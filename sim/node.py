@@ -1,0 +1,172 @@
+"""Owns one simulated broker: its host and disk, which last, and its process, which does not."""
+
+import random
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from moldau.server.broker import BrokerInfo
+from moldau.server.config.schema import ServerConfig
+from moldau.server.run import EXIT_DEFECT, serve
+from moldau.testing.simdisk import SimDisk
+from sim.loop import SimLoop
+from sim.machine import SimClock, SimMachine
+from sim.network import Network, SimSocket, SimSockets
+from sim.scheduler import Scheduler
+
+
+@dataclass
+class DiskRates:
+    """What the disk of a broker is like."""
+
+    flush_seconds: float = 0.000_4
+    stall_share: float = 0.0
+    stall_seconds: float = 2.0
+
+
+@dataclass(eq=False)
+class Process:
+    """One start."""
+
+    loop: SimLoop
+    machine: SimMachine
+    main: Any = None
+    info: BrokerInfo | None = None
+    exit_code: int | None = None
+    failure: BaseException | None = None
+    exceptions: list[dict[str, Any]] = field(default_factory=list)
+
+
+class Node:
+    """A broker of the cluster."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        address: str,
+        scheduler: Scheduler,
+        network: Network,
+        config: Callable[[], ServerConfig],
+        seed: str,
+        on_end: Callable[["Node", Process], None],
+        capacity_bytes: int = 1 << 40,
+    ) -> None:
+        self.name = name
+        self.address = address
+        self._scheduler = scheduler
+        self._network = network
+        self._config = config
+        self._seed = seed
+        self._on_end = on_end
+        self.host = network.host(address)
+        self._capacity_bytes = capacity_bytes
+        self.disk = SimDisk(capacity_bytes=capacity_bytes)
+        self.rng = random.Random(f"{seed}/{name}/disk")
+        self.disk_rates = DiskRates()
+        self.skew_ms = 0
+        self.starts = 0
+        self.process: Process | None = None
+
+    @property
+    def is_running(self) -> bool:
+        return self.process is not None
+
+    @property
+    def is_ready(self) -> bool:
+        return self.process is not None and self.process.info is not None
+
+    # ---- its process
+
+    def start(self) -> Process:
+        assert self.process is None
+        self.starts += 1
+        self._network.switched_on(self.host)
+        rng = random.Random(f"{self._seed}/{self.name}/{self.starts}")
+        loop = SimLoop(self._scheduler, rng, self.name)
+        loop.new_socket = lambda: SimSocket(self._network, self.host, loop)
+        machine = SimMachine(
+            scheduler=self._scheduler,
+            loop=loop,
+            disk=self.disk,
+            sockets=SimSockets(self._network, self.host, loop),
+            clock=SimClock(self._scheduler, self.skew_ms),
+            rng=random.Random(f"{self._seed}/{self.name}/{self.starts}/machine"),
+            flush_delay=self._flush_delay,
+        )
+        process = self.process = Process(loop, machine)
+        loop.work_delay = self._work_delay
+        loop.on_exception = process.exceptions.append
+        loop.on_crash = self._crashed
+        process.main = loop.begin(self._run(process))
+        return process
+
+    async def _run(self, process: Process) -> None:
+        def on_ready(info: BrokerInfo) -> None:
+            process.info = info
+
+        try:
+            process.exit_code = await serve(self._config(), process.machine, on_ready=on_ready)
+        except Exception as error:
+            process.failure = error
+            process.exit_code = EXIT_DEFECT
+        self._scheduler.after(0.0, lambda: self._ended(process))
+
+    def _ended(self, process: Process) -> None:
+        """By itself."""
+        if self.process is process:
+            self.kill()
+            self._on_end(self, process)
+
+    def _crashed(self) -> None:
+        """The power was cut inside a write."""
+        if self.process is not None:
+            process = self.process
+            self.power_off()
+            self._on_end(self, process)
+
+    def kill(self) -> None:
+        """As by `kill -9`: the system keeps what it was given, and closes the connections."""
+        process = self.process
+        if process is None:
+            return
+        self.process = None
+        # Closed coroutines must not write: this start's view of the disk ends first.
+        self.disk = self.disk.survive()
+        process.loop.die()
+        self._network.process_ended(self.host, is_power_cut=False)
+
+    def power_off(self) -> None:
+        """With the machine: what was not flushed is lost, or torn."""
+        process, self.process = self.process, None
+        self.disk = self.disk.crash(self.rng)
+        if process is not None:
+            process.loop.die()
+        self._network.process_ended(self.host, is_power_cut=True)
+
+    def stop(self) -> None:
+        """As by SIGTERM."""
+        if self.process is not None:
+            self.process.loop.signalled(signal.SIGTERM)
+
+    def pause(self, seconds: float) -> None:
+        """As by SIGSTOP and SIGCONT."""
+        if self.process is not None:
+            self.process.loop.paused_until = self._scheduler.now + seconds
+
+    def wipe(self) -> None:
+        """Its disk is replaced by an empty one."""
+        self.power_off()
+        self.disk = SimDisk(capacity_bytes=self._capacity_bytes)
+
+    # ---- its disk
+
+    def _flush_delay(self) -> float:
+        rates, rng = self.disk_rates, self.rng
+        if rates.stall_share and rng.random() < rates.stall_share:
+            return rng.random() * rates.stall_seconds
+        return rates.flush_seconds * (0.5 + rng.random())
+
+    def _work_delay(self) -> float:
+        return self.disk_rates.flush_seconds * (0.5 + self.rng.random())
