@@ -258,6 +258,10 @@ class SimLoop(asyncio.SelectorEventLoop, Turns):
         sock = self.new_socket()
         try:
             await self.sock_connect(sock, addr_info[4])
+        except OSError as error:
+            sock.close()
+            exceptions.append([error])
+            raise
         except BaseException:
             sock.close()
             raise
@@ -306,11 +310,16 @@ class SimLoop(asyncio.SelectorEventLoop, Turns):
                     pass
                 finally:
                     events._set_running_loop(running)
+        for transport in list(self._transports.values()):  # type: ignore[attr-defined]
+            transport._sock = None
         self._tasks.clear()
         self._ready.clear()  # type: ignore[attr-defined]
         self._scheduled.clear()  # type: ignore[attr-defined]
         self._io.clear()
         self._by_number.clear()
+
+    def __del__(self) -> None:
+        """Nothing was opened that the system would have to close."""
 
     def _make_self_pipe(self) -> None:
         pass

@@ -348,6 +348,15 @@ class SimDisk:
         """
         self._flush_faults.append(path)
 
+    def forget_faults(self) -> None:
+        """Faults that were asked for and did not come yet."""
+        self._flush_faults.clear()
+        self._crash_step = None
+
+    @property
+    def used_bytes(self) -> int:
+        return self._used_bytes
+
     def flip_bit(self, path: str, byte: int, bit: int) -> None:
         """Bit rot: the byte changes wherever it is kept, in memory and on the disk."""
         node = self._file(path)

@@ -1,0 +1,217 @@
+"""Owns the actor that breaks things, at times and places drawn by the seed."""
+
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from moldau.testing.simdisk import CAPACITY_BYTES, SimCrash
+
+if TYPE_CHECKING:
+    from sim.node import Node
+    from sim.world import World
+
+
+class Faults:
+    """Begins with `begin`; `heal` takes back all that can be taken back."""
+
+    def __init__(self, world: "World", rng: random.Random) -> None:
+        self._world = world
+        self._rng = rng
+        self._is_over = False
+        self._calm = world.network.rates
+        self._deeds: dict[str, Callable[[], None]] = {
+            "kill": self._kill,
+            "power": self._power,
+            "power-in-write": self._power_in_write,
+            "stop": self._stop,
+            "pause": self._pause,
+            "isolate": self._isolate,
+            "cut": self._cut,
+            "break": self._break,
+            "slow-network": self._slow,
+            "stall": self._stall,
+            "flush-error": self._flush_error,
+            "full-disk": self._full_disk,
+            "blackout": self._blackout,
+            "transfer": lambda: None,
+        }
+
+    def begin(self) -> None:
+        for kind, seconds in self._world.plan.faults.items():
+            self._plan(kind, seconds)
+
+    def _plan(self, kind: str, seconds: float) -> None:
+        self._world.scheduler.after(
+            self._rng.expovariate(1 / seconds), lambda: self._do(kind, seconds)
+        )
+
+    def _do(self, kind: str, seconds: float) -> None:
+        if self._is_over:
+            return
+        self._deeds[kind]()
+        self._plan(kind, seconds)
+
+    def _later(self, seconds: float, action: Callable[[], None]) -> None:
+        """Also when all is healed meanwhile: it takes a fault back."""
+        self._world.scheduler.after(self._rng.random() * 2 * seconds, action)
+
+    def _running(self) -> "Node | None":
+        running = [node for node in self._world.nodes if node.is_running]
+        return self._rng.choice(running) if running else None
+
+    def heal(self) -> None:
+        world = self._world
+        self._is_over = True
+        world.network.heal()
+        world.network.rates = self._calm
+        for node in world.nodes:
+            node.disk_rates.stall_share = 0.0
+            node.disk.capacity_bytes = CAPACITY_BYTES
+            node.disk.on_step = None
+            node.disk.forget_faults()
+            if node.process is not None:
+                node.process.loop.paused_until = 0.0
+            else:
+                world.start(node)
+
+    # ---- processes
+
+    def _down(self, node: "Node") -> None:
+        seconds = self._rng.random() * 2 * self._world.plan.down_seconds
+        self._world.scheduler.after(seconds, lambda: self._world.start(node))
+
+    def _kill(self) -> None:
+        if (node := self._running()) is not None:
+            self._world.told("kill", node)
+            node.kill()
+            self._down(node)
+
+    def _power(self) -> None:
+        if (node := self._running()) is not None:
+            self._world.told("power cut", node)
+            node.power_off()
+            self._down(node)
+
+    def _blackout(self) -> None:
+        """Of the whole cluster."""
+        self._world.told("blackout", None)
+        for node in self._world.nodes:
+            node.power_off()
+            self._down(node)
+
+    def _power_in_write(self) -> None:
+        """Before one of the next changes to its disk."""
+        node = self._running()
+        if node is None:
+            return
+        left = self._rng.randrange(1, 40)
+
+        def step(_: str) -> None:
+            nonlocal left
+            left -= 1
+            if left > 0:
+                return
+            self._world.told("power cut in a write", node)
+            node.power_off()
+            self._down(node)
+            raise SimCrash("the power is cut")
+
+        node.disk.on_step = step
+
+    def _stop(self) -> None:
+        if (node := self._running()) is not None:
+            self._world.told("stop", node)
+            node.stop()
+
+    def _pause(self) -> None:
+        if (node := self._running()) is not None:
+            self._world.told("pause", node)
+            node.pause(self._rng.choice((0.3, 3.0, 12.0)) * self._rng.random())
+
+    # ---- the network
+
+    def _isolate(self) -> None:
+        """From the other brokers; clients may still reach it."""
+        nodes = self._world.nodes
+        node = self._rng.choice(nodes)
+        self._world.told("isolate", node)
+        network = self._world.network
+        cut = [(node.address, other.address) for other in nodes if other is not node]
+        cut += [(target, source) for source, target in cut]
+        if self._rng.random() < 0.3:
+            for process in self._world.scene.processes:
+                cut += [(process.address, node.address), (node.address, process.address)]
+        for source, target in cut:
+            network.cut(source, target)
+
+        def join() -> None:
+            for source, target in cut:
+                network.join(source, target)
+
+        self._later(self._rng.choice((1.0, 5.0, 15.0)), join)
+
+    def _cut(self) -> None:
+        """One way only."""
+        nodes = self._world.nodes
+        if len(nodes) < 2:
+            return
+        source, target = self._rng.sample(nodes, 2)
+        self._world.told(f"cut to {target.name}", source)
+        network = self._world.network
+        network.cut(source.address, target.address)
+        self._later(
+            self._rng.choice((1.0, 5.0, 15.0)),
+            lambda: network.join(source.address, target.address),
+        )
+
+    def _break(self) -> None:
+        network = self._world.network
+        connections = network.connections()
+        if connections:
+            self._world.told("break connections", None)
+            chosen = self._rng.sample(connections, min(len(connections), self._rng.randint(1, 3)))
+            network.break_some(chosen, self._rng)
+
+    def _slow(self) -> None:
+        network = self._world.network
+        self._world.told("slow network", None)
+        network.rates = replace(
+            self._calm,
+            slow_share=self._rng.choice((0.01, 0.2)),
+            slow_seconds=self._rng.choice((0.05, 0.5, 2.0)),
+            window_bytes=self._rng.choice((2000, 20_000, 256 * 1024)),
+        )
+
+        def calm() -> None:
+            network.rates = self._calm
+
+        self._later(5.0, calm)
+
+    # ---- disks
+
+    def _stall(self) -> None:
+        node = self._rng.choice(self._world.nodes)
+        self._world.told("slow disk", node)
+        node.disk_rates.stall_share = self._rng.choice((0.02, 0.3))
+
+        def calm() -> None:
+            node.disk_rates.stall_share = 0.0
+
+        self._later(5.0, calm)
+
+    def _flush_error(self) -> None:
+        if (node := self._running()) is not None:
+            self._world.told("flush error", node)
+            node.disk.fail_next_flush()
+
+    def _full_disk(self) -> None:
+        node = self._rng.choice(self._world.nodes)
+        self._world.told("full disk", node)
+        node.disk.capacity_bytes = node.disk.used_bytes + self._rng.choice((0, 100, 5000))
+
+        def room() -> None:
+            node.disk.capacity_bytes = CAPACITY_BYTES
+
+        self._later(4.0, room)
