@@ -25,7 +25,7 @@ def run_one(seed: int, seconds: float, *, trace: bool) -> tuple[World, Violation
         class Note(logging.Handler):
             def emit(self, record: logging.LogRecord) -> None:
                 running = asyncio_name()
-                world.note(running, f"{record.levelname.lower()}: {record.getMessage()}")
+                world.say(running, f"{record.levelname.lower()}: {record.getMessage()}")
 
         handler = Note()
         root = logging.getLogger("moldau")

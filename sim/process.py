@@ -10,6 +10,18 @@ from sim.network import Network, SimSocket
 from sim.scheduler import Scheduler
 
 
+def _place(awaited: Any) -> str:
+    """The innermost frames of what a coroutine waits for."""
+    places = []
+    while awaited is not None:
+        frame = getattr(awaited, "cr_frame", None) or getattr(awaited, "gi_frame", None)
+        if frame is not None:
+            name = frame.f_code.co_filename.rpartition("/")[2]
+            places.append(f"{name}:{frame.f_lineno}")
+        awaited = getattr(awaited, "cr_await", None) or getattr(awaited, "gi_yieldfrom", None)
+    return " > ".join(places)
+
+
 class ClientProcess:
     """Runs coroutines until it is killed."""
 
@@ -35,6 +47,10 @@ class ClientProcess:
     @property
     def is_done(self) -> bool:
         return all(task.done() for task in self._tasks)
+
+    def waits_at(self) -> list[str]:
+        """Where each coroutine that has not ended stands, for people."""
+        return [_place(task.get_coro()) for task in self._tasks if not task.done()]
 
     def _ended(self, task: "asyncio.Task[Any]") -> None:
         if not task.cancelled() and (error := task.exception()) is not None:

@@ -104,6 +104,10 @@ class World:
 
     def note(self, who: str, what: str) -> None:
         self.trace = zlib.crc32(f"{self.scheduler.now:.9f} {who} {what}".encode(), self.trace)
+        self.say(who, what)
+
+    def say(self, who: str, what: str) -> None:
+        """For people alone."""
         if self.lines is not None:
             self.lines.append(f"{self.scheduler.now - START:10.4f}  {who:10}  {what}")
 
@@ -238,7 +242,12 @@ class World:
         end = self.scheduler.now + SETTLE_SECONDS
         while not is_done():
             if self.scheduler.now > end:
-                raise Violation(f"{failure} within {SETTLE_SECONDS:g} s")
+                left = "; ".join(
+                    f"{process.name} at {', '.join(process.waits_at())}"
+                    for process in self.scene.processes
+                    if not process.is_done
+                )
+                raise Violation(f"{failure} within {SETTLE_SECONDS:g} s: {left}")
             self._step()
 
     def _step(self) -> None:

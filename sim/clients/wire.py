@@ -219,7 +219,8 @@ class Kafka:
         asked = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
         answer = await self.ask_any(
             MetadataRequest(topics=asked, allow_auto_topic_creation=False),
-            version=max(4, self.version_of(MetadataRequest(topics=None))),
+            # From 10 on it tells the ids of topics, which newer requests name them by.
+            version=max(10, self.version_of(MetadataRequest(topics=None))),
         )
         self.brokers = {
             broker.node_id: (broker.host, broker.port) for broker in answer.brokers
