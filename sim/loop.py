@@ -36,6 +36,7 @@ class SimLoop(asyncio.SelectorEventLoop, Turns):
         self.paused_until = 0.0
         self.work_delay: Callable[[], float] = lambda: 50e-6
         """How long what goes to a thread takes."""
+        self.after_turn: Callable[[], None] | None = None
         self.on_crash: Callable[[], None] = lambda: None
         self.on_exception: Callable[[dict[str, Any]], None] = lambda _: None
         self._busy_executors: dict[int, float] = {}
@@ -75,6 +76,8 @@ class SimLoop(asyncio.SelectorEventLoop, Turns):
         finally:
             events._set_running_loop(None)
         self._plan()
+        if self.after_turn is not None:
+            self.after_turn()
 
     def _take_due(self, now: float) -> None:
         """Timers whose time has come, behind what is ready."""
@@ -306,7 +309,7 @@ class SimLoop(asyncio.SelectorEventLoop, Turns):
                 events._set_running_loop(self)
                 try:
                     coroutine.close()
-                except BaseException:  # noqa: S110 - it is dead
+                except BaseException:
                     pass
                 finally:
                     events._set_running_loop(running)

@@ -140,9 +140,7 @@ async def ask_http(address: Address, method: str, path: str, body: bytes) -> htt
         await writer.drain()
         head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
         status = int(head.split(" ", 2)[1])
-        headers = dict(
-            line.split(": ", 1) for line in head.split("\r\n")[1:] if ": " in line
-        )
+        headers = dict(line.split(": ", 1) for line in head.split("\r\n")[1:] if ": " in line)
         if headers.get("transfer-encoding") == "chunked":
             content = await _read_chunks(reader)
         else:

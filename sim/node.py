@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from moldau.server.broker import BrokerInfo
+from moldau.server.broker import BrokerInfo, BrokerServer
 from moldau.server.config.schema import ServerConfig
 from moldau.server.run import EXIT_DEFECT, serve
 from moldau.testing.simdisk import SimDisk
@@ -32,6 +32,7 @@ class Process:
     loop: SimLoop
     machine: SimMachine
     main: Any = None
+    server: BrokerServer | None = None
     info: BrokerInfo | None = None
     exit_code: int | None = None
     failure: BaseException | None = None
@@ -51,15 +52,18 @@ class Node:
         config: Callable[[], ServerConfig],
         seed: str,
         on_end: Callable[["Node", Process], None],
+        on_made: Callable[["Node", BrokerServer], None],
         capacity_bytes: int = 1 << 40,
     ) -> None:
         self.name = name
+        self.number = int(name.rpartition("-")[2])
         self.address = address
         self._scheduler = scheduler
         self._network = network
         self._config = config
         self._seed = seed
         self._on_end = on_end
+        self._on_made = on_made
         self.host = network.host(address)
         self._capacity_bytes = capacity_bytes
         self.disk = SimDisk(capacity_bytes=capacity_bytes)
@@ -72,6 +76,16 @@ class Node:
     @property
     def is_running(self) -> bool:
         return self.process is not None
+
+    @property
+    def server(self) -> BrokerServer | None:
+        return self.process.server if self.process is not None else None
+
+    @property
+    def broker_id(self) -> int:
+        """-1 until it has one."""
+        server = self.server
+        return getattr(server, "_broker_id", -1) if server is not None else -1
 
     @property
     def is_ready(self) -> bool:
@@ -106,8 +120,14 @@ class Node:
         def on_ready(info: BrokerInfo) -> None:
             process.info = info
 
+        def on_made(server: BrokerServer) -> None:
+            process.server = server
+            self._on_made(self, server)
+
         try:
-            process.exit_code = await serve(self._config(), process.machine, on_ready=on_ready)
+            process.exit_code = await serve(
+                self._config(), process.machine, on_ready=on_ready, on_made=on_made
+            )
         except Exception as error:
             process.failure = error
             process.exit_code = EXIT_DEFECT

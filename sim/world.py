@@ -15,6 +15,7 @@ from collections import Counter
 from typing import Final
 
 from faults.checker import check
+from moldau.server.broker import BrokerServer
 from moldau.server.config.schema import (
     Address,
     GroupConfig,
@@ -29,11 +30,16 @@ from moldau.server.config.schema import (
     TransactionConfig,
 )
 from moldau.server.run import EXIT_STORAGE
-from moldau.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from moldau.wire.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
 from sim.clients.producer import Producer
 from sim.clients.reader import Reader
 from sim.clients.wire import Lost
 from sim.faults import Faults
+from sim.invariants import Invariants
 from sim.network import Network, Rates
 from sim.node import Node, Process
 from sim.plan import Plan
@@ -61,6 +67,7 @@ class World:
         self.nodes = [self._node(number) for number in range(1, plan.brokers + 1)]
         bootstrap = [(node.address, 9092) for node in self.nodes]
         self.scene = Scene(self.scheduler, self.network, seed, bootstrap)
+        self.invariants = Invariants(self)
         self.faults = Faults(self, random.Random(f"{seed}/faults"))
         self.places = [(TOPIC, index) for index in range(plan.partitions)]
         self._readers: list[Reader] = []
@@ -75,6 +82,7 @@ class World:
             config=lambda: self._config(number),
             seed=str(self.plan.seed),
             on_end=self._ended,
+            on_made=self._made,
         )
 
     def _config(self, number: int) -> ServerConfig:
@@ -115,6 +123,15 @@ class World:
         if not node.is_running:
             self.note(node.name, "start")
             node.start()
+
+    def _made(self, node: Node, server: BrokerServer) -> None:
+        assert node.process is not None
+        self.invariants.watch(node, server)
+        node.process.loop.after_turn = lambda: self.invariants.after(node, server)
+
+    def node_of(self, broker: int) -> Node | None:
+        """The node that runs, or last ran, as that broker."""
+        return next((node for node in self.nodes if node.number == broker), None)
 
     def _ended(self, node: Node, process: Process) -> None:
         """A process ended by itself, which is right only if its disk failed or it was told to."""
@@ -266,7 +283,11 @@ class World:
             process = node.process
             if process is not None and process.exceptions:
                 context = process.exceptions[0]
-                raise Violation(f"{node.name}: {context.get('message')}: {context.get('exception')!r}")
+                raise Violation(
+                    f"{node.name}: {context.get('message')}: {context.get('exception')!r}"
+                )
         for client in self.scene.processes:
             if client.failures:
-                raise Violation(f"{client.name} ended: {client.failures[0]!r}") from client.failures[0]
+                raise Violation(
+                    f"{client.name} ended: {client.failures[0]!r}"
+                ) from client.failures[0]

@@ -118,9 +118,7 @@ class Reader:
             await self._scene.pause(self._rng, 0.3)
         while self._position < end:
             await self._fetch()
-        self._scene.add(
-            "end", tp=self._tp, start=start, end=end, c=self._name, asked=asked
-        )
+        self._scene.add("end", tp=self._tp, start=start, end=end, c=self._name, asked=asked)
 
     async def _look(self) -> None:
         asked = self._scene.history.now()

@@ -112,9 +112,7 @@ class _Connection(asyncio.Protocol):
 class Kafka:
     """A client of one cluster, as one process has it."""
 
-    def __init__(
-        self, name: str, bootstrap: Sequence[tuple[str, int]], rng: random.Random
-    ) -> None:
+    def __init__(self, name: str, bootstrap: Sequence[tuple[str, int]], rng: random.Random) -> None:
         self.name = name
         self.rng = rng
         self._bootstrap = list(bootstrap)
@@ -222,9 +220,7 @@ class Kafka:
             # From 10 on it tells the ids of topics, which newer requests name them by.
             version=max(10, self.version_of(MetadataRequest(topics=None))),
         )
-        self.brokers = {
-            broker.node_id: (broker.host, broker.port) for broker in answer.brokers
-        }
+        self.brokers = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
         self.controller = answer.controller_id
         for topic in answer.topics:
             if topic.error_code or topic.name is None:

@@ -42,9 +42,14 @@ def run_broker(config: ServerConfig, *, on_ready: Callable[[BrokerInfo], None]) 
 
 
 async def serve(
-    config: ServerConfig, machine: Machine, *, on_ready: Callable[[BrokerInfo], None]
+    config: ServerConfig,
+    machine: Machine,
+    *,
+    on_ready: Callable[[BrokerInfo], None],
+    on_made: Callable[[BrokerServer], None] = lambda _: None,
 ) -> int:
-    """What the process does on its event loop; the same on a simulated machine."""
+    """What the process does on its event loop; the same on a simulated machine, whose owner hears
+    of the broker as soon as it is made."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[int] = loop.create_future()
 
@@ -77,6 +82,7 @@ async def serve(
         on_defect=give_up,
         on_removed=leave,
     )
+    on_made(server)
     started = False
     try:
         # It may wait for the cluster, and has to end all the same when it is told to.

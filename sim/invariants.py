@@ -1,0 +1,173 @@
+"""Owns what must hold at any time inside the brokers, looked at after each turn of one of them.
+
+Clients see what was lost when it is too late to say why. These rules are broken much earlier:
+
+- of one group and epoch, one broker leads, and it has everything that is committed;
+- what a broker flushed and told is there after its next start, as long as its log may vote;
+- a leader never counts on more than a follower has on its disk;
+- high watermarks never go back while a process runs;
+- the metadata of all brokers are equal where their versions are;
+- no log is dropped while its group counts on the broker as a voter.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from moldau.log.interface import FlushPolicy
+from moldau.metadata.image import Image
+from moldau.metadata.snapshot import encode_image
+from moldau.model.ids import PartitionIndex, TopicId
+from moldau.raft.events import Role
+from moldau.replica.group import Group
+from moldau.replica.peer_codec import GroupKey
+from moldau.server.broker import BrokerServer
+
+if TYPE_CHECKING:
+    from sim.node import Node
+    from sim.world import World
+
+
+class _Seen:
+    """What was last seen of one group on one broker."""
+
+    __slots__ = ("facts", "flushed", "is_new", "log_id", "watermark")
+
+    def __init__(self) -> None:
+        self.facts: tuple[Any, ...] = ()
+        self.flushed = 0
+        self.log_id = -1
+        self.watermark = 0
+        self.is_new = True
+
+
+class Invariants:
+    """Of one world."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self._leaders: dict[tuple[str, int], str] = {}
+        self._committed: dict[str, int] = {}
+        self._seen: dict[tuple[str, str], _Seen] = {}
+        self._images: dict[int, bytes] = {}
+        self._image_of: dict[str, Image] = {}
+
+    def watch(self, node: "Node", server: BrokerServer) -> None:
+        """A new process: what is in memory begins anew."""
+        for (name, _), seen in self._seen.items():
+            if name == node.name:
+                seen.is_new, seen.facts, seen.watermark = True, (), 0
+
+    def forget(self, node: "Node") -> None:
+        """Its disk is lost."""
+        for key in [key for key in self._seen if key[0] == node.name]:
+            del self._seen[key]
+
+    def after(self, node: "Node", server: BrokerServer) -> None:
+        """One turn of that broker's loop."""
+        driver = server._driver
+        if driver is None:
+            return
+        for name, group in driver.groups.items():
+            core = group.core
+            facts = (core.epoch, core.commit, core.flushed, core.role, core.end)
+            seen = self._seen.get((node.name, name))
+            if seen is None:
+                seen = self._seen[node.name, name] = _Seen()
+            if seen.facts != facts or core.role is Role.LEADER:
+                seen.facts = facts
+                self._look(node, name, group, seen)
+        store = getattr(server, "_metadata", None)
+        if store is not None and store.image is not self._image_of.get(node.name):
+            self._look_at_image(node, store.image)
+
+    def _look(self, node: "Node", name: str, group: Group, seen: _Seen) -> None:
+        core = group.core
+        if group.failure is not None or group.is_removed:
+            return
+        if seen.is_new:
+            self._look_at_start(node, name, group, seen)
+        seen.log_id, seen.flushed = core.log_id, core.flushed
+        if core.commit > self._committed.get(name, 0):
+            self._committed[name] = core.commit
+        if core.role is Role.LEADER:
+            self._look_at_leader(node, name, group)
+
+    def _look_at_start(self, node: "Node", name: str, group: Group, seen: _Seen) -> None:
+        seen.is_new = False
+        core = group.core
+        may_vote = core.log_id == core.members.log_of(core.me)
+        if (
+            seen.log_id == core.log_id
+            and may_vote
+            and group.log.config.flush is FlushPolicy.ALWAYS
+            and core.end < seen.flushed
+        ):
+            self._broken(
+                f"{node.name} told that it has {name} up to {seen.flushed}, and came back with "
+                f"{core.end}"
+            )
+
+    def _look_at_leader(self, node: "Node", name: str, group: Group) -> None:
+        core = group.core
+        known = self._leaders.setdefault((name, core.epoch), node.name)
+        if known != node.name:
+            self._broken(f"{known} and {node.name} lead {name} in epoch {core.epoch}")
+        if self._is_newest(name, core.epoch) and core.end < self._committed.get(name, 0):
+            self._broken(
+                f"{node.name} leads {name} and ends at {core.end}, "
+                f"{self._committed[name]} are committed"
+            )
+        for peer, progress in core.progress.items():
+            if peer == core.me or not progress.match:
+                continue
+            other = self._world.node_of(peer)
+            seen = self._seen.get((other.name, name)) if other is not None else None
+            if (
+                seen is not None
+                and seen.log_id == progress.log_id
+                and seen.facts
+                and seen.facts[0] <= core.epoch
+                and progress.match > seen.flushed
+            ):
+                self._broken(
+                    f"{node.name} counts on {progress.match} of {name} at broker {peer}, "
+                    f"which has {seen.flushed} on its disk"
+                )
+
+    def _is_newest(self, name: str, epoch: int) -> bool:
+        return (name, epoch + 1) not in self._leaders and all(
+            group != name or other <= epoch for group, other in self._leaders
+        )
+
+    def _look_at_image(self, node: "Node", image: Image) -> None:
+        self._image_of[node.name] = image
+        data = encode_image(image)
+        if self._images.setdefault(image.version, data) != data:
+            self._broken(f"{node.name} has other metadata than others in version {image.version}")
+
+    def dropping(self, node: "Node", topic: str, topic_id: TopicId, index: PartitionIndex) -> None:
+        """A broker is about to delete the log of a partition."""
+        newest = max(self._image_of.values(), key=lambda image: image.version, default=None)
+        if newest is None or newest.topic_by_id(topic_id) is None:
+            return
+        name = GroupKey(topic_id, index).name
+        found = []
+        for other in self._world.nodes:
+            server = other.server
+            driver = server._driver if server is not None else None
+            group = driver.groups.get(name) if driver is not None else None
+            if group is not None and other is not node and group.failure is None:
+                found.append(((group.core.commit, group.core.epoch), group))
+        if not found:
+            return
+        group = max(found, key=lambda pair: pair[0])[1]
+        members = group.core.log.members(group.core.commit)[1]
+        me = node.broker_id
+        if me in members.voters and members.log_of(me) == self._log_id(node, name):
+            self._broken(f"{node.name} drops its log of {topic}-{index}, and votes there")
+
+    def _log_id(self, node: "Node", name: str) -> int:
+        seen = self._seen.get((node.name, name))
+        return seen.log_id if seen is not None else -1
+
+    def _broken(self, text: str) -> None:
+        self._world.scene.violation(text)
