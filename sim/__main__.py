@@ -1,7 +1,9 @@
-"""Owns the command line of the simulation.
+"""Simulate clusters under faults, and check that nothing is lost.
 
-python -m sim --seed 7 --trace
-python -m sim --seconds 600
+python -m sim --seed 7 --trace            one world, and what happens in it
+python -m sim --seed 1 --minutes 30       world after world, for so long
+python -m sim --seed 7 --shrink           make a failing world smaller
+python -m sim --plan FILE --trace         play a world again that was made smaller
 """
 
 import argparse
@@ -9,74 +11,136 @@ import logging
 import os
 import sys
 import time
+from asyncio import events
+from collections import Counter
+from pathlib import Path
+
+import msgspec
 
 from sim.plan import Plan
 from sim.scene import Violation
 from sim.scheduler import START
+from sim.shrink import shrink
 from sim.world import World
 
+_SHRINK_SECONDS = 300.0
 
-def run_one(seed: int, seconds: float, *, trace: bool) -> tuple[World, Violation | None]:
-    world = World(Plan.draw(seed, seconds))
-    handler: logging.Handler | None = None
+
+class _Lines(logging.Handler):
+    """What brokers log, as lines of the world's trace."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(logging.INFO)
+        self._world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        process = getattr(events._get_running_loop(), "name", "")
+        self._world.say(process, f"{record.levelname.lower()}: {record.getMessage()}")
+
+
+def run_one(plan: Plan, *, trace: bool = False) -> tuple[World, Violation | None]:
+    """A world, and what went wrong in it."""
+    world = World(plan)
+    logger = logging.getLogger("moldau")
+    logger.propagate = False
+    handler: logging.Handler = logging.NullHandler()
     if trace:
         world.lines = []
-
-        class Note(logging.Handler):
-            def emit(self, record: logging.LogRecord) -> None:
-                running = asyncio_name()
-                world.say(running, f"{record.levelname.lower()}: {record.getMessage()}")
-
-        handler = Note()
-        root = logging.getLogger("moldau")
-        root.addHandler(handler)
-        root.setLevel(logging.INFO)
-    failure: Violation | None = None
+        handler = _Lines(world)
+        logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
     try:
         world.run()
     except Violation as violation:
-        failure = violation
+        return world, violation
     finally:
-        if handler is not None:
-            logging.getLogger("moldau").removeHandler(handler)
-    return world, failure
+        logger.removeHandler(handler)
+        logger.propagate = True
+    return world, None
 
 
-def asyncio_name() -> str:
-    from asyncio import events
+def _describe(world: World, failure: Violation | None, took: float) -> str:
+    simulated = world.scheduler.now - START
+    text = (
+        f"seed={world.plan.seed}: {world.scheduler.events} events, {simulated:.0f} simulated "
+        f"seconds in {took:.1f} s ({simulated / took:.0f} x), {world.faults.faults_total} faults, "
+        f"{world.scene.counts['acked']} acked, trace {world.trace:08x}"
+    )
+    return f"{text}\nVIOLATION: {failure}" if failure is not None else text
 
-    loop = events._get_running_loop()
-    return getattr(loop, "name", "?")
+
+def _run_long(first: int, minutes: float, seconds: float) -> int:
+    """Seed after seed; returns the exit code."""
+    began = time.perf_counter()
+    counts: Counter[str] = Counter()
+    worlds = failures = events_total = 0
+    simulated = 0.0
+    while time.perf_counter() - began < minutes * 60:
+        plan = Plan.draw(first + worlds, seconds)
+        world_began = time.perf_counter()
+        world, failure = run_one(plan)
+        worlds += 1
+        events_total += world.scheduler.events
+        simulated += world.scheduler.now - START
+        counts.update(world.counts)
+        counts.update(world.scene.counts)
+        if failure is not None:
+            failures += 1
+            print(_describe(world, failure, time.perf_counter() - world_began), flush=True)
+    took = time.perf_counter() - began
+    print(
+        f"{worlds} worlds, {events_total} events, {simulated / 3600:.2f} simulated hours in "
+        f"{took:.0f} s ({simulated / took:.0f} x); {failures} violations"
+    )
+    print(", ".join(f"{what}: {count}" for what, count in sorted(counts.items())))
+    return 1 if failures else 0
+
+
+def _shrink(plan: Plan, where: Path) -> int:
+    """Returns the exit code."""
+    try:
+        small = shrink(plan, seconds_max=_SHRINK_SECONDS, tell=lambda line: print(line, flush=True))
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    where.write_bytes(msgspec.json.format(msgspec.json.encode(small)))
+    print(f"play it again: python -m sim --plan {where} --trace")
+    return 1
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m sim", description=__doc__)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--seeds", type=int, default=1, help="so many, one after the other")
-    parser.add_argument("--virtual-seconds", type=float, default=60.0)
+    parser = argparse.ArgumentParser(
+        prog="python -m sim",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--seed", type=int, default=1, help="the first, or the only one (1)")
+    parser.add_argument("--virtual-seconds", type=float, default=60.0, help="with faults (60)")
+    parser.add_argument("--plan", type=Path, help="a file that --shrink wrote, instead of a seed")
     parser.add_argument("--trace", action="store_true", help="print what happens")
+    parser.add_argument("--minutes", type=float, help="world after world, for so long")
+    parser.add_argument("--shrink", action="store_true", help="find a smaller world that fails")
     options = parser.parse_args(arguments)
-    if os.environ.get("PYTHONHASHSEED") != "0":
-        os.environ["PYTHONHASHSEED"] = "0"
-        os.execv(sys.executable, [sys.executable, "-m", "sim", *sys.argv[1:]])
-    failed = 0
-    for seed in range(options.seed, options.seed + options.seeds):
-        began = time.perf_counter()
-        world, failure = run_one(seed, options.virtual_seconds, trace=options.trace)
-        took = time.perf_counter() - began
-        for line in world.lines or ():
-            print(line)
-        simulated = world.scheduler.now - START
-        print(
-            f"seed={seed} brokers={world.plan.brokers} faults={dict(world.counts)} "
-            f"events={world.scheduler.events} simulated={simulated:.0f} s in {took:.1f} s "
-            f"({simulated / took:.0f}x) acked={world.scene.counts['acked']} "
-            f"trace={world.trace:08x}" + (f" VIOLATION: {failure}" if failure else ""),
-            flush=True,
-        )
-        failed += failure is not None
-    return 1 if failed else 0
+    if options.minutes is not None:
+        return _run_long(options.seed, options.minutes, options.virtual_seconds)
+    plan = Plan.draw(options.seed, options.virtual_seconds)
+    if options.plan is not None:
+        plan = msgspec.json.decode(options.plan.read_bytes(), type=Plan)
+    if options.shrink:
+        return _shrink(plan, Path(f"sim-{plan.seed}.json"))
+    began = time.perf_counter()
+    world, failure = run_one(plan, trace=options.trace)
+    for line in world.lines or ():
+        print(line)
+    print(_describe(world, failure, time.perf_counter() - began))
+    if failure is not None and not options.trace:
+        print(f"see it happen: python -m sim --seed {plan.seed} --trace; smaller: --shrink")
+    return 1 if failure is not None else 0
 
 
 if __name__ == "__main__":
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        # The order of a set of strings must not differ from run to run.
+        os.environ["PYTHONHASHSEED"] = "0"
+        os.execv(sys.executable, [sys.executable, "-m", "sim", *sys.argv[1:]])
     sys.exit(main())

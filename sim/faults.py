@@ -16,9 +16,12 @@ if TYPE_CHECKING:
 class Faults:
     """Begins with `begin`; `heal` takes back all that can be taken back."""
 
-    def __init__(self, world: "World", rng: random.Random) -> None:
+    def __init__(self, world: "World") -> None:
         self._world = world
-        self._rng = rng
+        self._rng = random.Random()
+        """Of the fault at hand: one that is left out changes nothing about the others."""
+        self._times: dict[str, random.Random] = {}
+        self.faults_total = 0
         self._is_over = False
         self._calm = world.network.rates
         self._deeds: dict[str, Callable[[], None]] = {
@@ -39,18 +42,24 @@ class Faults:
         }
 
     def begin(self) -> None:
-        for kind, seconds in self._world.plan.faults.items():
+        plan = self._world.plan
+        for kind, seconds in plan.faults.items():
+            self._times[kind] = random.Random(f"{plan.seed}/{kind}")
             self._plan(kind, seconds)
 
     def _plan(self, kind: str, seconds: float) -> None:
         self._world.scheduler.after(
-            self._rng.expovariate(1 / seconds), lambda: self._do(kind, seconds)
+            self._times[kind].expovariate(1 / seconds), lambda: self._do(kind, seconds)
         )
 
     def _do(self, kind: str, seconds: float) -> None:
         if self._is_over:
             return
-        self._deeds[kind]()
+        plan = self._world.plan
+        self.faults_total += 1
+        if self.faults_total not in plan.left_out:
+            self._rng = random.Random(f"{plan.seed}/fault/{self.faults_total}")
+            self._deeds[kind]()
         self._plan(kind, seconds)
 
     def _later(self, seconds: float, action: Callable[[], None]) -> None:

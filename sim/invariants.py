@@ -45,6 +45,8 @@ class Invariants:
     def __init__(self, world: "World") -> None:
         self._world = world
         self._leaders: dict[tuple[str, int], str] = {}
+        self._newest: dict[str, int] = {}
+        """The latest epoch of each group that had a leader."""
         self._committed: dict[str, int] = {}
         self._seen: dict[tuple[str, str], _Seen] = {}
         self._images: dict[int, bytes] = {}
@@ -109,9 +111,10 @@ class Invariants:
     def _look_at_leader(self, node: "Node", name: str, group: Group) -> None:
         core = group.core
         known = self._leaders.setdefault((name, core.epoch), node.name)
+        self._newest[name] = newest = max(core.epoch, self._newest.get(name, core.epoch))
         if known != node.name:
             self._broken(f"{known} and {node.name} lead {name} in epoch {core.epoch}")
-        if self._is_newest(name, core.epoch) and core.end < self._committed.get(name, 0):
+        if core.epoch == newest and core.end < self._committed.get(name, 0):
             self._broken(
                 f"{node.name} leads {name} and ends at {core.end}, "
                 f"{self._committed[name]} are committed"
@@ -132,11 +135,6 @@ class Invariants:
                     f"{node.name} counts on {progress.match} of {name} at broker {peer}, "
                     f"which has {seen.flushed} on its disk"
                 )
-
-    def _is_newest(self, name: str, epoch: int) -> bool:
-        return (name, epoch + 1) not in self._leaders and all(
-            group != name or other <= epoch for group, other in self._leaders
-        )
 
     def _look_at_image(self, node: "Node", image: Image) -> None:
         self._image_of[node.name] = image

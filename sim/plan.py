@@ -5,7 +5,7 @@ two of them alone bring about.
 """
 
 import random
-from typing import Final
+from typing import ClassVar, Final
 
 from msgspec import Struct
 
@@ -41,8 +41,14 @@ class Plan(Struct, frozen=True, kw_only=True):
     """Between two writes of a producer."""
     faults: dict[str, float] = {}
     """Mean seconds between two faults, by kind."""
+    left_out: frozenset[int] = frozenset()
+    """Faults that do not happen, by number: the shrinker leaves out what does not matter."""
     down_seconds: float = 3.0
     segment_bytes: int = 64 * 1024
+
+    COUNTS: ClassVar = ("producers", "partitions")
+    """What there may be fewer of."""
+    LEAST: ClassVar = {"producers": 1, "partitions": 1}
 
     @classmethod
     def draw(cls, seed: int, seconds: float = 60.0) -> "Plan":

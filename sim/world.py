@@ -68,10 +68,12 @@ class World:
         bootstrap = [(node.address, 9092) for node in self.nodes]
         self.scene = Scene(self.scheduler, self.network, seed, bootstrap)
         self.invariants = Invariants(self)
-        self.faults = Faults(self, random.Random(f"{seed}/faults"))
+        self.faults = Faults(self)
         self.places = [(TOPIC, index) for index in range(plan.partitions)]
         self._readers: list[Reader] = []
         self.trace = 0
+        self.began_at = 0.0
+        """When the faults began."""
 
     def _node(self, number: int) -> Node:
         return Node(
@@ -169,6 +171,7 @@ class World:
 
     def _run(self) -> None:
         self.begin()
+        self.began_at = self.scheduler.now - START
         self.faults.begin()
         self._until(self.plan.seconds)
         self.settle()

@@ -123,7 +123,7 @@ class Producer:
         asked = [self._request(place, batch) for batch in batches]
         version = kafka.version_of(asked[0])
         futures = [connection.send(request, version, self._name) for request in asked]
-        done, pending = await asyncio.wait(futures, timeout=15.0)
+        _, pending = await asyncio.wait(futures, timeout=15.0)
         if pending:
             connection.close()
             await asyncio.wait(pending)
