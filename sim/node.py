@@ -159,7 +159,11 @@ class Node:
 
     def power_off(self) -> None:
         """With the machine: what was not flushed is lost, or torn."""
-        process, self.process = self.process, None
+        process = self.process
+        if process is not None and process.loop.after_turn is not None:
+            # Inside a turn, it may have told others what is new in it.
+            process.loop.after_turn()
+        self.process = None
         self.disk = self.disk.crash(self.rng)
         if process is not None:
             process.loop.die()

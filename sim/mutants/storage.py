@@ -1,0 +1,202 @@
+"""Mistakes of the log and of the replicas over it."""
+
+from typing import Any
+
+from moldau.log import fence, files, recovery
+from moldau.log.flush import DataFlush
+from moldau.log.interface import LogRead
+from moldau.log.journal import JournalFlush
+from moldau.log.port import Files
+from moldau.log.votes import VoteJournal
+from moldau.log.writing import WritingLog
+from moldau.model.errors import ErrorCode
+from moldau.model.ids import NO_EPOCH, Offset
+from moldau.raft.membership import NO_BROKER
+from moldau.replica.copies import Copies
+from moldau.replica.peer import Peer
+from moldau.replica.producers import ProducerTable
+from moldau.replica.replica import Replica
+from moldau.replica.vote_writer import VoteWriter
+from moldau.server import storage
+from moldau.testing.simdisk import SimDisk, SimFile
+from sim.mutants import Mutant, Patch
+from sim.mutants.raft import DIVERGENCE, ELECTIONS, POWER
+
+
+def _mutant(
+    name: str, layer: str, about: str, faults: dict[str, float], *patches: Patch, **plan: Any
+) -> Mutant:
+    return Mutant(
+        name=name, layer=layer, about=about, patches=lambda: list(patches), faults=faults, plan=plan
+    )
+
+
+def _flush_nothing(self: DataFlush) -> None:
+    pass
+
+
+def _mark_all_flushed(self: WritingLog, task: DataFlush) -> None:
+    _end_data_flush(self, task)
+    self.flushed_offset = self.end_offset
+
+
+_end_data_flush = WritingLog._end_data_flush
+
+
+def _store_unflushed(self: VoteJournal, data: bytes) -> None:
+    file = self._files.open(self._path)
+    file.pwrite(data, self._position)
+    self._position += len(data)
+
+
+def _forget_vote(self: VoteWriter, group: str) -> Any:
+    return (NO_EPOCH, NO_BROKER)
+
+
+def _write_and_tell(self: VoteWriter) -> None:
+    asked = dict(self._asked)
+    _write(self)
+    if asked:
+        self._on_persisted(asked)
+
+
+_write = VoteWriter.write
+
+
+def _leave_no_fence(files: Files, reason: str) -> None:
+    pass
+
+
+def _sync_nothing(self: SimDisk, path: str) -> None:
+    self._check_power()
+
+
+def _acknowledge_at_once(self: Replica, offset: Offset, callback: Any) -> None:
+    callback(ErrorCode.NONE)
+
+
+def _read_all(self: Replica, offset: Offset, bytes_max: int) -> LogRead:
+    return self.log.read(offset, bytes_max, self.log.end_offset)
+
+
+def _remember_nothing(self: Replica, *_: Any) -> None:
+    pass
+
+
+def _keep_cut(self: Replica, group: Any, offset: Offset) -> None:
+    self._guards.clear()
+
+
+def _check_nothing(self: ProducerTable, header: Any) -> None:
+    return None
+
+
+def _ask_behind(self: Peer, group: Any, bulk: Any) -> None:
+    """The first one stays: what a snapshot follows is never sent."""
+    self.waiting.setdefault(group, bulk)
+
+
+def _has_copies(self: Copies, offset: Offset) -> bool:
+    return True
+
+
+MUTANTS = (
+    _mutant(
+        "FlushesNothing",
+        "log",
+        "a flush of records ends without the disk",
+        POWER,
+        (DataFlush, "run", _flush_nothing),
+    ),
+    _mutant(
+        "FlushesNoControls",
+        "log",
+        "a flush of control entries ends without the disk",
+        POWER,
+        (JournalFlush, "run", _flush_nothing),
+    ),
+    _mutant(
+        "CountsWhatCameLater",
+        "log",
+        "a flush counts for what was appended after it began",
+        POWER,
+        (WritingLog, "_end_data_flush", _mark_all_flushed),
+    ),
+    _mutant(
+        "VotesInMemory",
+        "log",
+        "votes are written and not flushed",
+        POWER,
+        (VoteJournal, "_store", _store_unflushed),
+        brokers=5,
+    ),
+    _mutant(
+        "TrustsThePageCache",
+        "log",
+        "a start after a failed flush believes what it reads",
+        {"flush-error": 3.0, "power": 5.0, "kill": 8.0},
+        (storage, "leave_fence", _leave_no_fence),
+    ),
+    _mutant(
+        "SyncsNoNames",
+        "log",
+        "names of new files are not made durable",
+        POWER,
+        (SimDisk, "sync_dir", _sync_nothing),
+        segment_bytes=4096,
+    ),
+    _mutant(
+        "ForgetsVotes",
+        "replica",
+        "a broker starts without reading its votes",
+        ELECTIONS,
+        (VoteWriter, "get", _forget_vote),
+        brokers=5,
+    ),
+    _mutant(
+        "TellsVotesEarly",
+        "replica",
+        "a vote counts as written while it is being written",
+        POWER,
+        (VoteWriter, "write", _write_and_tell),
+        brokers=5,
+    ),
+    _mutant(
+        "AnswersBeforeTheCommit",
+        "replica",
+        "acks=all is answered when the leader has it",
+        DIVERGENCE,
+        (Replica, "when_acknowledged", _acknowledge_at_once),
+        (Replica, "is_acknowledged", lambda self, offset: True),
+    ),
+    _mutant(
+        "ReadsTheUncommitted",
+        "replica",
+        "consumers read beyond the high watermark",
+        DIVERGENCE,
+        (Replica, "read", _read_all),
+    ),
+    _mutant(
+        "FollowersForgetSequences",
+        "replica",
+        "followers do not keep the sequences of producers",
+        ELECTIONS,
+        (Replica, "on_stored", _remember_nothing),
+    ),
+    _mutant(
+        "KeepsSequencesOfTheCut",
+        "replica",
+        "sequences of batches that were cut stay",
+        DIVERGENCE,
+        (Replica, "on_truncated", _keep_cut),
+    ),
+    _mutant(
+        "TakesDuplicates",
+        "replica",
+        "a batch that comes again is stored again",
+        ELECTIONS | {"break": 3.0},
+        (ProducerTable, "check", _check_nothing),
+    ),
+)
+
+__all__ = ["MUTANTS", "SimFile", "fence", "files", "recovery"]
