@@ -74,7 +74,7 @@ class Invariants:
             seen = self._seen.get((node.name, name))
             if seen is None:
                 seen = self._seen[node.name, name] = _Seen()
-            if seen.facts != facts or core.role is Role.LEADER:
+            if seen.facts != facts:
                 seen.facts = facts
                 self._look(node, name, group, seen)
         store = getattr(server, "_metadata", None)

@@ -355,3 +355,7 @@ class _NoSelector:
 
     def get_map(self) -> dict[int, Any]:
         return {}
+
+    def get_key(self, fd: object) -> None:
+        """For the text of a transport."""
+        raise KeyError(fd)

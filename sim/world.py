@@ -65,6 +65,7 @@ class World:
         """What happened, for people; None: nobody wants to know."""
         self.counts: Counter[str] = Counter()
         self.nodes = [self._node(number) for number in range(1, plan.brokers + 1)]
+        self._by_number = {node.number: node for node in self.nodes}
         bootstrap = [(node.address, 9092) for node in self.nodes]
         self.scene = Scene(self.scheduler, self.network, seed, bootstrap)
         self.invariants = Invariants(self)
@@ -133,7 +134,7 @@ class World:
 
     def node_of(self, broker: int) -> Node | None:
         """The node that runs, or last ran, as that broker."""
-        return next((node for node in self.nodes if node.number == broker), None)
+        return self._by_number.get(broker)
 
     def _ended(self, node: Node, process: Process) -> None:
         """A process ended by itself, which is right only if its disk failed or it was told to."""

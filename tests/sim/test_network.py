@@ -1,0 +1,138 @@
+"""Simulated connections: bytes in order, and everything that can happen to them."""
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+import pytest
+
+from sim.network import Network, Rates
+from sim.process import ClientProcess
+from sim.scheduler import Scheduler
+
+
+class World:
+    def __init__(self, **rates: Any) -> None:
+        self.scheduler = Scheduler()
+        self.network = Network(self.scheduler, random.Random(3), Rates(**rates))
+        self.server = self.process("10.0.0.1")
+        self.client = self.process("10.0.0.2")
+        self.received = bytearray()
+        self.ends: list[str] = []
+
+    def process(self, address: str) -> ClientProcess:
+        return ClientProcess(address, address, self.scheduler, self.network, "7")
+
+    async def serve(self) -> None:
+        async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            try:
+                while data := await reader.read(1000):
+                    self.received += data
+                self.ends.append("end")
+            except ConnectionError as error:
+                self.ends.append(type(error).__name__)
+            writer.close()
+
+        sock = self.server.loop.new_socket()
+        sock.bind(("10.0.0.1", 9))
+        await asyncio.start_server(take, sock=sock)
+
+    def run(self, seconds: float, until: Callable[[], bool] = lambda: False) -> None:
+        end = self.scheduler.now + seconds
+        while not until() and (at := self.scheduler.next_at) is not None and at <= end:
+            self.scheduler.step()
+
+    def do(self, work: Coroutine[Any, Any, Any], seconds: float = 30.0) -> Any:
+        task = self.client.loop.begin(work)
+        self.run(seconds, task.done)
+        return task.result()
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    world = World(window_bytes=5000)
+    world.server.run(world.serve())
+    world.run(0.1)
+    yield world
+    world.server.kill()
+    world.client.kill()
+
+
+async def connect() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection("10.0.0.1", 9)
+
+
+def test_more_than_the_window_arrives_in_order(world: World) -> None:
+    data = random.Random(1).randbytes(40_000)
+
+    async def send() -> None:
+        _, writer = await connect()
+        writer.write(data)
+        await writer.drain()
+        writer.close()
+
+    world.do(send())
+    world.run(5)
+    assert bytes(world.received) == data
+    assert world.ends == ["end"]
+
+
+def test_nobody_listens_at_a_port(world: World) -> None:
+    with pytest.raises(ConnectionRefusedError):
+        world.do(asyncio.open_connection("10.0.0.1", 10))
+
+
+def test_a_host_without_power_answers_nobody(world: World) -> None:
+    world.network.process_ended(world.server.host, is_power_cut=True)
+
+    async def knock() -> None:
+        async with asyncio.timeout(20):
+            await connect()
+
+    with pytest.raises(TimeoutError):
+        world.do(knock())
+
+
+def test_what_was_sent_over_a_cut_path_arrives_when_it_heals(world: World) -> None:
+    _, writer = world.do(connect())
+    world.network.cut("10.0.0.2", "10.0.0.1")
+    world.client.loop.begin(_write(writer, b"late"))
+    world.run(5)
+    assert not world.received
+    world.network.heal()
+    world.run(1)
+    assert bytes(world.received) == b"late"
+
+
+def test_a_sender_gives_up_on_a_path_that_stays_cut(world: World) -> None:
+    reader, writer = world.do(connect())
+    world.network.cut("10.0.0.2", "10.0.0.1")
+    world.client.loop.begin(_write(writer, b"lost"))
+    with pytest.raises(TimeoutError):
+        world.do(reader.read(1), 600)
+    # The other side has heard nothing of it.
+    assert world.ends == []
+
+
+def test_a_killed_process_closes_its_connections(world: World) -> None:
+    reader, _ = world.do(connect())
+    world.server.kill()
+    assert world.do(reader.read(1)) == b""
+
+
+def test_one_side_may_hear_of_a_break_when_it_sends_next(world: World) -> None:
+    reader, writer = world.do(connect())
+    world.run(1)
+    (sock,) = world.server.host.sockets.keys() - set(world.server.host.listening.values())
+    sock.close()
+    assert world.do(reader.read(1)) == b""
+    world.client.loop.begin(_write(writer, b"x"))
+    world.run(1)
+    world.client.loop.begin(_write(writer, b"y"))
+    world.run(1)
+    assert writer.transport.is_closing()
+
+
+async def _write(writer: asyncio.StreamWriter, data: bytes) -> None:
+    writer.write(data)
