@@ -113,7 +113,7 @@ class SimLoop(asyncio.SelectorEventLoop, Turns):
         self, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
         handle = super().call_soon(callback, *args, context=context)
-        if self.turn_at is None and events._get_running_loop() is not self:
+        if events._get_running_loop() is not self:
             self._scheduler.turn(self, self._scheduler.now)
         return handle
 

@@ -287,6 +287,18 @@ class SimSocket(socket.socket):
     def _is_broken(self) -> bool:
         return self._sent_end and self._has_end and not self._received
 
+    def goes(self, source: str, target: str) -> bool:
+        """Whether it is the end at one of these hosts of a connection to the other."""
+        other = self.other
+        return other is not None and {self._host.address, other._host.address} == {source, target}
+
+    def drop(self) -> None:
+        """Both ends hear at once that it is broken; what was on its way is lost."""
+        other = self.other
+        self.broke(errno.ECONNRESET)
+        if other is not None:
+            other.broke(errno.ECONNRESET)
+
     def connected(self, other: "SimSocket") -> None:
         self.other = other
         self._is_connecting = False

@@ -5,8 +5,7 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from sim.mutants import Mutant, planted
-from sim.mutants import raft, storage
+from sim.mutants import Mutant, planted, raft, storage
 from sim.plan import Plan
 from sim.scene import Violation
 from sim.world import World

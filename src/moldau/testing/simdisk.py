@@ -327,6 +327,29 @@ class SimDisk:
         restore(self._root, found._root)
         return found
 
+    def durable_copy(self) -> "SimDisk":
+        """A disk with what is left of this one if everything volatile is lost."""
+        found = SimDisk(capacity_bytes=self.capacity_bytes)
+
+        def copy_tree(source: _DirectoryNode, target: _DirectoryNode) -> None:
+            for name in sorted(source.durable):
+                node = source.durable[name]
+                copy: _Node
+                if isinstance(node, _DirectoryNode):
+                    copy = _DirectoryNode(found._next_number())
+                    copy_tree(node, copy)
+                else:
+                    copy = found._found_file(bytearray(node.durable))
+                target.live[name] = target.durable[name] = copy
+
+        copy_tree(self._root, found._root)
+        return found
+
+    def lose(self) -> "SimDisk":
+        """Cut the power with the worst outcome; returns the disk as it is found afterwards."""
+        self._is_off = True
+        return self.durable_copy()
+
     def survive(self) -> "SimDisk":
         """The process that used it is gone, the system is not: the same disk, for the next one.
 
