@@ -114,11 +114,12 @@ class GroupBroker:
         loop.work_delay = lambda: STEP_SECONDS
         self._workers = _Workers(loop)
         self._workers.is_stalled = self.is_stalled
+        self.disk.on_flush = lambda: loop.spend(STEP_SECONDS)
         loop.begin(self._begin())
 
     async def _begin(self) -> None:
         world, loop = self._world, self.loop
-        clock = SimClock(world.scheduler)
+        clock = SimClock(loop)
         rng = random.Random(f"{world.seed}/{self.id}/{self.starts}/driver")
         flusher = Flusher(
             loop=loop, clock=clock, workers=self._workers, on_failure=self._disk_failed

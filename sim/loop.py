@@ -34,6 +34,9 @@ class SimLoop(asyncio.SelectorEventLoop, Turns):
         self.name = name
         self.is_dead = False
         self.paused_until = 0.0
+        self.spent = 0.0
+        """Seconds that the callback at hand has waited."""
+        self._free_at = 0.0
         self.work_delay: Callable[[], float] = lambda: 50e-6
         """How long what goes to a thread takes."""
         self.after_turn: Callable[[], None] | None = None
@@ -52,15 +55,19 @@ class SimLoop(asyncio.SelectorEventLoop, Turns):
     # ---- time
 
     def time(self) -> float:
-        return self._scheduler.now
+        return self._scheduler.now + self.spent
+
+    def spend(self, seconds: float) -> None:
+        """What runs now waits for the disk: the clock goes on, and so does everybody else."""
+        self.spent += seconds
 
     def run_turn(self) -> None:
         """For the scheduler."""
         if self.is_dead:
             return
         now = self._scheduler.now
-        if self.paused_until > now:
-            self._scheduler.turn(self, self.paused_until)
+        if (busy_until := max(self.paused_until, self._free_at)) > now:
+            self._scheduler.turn(self, busy_until)
             return
         ready = self._ready  # type: ignore[attr-defined]
         self._process_events(None)
@@ -75,6 +82,7 @@ class SimLoop(asyncio.SelectorEventLoop, Turns):
                     return
         finally:
             events._set_running_loop(None)
+        self._free_at, self.spent = now + self.spent, 0.0
         self._plan()
         if self.after_turn is not None:
             self.after_turn()
@@ -156,6 +164,7 @@ class SimLoop(asyncio.SelectorEventLoop, Turns):
             return
         try:
             result = func(*args)
+            self.spent = 0.0
         except SimCrash:
             self.on_crash()
         except Exception as error:
@@ -178,6 +187,7 @@ class SimLoop(asyncio.SelectorEventLoop, Turns):
                 work()
             except SimCrash:
                 self.on_crash()
+            self.spent = 0.0
 
         self._scheduler.after(seconds, run)
 

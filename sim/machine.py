@@ -24,7 +24,6 @@ from moldau.service.vitals import SlowTurns
 from moldau.testing.simdisk import SimCrash, SimDisk
 from sim.loop import SimLoop
 from sim.network import SimSockets
-from sim.scheduler import Scheduler
 
 _WALL_MS = 1_700_000_000_000
 
@@ -32,15 +31,13 @@ _WALL_MS = 1_700_000_000_000
 class SimClock:
     """Virtual time, and a wall clock that may be wrong by `skew_ms`."""
 
-    def __init__(self, scheduler: Scheduler, skew_ms: int = 0) -> None:
-        self._scheduler = scheduler
+    def __init__(self, loop: SimLoop, skew_ms: int = 0) -> None:
+        # The function itself, as the real clock has it.
+        self.monotonic = loop.time
         self.skew_ms = skew_ms
 
     def wall_ms(self) -> TimestampMs:
-        return TimestampMs(_WALL_MS + self.skew_ms + int(self._scheduler.now * 1000))
-
-    def monotonic(self) -> float:
-        return self._scheduler.now
+        return TimestampMs(_WALL_MS + self.skew_ms + int(self.monotonic() * 1000))
 
 
 class _NoLock:
@@ -164,7 +161,6 @@ class SimMachine(Machine):
     def __init__(
         self,
         *,
-        scheduler: Scheduler,
         loop: SimLoop,
         disk: SimDisk,
         sockets: SimSockets,

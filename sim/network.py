@@ -381,13 +381,14 @@ class Network:
     def _knock(self, sock: SimSocket, host: Host, target: Address) -> None:
         """The first packet arrives."""
         other_host = self._hosts.get(target[0])
-        if sock._is_closed or other_host is None or not other_host.is_on:
+        if sock._is_closed or other_host is None:
             return
-        if (host.address, target[0]) in self._cuts:
+        if (
+            not other_host.is_on
+            or (host.address, target[0]) in self._cuts
+            or (target[0], host.address) in self._cuts
+        ):
             # Sent again in a while, as long as somebody wants to.
-            self._scheduler.after(1.0, lambda: self._knock(sock, host, target))
-            return
-        if (target[0], host.address) in self._cuts:
             self._scheduler.after(1.0, lambda: self._knock(sock, host, target))
             return
         back = self._delay()

@@ -101,15 +101,15 @@ class Node:
         loop = SimLoop(self._scheduler, rng, self.name)
         loop.new_socket = lambda: SimSocket(self._network, self.host, loop)
         machine = SimMachine(
-            scheduler=self._scheduler,
             loop=loop,
             disk=self.disk,
             sockets=SimSockets(self._network, self.host, loop),
-            clock=SimClock(self._scheduler, self.skew_ms),
+            clock=SimClock(loop, self.skew_ms),
             rng=random.Random(f"{self._seed}/{self.name}/{self.starts}/machine"),
             flush_delay=self._flush_delay,
         )
         process = self.process = Process(loop, machine)
+        self.disk.on_flush = lambda: loop.spend(self._flush_delay())
         loop.work_delay = self._work_delay
         loop.on_exception = process.exceptions.append
         loop.on_crash = self._crashed

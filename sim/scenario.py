@@ -268,7 +268,12 @@ class Scenario:
     def _members(self, words: list[str], named: dict[str, str]) -> None:
         broker = self._broker(words[1])
         members = Members(_ids(named["voters"]), _ids(named.get("learners", "")))
-        self._ask(broker, lambda: broker.driver.change_members(broker.group, members))
+
+        def change() -> None:
+            broker.driver.change_members(broker.group, members)
+            broker.note(f"voters {members.voters} learners {members.learners}")
+
+        self._ask(broker, change)
 
     def _retain(self, words: list[str], named: dict[str, str]) -> None:
         broker = self._broker(words[1])

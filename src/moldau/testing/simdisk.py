@@ -148,6 +148,8 @@ class SimDisk:
     def __init__(self, *, capacity_bytes: int = CAPACITY_BYTES) -> None:
         self.capacity_bytes = capacity_bytes
         self.on_step: Callable[[str], None] | None = None
+        self.on_flush: Callable[[], None] | None = None
+        """Called by each flush, for those who let it take time."""
         self.steps = 0
         self._crash_step: int | None = None
         self._is_off = False
@@ -432,6 +434,8 @@ class SimDisk:
 
     def _flush(self, node: _FileNode, path: str) -> None:
         self._step(f"flush {path}")
+        if self.on_flush is not None:
+            self.on_flush()
         pending, node.pending = node.pending, []
         for index, fault_path in enumerate(self._flush_faults):
             if fault_path in (None, path):
