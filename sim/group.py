@@ -23,7 +23,7 @@ from moldau.model.ids import (
     TopicId,
 )
 from moldau.raft.config import RaftConfig
-from moldau.raft.events import Role
+from moldau.raft.events import Effect, Role, Send, TransferEnded, Truncate
 from moldau.raft.membership import Members
 from moldau.raft.messages import VoteAnswered
 from moldau.records.batch import BatchHeader
@@ -32,7 +32,7 @@ from moldau.replica.driver import Driver
 from moldau.replica.flush_threads import Work
 from moldau.replica.flusher import Flusher
 from moldau.replica.group import Group
-from moldau.replica.peer_codec import GroupKey, Parcel, decode_frame
+from moldau.replica.peer_codec import GroupKey, decode_frame
 from moldau.replica.transport import Transport
 from moldau.testing.simdisk import SimDisk
 from sim.loop import SimLoop
@@ -153,29 +153,27 @@ class GroupBroker:
                 self.driver.add_peer(other.id, (other.address, _PORT))
 
     def _listen_in(self) -> None:
-        """Note the votes and cuts that no owner is told of, and keep frames with entries."""
-        receiver, effects = self.driver._receiver, self.driver._effects
-        receive, truncate, on_raft = receiver._receive, effects._truncate, self.driver.on_raft
+        """Note what no owner is told of, and keep frames with entries."""
+        effects = self.driver._effects
+        execute, on_raft = effects.execute, self.driver.on_raft
 
-        def note_vote(peer: Any, group: Group, parcel: Parcel) -> None:
-            message = parcel.message
-            if isinstance(message, VoteAnswered):
-                what = "pre-vote" if message.is_pre else "vote"
-                verb = "gives" if message.is_granted else "refuses"
-                self._world.note(peer.id, f"{verb} {self.id} its {what}")
-            receive(peer, group, parcel)
-
-        def note_cut(group: Group, end: RaftIndex) -> None:
-            self.note(f"cuts its log to {end}")
-            truncate(group, end)
+        def note_effect(group: Group, effect: Effect) -> None:
+            if isinstance(effect, Send) and isinstance(effect.message, VoteAnswered):
+                what = "pre-vote" if effect.message.is_pre else "vote"
+                verb = "gives" if effect.message.is_granted else "refuses"
+                self.note(f"{verb} {effect.peer} its {what}")
+            elif isinstance(effect, Truncate):
+                self.note(f"cuts its log to {effect.end}")
+            elif isinstance(effect, TransferEnded):
+                self.note(f"transfer to {effect.target} given up")
+            execute(group, effect)
 
         def keep(sender: BrokerId, body: memoryview) -> None:
             if any(parcel.parts for parcel in decode_frame(body)):
                 self.frames.append((sender, bytes(body)))
             on_raft(sender, body)
 
-        receiver._receive = note_vote  # type: ignore[method-assign]
-        effects._truncate = note_cut  # type: ignore[method-assign]
+        effects.execute = note_effect  # type: ignore[method-assign]
         self.driver.on_raft = keep  # type: ignore[method-assign]
 
     def _disk_failed(self, error: StorageError) -> None:
@@ -184,7 +182,7 @@ class GroupBroker:
     def kill(self, *, is_power_cut: bool) -> None:
         if not self.is_running:
             return
-        self.is_running = False
+        self.is_running = self.is_stalled = False
         self.pending.clear()
         self.disk = self.disk.lose() if is_power_cut else self.disk.survive()
         self.loop.die()
@@ -281,8 +279,13 @@ class GroupWorld:
         self.scheduler.now = max(self.scheduler.now, end)
 
     def cut(self, source: GroupBroker, target: GroupBroker) -> None:
-        """What is on its way is lost, and nothing more goes through."""
+        """Nothing goes through any more, one way."""
         self.network.cut(source.address, target.address)
+
+    def part(self, source: GroupBroker, target: GroupBroker) -> None:
+        """Nothing goes through any more, either way, and what is on its way is lost."""
+        self.cut(source, target)
+        self.cut(target, source)
         for sock in self.network.connections():
             if sock.goes(source.address, target.address):
                 sock.drop()

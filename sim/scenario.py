@@ -285,17 +285,14 @@ class Scenario:
         broker = self._broker(words[1])
         for other in self.world.brokers.values():
             if other is not broker:
-                self.world.cut(broker, other)
-                self.world.cut(other, broker)
+                self.world.part(broker, other)
 
     def _cut(self, words: list[str], named: dict[str, str]) -> None:
         if ">" in words[1]:
             source, target = (self._broker(part) for part in words[1].split(">"))
             self.world.cut(source, target)
         else:
-            first, second = self._broker(words[1]), self._broker(words[2])
-            self.world.cut(first, second)
-            self.world.cut(second, first)
+            self.world.part(self._broker(words[1]), self._broker(words[2]))
 
     def _heal(self, words: list[str], named: dict[str, str]) -> None:
         self.world.heal()
