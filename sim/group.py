@@ -206,6 +206,14 @@ class GroupBroker:
         self.loop.call_soon_threadsafe(action)
         self._world.run(0.0)
 
+    def dial_again(self) -> None:
+        for link in self.transport.links.values():
+            if not link.is_connected:
+                link.stop()
+                link._attempts = link._refusals = 0
+                # When the attempt that was stopped has ended.
+                self.loop.call_soon(link.start)
+
     def deliver(self, sender: BrokerId, body: bytes) -> None:
         self.do(lambda: self.driver._receiver.take(sender, memoryview(body)))
 
@@ -292,10 +300,19 @@ class GroupWorld:
 
     def heal(self) -> None:
         self.network.heal()
+        self.dial_again()
+
+    def join(self, first: GroupBroker, second: GroupBroker) -> None:
+        """These two reach each other again."""
+        self.network.join(first.address, second.address)
+        self.network.join(second.address, first.address)
+        self.dial_again()
+
+    def dial_again(self) -> None:
+        """All that are not connected, at once: scripts do not wait for a lost first packet."""
         for broker in self.brokers.values():
             if broker.is_running:
-                for link in broker.transport.links.values():
-                    link.nudge()
+                broker.do(broker.dial_again)
 
     def close(self) -> None:
         for broker in self.brokers.values():

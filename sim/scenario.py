@@ -16,7 +16,7 @@ the election times, which a fixed seed decides; messages, flushes and votes take
     run ms=100
     propose 1 [count=3]
     read 1 | transfer 1 to=2 | members 1 voters=1,2 learners=3 | retain 1 below=5
-    isolate 1 | cut 1 2 | cut 1>2 | heal
+    isolate 1 | cut 1 2 | cut 1>2 | heal | heal 1 2
     stall 2 | unstall 2          the disk of broker 2 ends no flush
     again 1>2 nth=0              the nth frame with entries from 1 to 2 arrives once more
     ask 2>3 epoch=1 end=5 last=0 [pre]    a vote asked by hand
@@ -200,6 +200,8 @@ class Scenario:
             if not broker.is_running:
                 broker.note("starts")
                 broker.start()
+        self.world.run(0.0)
+        self.world.dial_again()
         self.world.run(_LINK_SECONDS)
 
     def _kill(self, words: list[str], named: dict[str, str]) -> None:
@@ -295,7 +297,10 @@ class Scenario:
             self.world.part(self._broker(words[1]), self._broker(words[2]))
 
     def _heal(self, words: list[str], named: dict[str, str]) -> None:
-        self.world.heal()
+        if len(words) > 1:
+            self.world.join(self._broker(words[1]), self._broker(words[2]))
+        else:
+            self.world.heal()
         self.world.run(_LINK_SECONDS)
 
     def _stall(self, words: list[str], named: dict[str, str]) -> None:

@@ -4,8 +4,7 @@ from typing import Any
 
 from moldau.raft.core import RaftCore
 from moldau.replica import driver
-from moldau.testing.simulation import mutants as cores
-from sim.mutants import Mutant, Patch
+from sim.mutants import Mutant, Patch, cores
 
 ELECTIONS = {"kill": 5.0, "isolate": 6.0, "cut": 8.0, "pause": 8.0}
 DIVERGENCE = {"isolate": 4.0, "cut": 5.0, "stall": 4.0, "kill": 8.0}
@@ -39,7 +38,6 @@ MUTANTS = (
     _core(cores.TruncatesOnDuplicates, LATE),
     _core(cores.TruncatesToMessage, LATE),
     _core(cores.NeverTruncates, DIVERGENCE),
-    _core(cores.CountsLateFlushes, DIVERGENCE | {"power": 6.0}),
     _core(cores.AcksOwnEnd, DIVERGENCE),
     _core(cores.CommitsOwnEnd, DIVERGENCE),
     _core(cores.KeepsAgreement, DIVERGENCE),

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from moldau.log import fence, files, recovery
 from moldau.log.flush import DataFlush
 from moldau.log.interface import LogRead
 from moldau.log.journal import JournalFlush
@@ -18,7 +17,7 @@ from moldau.replica.producers import ProducerTable
 from moldau.replica.replica import Replica
 from moldau.replica.vote_writer import VoteWriter
 from moldau.server import storage
-from moldau.testing.simdisk import SimDisk, SimFile
+from moldau.testing.simdisk import SimDisk
 from sim.mutants import Mutant, Patch
 from sim.mutants.raft import DIVERGENCE, ELECTIONS, POWER
 
@@ -41,6 +40,14 @@ def _mark_all_flushed(self: WritingLog, task: DataFlush) -> None:
 
 
 _end_data_flush = WritingLog._end_data_flush
+
+
+def _end_late(self: WritingLog, task: Any) -> None:
+    task.truncations = self._truncations
+    _end_flush(self, task)
+
+
+_end_flush = WritingLog.end_flush
 
 
 def _store_unflushed(self: VoteJournal, data: bytes) -> None:
@@ -123,6 +130,13 @@ MUTANTS = (
         (WritingLog, "_end_data_flush", _mark_all_flushed),
     ),
     _mutant(
+        "CountsLateFlushes",
+        "log",
+        "the end of a flush counts, though what it covered was cut meanwhile",
+        DIVERGENCE | {"power": 6.0},
+        (WritingLog, "end_flush", _end_late),
+    ),
+    _mutant(
         "VotesInMemory",
         "log",
         "votes are written and not flushed",
@@ -198,5 +212,3 @@ MUTANTS = (
         (ProducerTable, "check", _check_nothing),
     ),
 )
-
-__all__ = ["MUTANTS", "SimFile", "fence", "files", "recovery"]
