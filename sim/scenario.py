@@ -47,7 +47,7 @@ from moldau.records.batch import read_header
 from moldau.records.record import Record, build_batch
 from moldau.replica.peer_codec import encode_message
 from moldau.testing.logs import flush
-from sim.group import KEY, VOTES_PATH, GroupBroker, GroupWorld, describe
+from sim.group import KEY, STEP_SECONDS, VOTES_PATH, GroupBroker, GroupWorld, describe
 
 SEPARATOR: Final = "----"
 _ELECT_SECONDS: Final = 0.040
@@ -305,6 +305,8 @@ class Scenario:
 
     def _stall(self, words: list[str], named: dict[str, str]) -> None:
         self._broker(words[1]).stall(words[0] == "stall")
+        # What ended is told, and what it leads to has not begun to end.
+        self.world.run(STEP_SECONDS / 2)
 
     def _again(self, words: list[str], named: dict[str, str]) -> None:
         source, target = words[1].split(">")

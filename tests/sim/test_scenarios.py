@@ -9,7 +9,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
-from sim.mutants import cores, planted, storage
+from sim.mutants import cores
 from sim.scenario import ScenarioError, run_scenario
 
 from moldau.raft.core import RaftCore
@@ -56,14 +56,6 @@ def test_there_are_scenarios() -> None:
 def test_an_unknown_command_is_refused() -> None:
     with pytest.raises(ScenarioError, match="explode"):
         run_scenario("cluster 3\nexplode 2\n----\n")
-
-
-def test_a_late_flush_that_counts_is_seen() -> None:
-    (path,) = (path for path in SCENARIOS if path.stem == "flush_aba")
-    written = path.read_text()
-    (mutant,) = (mutant for mutant in storage.MUTANTS if mutant.name == "CountsLateFlushes")
-    with planted(mutant):
-        assert run_scenario(written) != written
 
 
 @pytest.mark.parametrize(("core", "scenario"), FOUND)
