@@ -44,7 +44,9 @@ class Producer:
         *,
         pause_seconds: float,
         records_max: int = 5,
+        keys: int = 0,
     ) -> None:
+        """With `keys`, each record has one of so many, and some remove theirs."""
         self._scene = scene
         self._name = process.name
         self._kafka: Kafka = scene.kafka(process)
@@ -52,6 +54,7 @@ class Producer:
         self._places = list(places)
         self._pause_seconds = pause_seconds
         self._records_max = records_max
+        self._keys = keys
         self._sent = 0
         self._sequences: dict[Place, int] = {}
         self._id = (ProducerId(-1), ProducerEpoch(-1))
@@ -86,12 +89,8 @@ class Producer:
         records = []
         for _ in range(self._rng.randint(1, self._records_max)):
             number, self._sent = self._sent, self._sent + 1
-            value = f"{self._name}:{number}".encode()
-            records.append(
-                Record(Offset(len(records)), TimestampMs(1_700_000_000_000), None, value, [])
-            )
+            records.append(self._record(place, number, len(records)))
             numbers.append(number)
-            self._scene.add("send", p=self._name, n=number, tp=f"{place[0]}/{place[1]}")
         sequence = self._sequences.get(place, 0)
         self._sequences[place] = sequence + len(records)
         data = build_batch(
@@ -102,6 +101,18 @@ class Producer:
             base_sequence=sequence,
         )
         return _Batch(numbers, sequence, data)
+
+    def _record(self, place: Place, number: int, position: int) -> Record:
+        sent = {"p": self._name, "n": number, "tp": f"{place[0]}/{place[1]}"}
+        key: bytes | None = None
+        value: bytes | None = f"{self._name}:{number}".encode()
+        if self._keys:
+            name = f"k{self._rng.randrange(self._keys)}"
+            key, sent["k"] = name.encode(), name
+            if self._rng.random() < 0.2:
+                value, sent["z"] = None, True
+        self._scene.add("send", **sent)
+        return Record(Offset(position), TimestampMs(1_700_000_000_000), key, value, [])
 
     async def _write(self, place: Place, batches: list[_Batch]) -> None:
         """Until all are acked: what is not is sent again, in the same order."""

@@ -73,9 +73,9 @@ def values_of(
                 open_aborted.discard(header.producer_id)
         elif not (header.is_transactional and header.producer_id in open_aborted):
             found.extend(
-                (record.offset, (record.value or b"").decode())
+                (record.offset, record.value.decode())
                 for record in read_records(batch)
-                if record.offset >= position
+                if record.offset >= position and record.value is not None
             )
         position = max(position, header.next_offset)
     return found, position
