@@ -10,6 +10,7 @@ from moldau.server.broker import BrokerInfo, BrokerServer
 from moldau.server.config.schema import ServerConfig
 from moldau.server.run import EXIT_DEFECT, serve
 from moldau.testing.simdisk import SimDisk
+from sim.grpc import SimGrpcServer
 from sim.loop import SimLoop
 from sim.machine import SimClock, SimMachine
 from sim.network import Network, SimSocket, SimSockets
@@ -100,13 +101,15 @@ class Node:
         rng = random.Random(f"{self._seed}/{self.name}/{self.starts}")
         loop = SimLoop(self._scheduler, rng, self.name)
         loop.new_socket = lambda: SimSocket(self._network, self.host, loop)
+        sockets = SimSockets(self._network, self.host, loop)
         machine = SimMachine(
             loop=loop,
             disk=self.disk,
-            sockets=SimSockets(self._network, self.host, loop),
+            sockets=sockets,
             clock=SimClock(loop, self.skew_ms),
             rng=random.Random(f"{self._seed}/{self.name}/{self.starts}/machine"),
             flush_delay=self._flush_delay,
+            grpc_server=lambda on, broker: SimGrpcServer(on, broker, sockets),
         )
         process = self.process = Process(loop, machine)
         self.disk.on_flush = lambda: loop.spend(self._flush_delay())

@@ -45,8 +45,16 @@ class Plan(Struct, frozen=True, kw_only=True):
     """Faults that do not happen, by number: the shrinker leaves out what does not matter."""
     down_seconds: float = 3.0
     segment_bytes: int = 64 * 1024
+    queue_workers: int = 0
+    ordered_workers: int = 0
+    queue_senders: int = 0
+    """Of the topic of those workers; without any of them there is no gRPC."""
 
-    COUNTS: ClassVar = ("producers", "partitions")
+    @property
+    def has_queues(self) -> bool:
+        return self.queue_workers + self.ordered_workers > 0
+
+    COUNTS: ClassVar = ("producers", "partitions", "queue_workers", "ordered_workers")
     """What there may be fewer of."""
     LEAST: ClassVar = {"producers": 1, "partitions": 1}
 
@@ -55,6 +63,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         rng = random.Random(f"{seed}/plan")
         brokers = rng.choice((1, 3, 3, 3, 3, 4, 5))
         chosen = [kind for kind in KINDS if rng.random() < 0.35]
+        queues = random.Random(f"{seed}/plan/queues")
         return cls(
             seed=seed,
             seconds=seconds,
@@ -66,4 +75,7 @@ class Plan(Struct, frozen=True, kw_only=True):
             faults={kind: rng.uniform(3.0, 20.0) for kind in chosen},
             down_seconds=rng.choice((0.3, 3.0, 8.0)),
             segment_bytes=rng.choice((4 * 1024, 64 * 1024)),
+            queue_workers=queues.choice((0, 1, 3, 5)),
+            ordered_workers=queues.choice((0, 0, 1, 3)),
+            queue_senders=queues.choice((1, 2)),
         )

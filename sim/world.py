@@ -35,7 +35,12 @@ from moldau.wire.messages.create_topics import (
     CreatableTopicConfig,
     CreateTopicsRequest,
 )
+from sim.clients import queue_verdict
 from sim.clients.producer import Producer
+from sim.clients.queue_keeper import Keeper
+from sim.clients.queue_sender import Sender
+from sim.clients.queue_worker import TOPIC as QUEUE_TOPIC
+from sim.clients.queue_worker import Board, OrderedWorker, Worker
 from sim.clients.reader import Reader
 from sim.clients.wire import Lost
 from sim.faults import Faults
@@ -72,6 +77,7 @@ class World:
         self.faults = Faults(self)
         self.places = [(TOPIC, index) for index in range(plan.partitions)]
         self._readers: list[Reader] = []
+        self._board = Board([f"{node.address}:8000" for node in self.nodes], plan.partitions)
         self.trace = 0
         self.began_at = 0.0
         """When the faults began."""
@@ -99,7 +105,7 @@ class World:
             kafka=KafkaConfig(addr=Address(address, 9092)),
             raft=RaftConfig(addr=Address(address, 19092)),
             http=HttpConfig(addr=Address(address, 8080)),
-            grpc=GrpcConfig(addr=None),
+            grpc=GrpcConfig(addr=Address(address, 8000) if self.plan.has_queues else None),
             log=StorageConfig(segment_bytes=self.plan.segment_bytes, disk_reserve_bytes=0),
             topic=TopicConfig(auto_create=False),
             group=GroupConfig(offsets_partitions=2, initial_rebalance_delay_ms=200),
@@ -189,9 +195,14 @@ class World:
         self._begin_clients()
 
     async def _create_topics(self, process) -> None:  # type: ignore[no-untyped-def]
+        await self._create_topic(process, TOPIC)
+        if self.plan.has_queues:
+            await self._create_topic(process, QUEUE_TOPIC)
+
+    async def _create_topic(self, process, name: str) -> None:  # type: ignore[no-untyped-def]
         kafka = self.scene.kafka(process)
         topic = CreatableTopic(
-            name=TOPIC,
+            name=name,
             num_partitions=self.plan.partitions,
             replication_factor=self.plan.replication,
             configs=[
@@ -224,6 +235,30 @@ class World:
             self._readers.append(reader)
             process.run(reader.run())
 
+        if self.plan.has_queues:
+            self._begin_queues()
+
+    def _begin_queues(self) -> None:
+        plan, scene, board = self.plan, self.scene, self._board
+        for number in range(1, plan.queue_senders + 1):
+            process = scene.process(f"s{number}")
+            process.run(Sender(scene, process, board, pause_seconds=plan.pause_seconds + 0.1).run())
+        kinds = [("q", Worker, plan.queue_workers), ("o", OrderedWorker, plan.ordered_workers)]
+        for letter, kind, count in kinds:
+            for number in range(1, count + 1):
+                process = scene.process(f"{letter}{number}")
+                process.run(kind(scene, process, board).run())
+        process = scene.process("keeper")
+        process.run(
+            Keeper(
+                scene,
+                process,
+                board,
+                has_queue=plan.queue_workers > 0,
+                has_ordered=plan.ordered_workers > 0,
+            ).run()
+        )
+
     def settle(self) -> None:
         """Heal everything; whoever has something to finish does so."""
         self.note("world", "heal")
@@ -253,6 +288,8 @@ class World:
                 for anomaly, count in verdict.found.items()
             )
             raise Violation(found)
+        if wrong := queue_verdict.judge(self.scene.history, self._board):
+            raise Violation("; ".join(wrong[:5]))
 
     def _until(self, seconds: float) -> None:
         end = self.scheduler.now + seconds

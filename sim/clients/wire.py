@@ -253,8 +253,12 @@ class Kafka:
         """`kind`: 0 for groups, 1 for transactions. Raises Lost."""
         found = self._coordinators.get((kind, key))
         if found is None:
-            request = FindCoordinatorRequest(key=key, key_type=kind, coordinator_keys=[key])
-            answer = await self.ask_any(request, version=self._coordinator_version(request, kind))
+            version = self._coordinator_version(FindCoordinatorRequest(), kind)
+            if version < 4:
+                request = FindCoordinatorRequest(key=key, key_type=kind)
+            else:
+                request = FindCoordinatorRequest(key_type=kind, coordinator_keys=[key])
+            answer = await self.ask_any(request, version=version)
             told = answer.coordinators[0] if answer.coordinators else answer
             if told.error_code:
                 raise Lost(f"no coordinator of {key}: {ErrorCode(told.error_code).name}")

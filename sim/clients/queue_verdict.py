@@ -1,0 +1,86 @@
+"""Owns the verdict on the queues of a simulated world, from what its clients saw.
+
+faults/leases.py and faults/ordered.py say what a group must never do. Here are more, since all
+clients have one clock: what is done is never given to who asks later, what was sent is what is
+got, and nothing comes before its time.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from faults.leases import judge_queue
+from faults.ordered import judge_ordered
+from sim.clients.queue_worker import ATTEMPTS_MAX, Board, poison
+from sim.machine import SimClock
+from sim.scheduler import START, Scheduler
+
+Event = Mapping[str, Any]
+
+
+def judge(events: Iterable[Event], board: Board) -> list[str]:
+    """What is wrong."""
+    history = list(events)
+    found: list[str] = []
+    queue = judge_queue(history, attempts_max=ATTEMPTS_MAX, poison=poison)
+    for breach, count in queue.found.items():
+        found.append(f"queue: {breach} ×{count}: {'; '.join(queue.examples[breach][:3])}")
+    ordered = judge_ordered(history)
+    found += [f"ordered group: {text}" for text in ordered.examples]
+    found += _again(history)
+    found += _contents(history, board)
+    found += _ends(history)
+    return found
+
+
+def _again(history: list[Event]) -> Iterator[str]:
+    """What was done or called settled came to a poll that was sent later."""
+    done: dict[tuple[str, int], Event] = {}
+    for event in history:
+        if event["op"] == "x-acked" and event["r"] in ("done", "SETTLED"):
+            done.setdefault((event["tp"], event["o"]), event)
+        elif event["op"] == "x-got":
+            before = done.get((event["tp"], event["o"]))
+            if before is not None and event["since"] > before["at"]:
+                yield f"queue: given after its ack was answered: {event}, {before}"
+
+
+def _contents(history: list[Event], board: Board) -> Iterator[str]:
+    """Each place has one value, of somebody who sent it, and each value one place."""
+    values: dict[tuple[str, int], str] = {}
+    places: dict[str, tuple[str, int]] = {}
+    clock = SimClock(_Still())
+    for event in history:
+        if event["op"] not in ("x-sent", "x-got", "x-ordered-got", "x-dead"):
+            continue
+        place, value = (event["tp"], event["o"]), event["v"]
+        if values.setdefault(place, value) != value:
+            yield f"queue: {values[place]} is at {place}, but {event}"
+        if places.setdefault(value, place) != place:
+            yield f"queue: {value} is at {places[value]}, but {event}"
+        if value not in board.sent:
+            yield f"queue: nobody sent {value}: {event}"
+        elif event["op"] == "x-got":
+            early_ms = board.sent[value] - clock.wall_ms() - event["at"] // 1000
+            if early_ms > 1:
+                yield f"queue: came {early_ms} ms too early: {event}"
+
+
+class _Still(Scheduler):
+    """At the time from which a history counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = START
+
+
+def _ends(history: list[Event]) -> Iterator[str]:
+    """No acknowledged message lies behind the end of its partition."""
+    ends: dict[tuple[str, str], int] = {}
+    for event in history:
+        if event["op"] in ("x-drained", "x-ordered-drained"):
+            ends[event["op"], event["tp"]] = event["end"]
+    for event in history:
+        if event["op"] == "x-sent":
+            for (op, place), end in ends.items():
+                if place == event["tp"] and event["o"] >= end:
+                    yield f"{op}: ends at {end}, but {event}"
