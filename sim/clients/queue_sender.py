@@ -10,7 +10,10 @@ from sim.machine import SimClock
 from sim.process import ClientProcess
 from sim.scene import Scene
 
-_PASSING: Final = frozenset({"", "UNAVAILABLE", "NOT_LEADER", "TIMED_OUT", "BUSY"})
+_PASSING: Final = frozenset(
+    {"", "UNAVAILABLE", "NOT_LEADER", "TIMED_OUT", "BUSY", "UNKNOWN_TOPIC"}
+)
+"""A leader that has just started knows no topics yet, and says so to the broker that asks it."""
 _LATER_SHARE: Final = 0.1
 _STREAM_COUNT_MAX: Final = 4
 
@@ -97,5 +100,7 @@ class Sender:
         self._scene.add("x-sent", tp=f"{TOPIC}/{partition}", o=offset, v=message.value.decode())
 
     def _check(self, reason: str, text: str) -> None:
+        if reason:
+            self._scene.count(f"sent {reason}")
         if reason not in _PASSING:
             self._scene.violation(f"{self._name} could not send: {reason} {text}")
