@@ -50,13 +50,13 @@ class Plan(Struct, frozen=True, kw_only=True):
     queue_senders: int = 0
     """Of the topic of those workers; without any of them there is no gRPC."""
 
-    @property
-    def has_queues(self) -> bool:
-        return self.queue_workers + self.ordered_workers > 0
-
     COUNTS: ClassVar = ("producers", "partitions", "queue_workers", "ordered_workers")
     """What there may be fewer of."""
     LEAST: ClassVar = {"producers": 1, "partitions": 1}
+
+    @property
+    def has_queues(self) -> bool:
+        return self.queue_workers + self.ordered_workers > 0
 
     @classmethod
     def draw(cls, seed: int, seconds: float = 60.0) -> "Plan":
