@@ -45,6 +45,8 @@ class Keeper:
         self._has_queue = has_queue
         self._has_ordered = has_ordered
         self._visits = 0
+        self._is_known = False
+        """Somebody has told of the group."""
 
     async def run(self) -> None:
         looks: list[Callable[[], Awaitable[None]]] = [
@@ -84,13 +86,17 @@ class Keeper:
             await self._scene.pause(self._rng, _PAUSE_SECONDS)
 
     def _check(self, error: Refused) -> None:
-        if error.reason not in _PASSING:
+        if error.reason == "OTHER_MODE" and not self._is_known:
+            # It was made while a broker looked what it is.
+            self._scene.count("other mode")
+        elif error.reason not in _PASSING:
             self._scene.violation(f"{self._name} was refused: {error}")
 
     # ---- looking
 
     async def _stats(self) -> None:
         await self._wire.call_any("Stats", pb.StatsRequest(group=GROUP))
+        self._is_known = True
 
     async def _peek(self) -> None:
         request = pb.PeekRequest(group=GROUP, topic=TOPIC, max_messages=20)
