@@ -15,13 +15,26 @@ from sim.clients.queue_wire import QueueWire, Refused
 from sim.clients.queue_worker import GROUP, ORDERED_GROUP, TOPIC, Board
 from sim.clients.reader import LATEST, list_offset
 from sim.clients.wire import Lost
+from sim.machine import SimClock
 from sim.process import ClientProcess
 from sim.scene import Scene
 
 _PASSING: Final = frozenset(
-    {"", "UNAVAILABLE", "NOT_LEADER", "TIMED_OUT", "BUSY", "UNKNOWN_GROUP", "UNKNOWN_CONSUMER"}
+    {
+        "",
+        "UNAVAILABLE",
+        "NOT_LEADER",
+        "TIMED_OUT",
+        "BUSY",
+        "UNKNOWN_GROUP",
+        "UNKNOWN_CONSUMER",
+        "UNKNOWN_TOPIC",
+    }
 )
 _PAUSE_SECONDS: Final = 0.5
+_LATER_TOPIC: Final = "later"
+"""Of messages that nobody will live to see: they are put on shelves."""
+_HOUR_MS: Final = 3_600_000
 
 
 class Keeper:
@@ -45,6 +58,8 @@ class Keeper:
         self._has_queue = has_queue
         self._has_ordered = has_ordered
         self._visits = 0
+        self._clock = SimClock(scene.scheduler)
+        self._has_later = False
         self._is_known = False
         """Somebody has told of the group."""
 
@@ -55,6 +70,7 @@ class Keeper:
             self._list,
             self._wire.refresh,
             self._visit,
+            self._send_later,
         ]
         while not self._scene.is_over:
             try:
@@ -105,20 +121,38 @@ class Keeper:
     async def _list(self) -> None:
         await self._wire.call_any("ListGroups", pb.ListGroupsRequest(topic=TOPIC))
 
+    async def _send_later(self) -> None:
+        """Hours ahead, or so soon that a shelf is taken from again."""
+        made = pb.CreateTopicRequest(topic=_LATER_TOPIC, partitions=1)
+        if not self._has_later:
+            try:
+                await self._wire.call_any("CreateTopic", made)
+            except Refused as error:
+                if error.reason != "TOPIC_EXISTS":
+                    raise
+            self._has_later = True
+        for _ in range(5):
+            ahead_ms = self._rng.choice((_HOUR_MS // 60, 2 * _HOUR_MS, 50 * _HOUR_MS))
+            message = pb.OutgoingMessage(
+                value=b"later",
+                deliver_at_ms=self._clock.wall_ms() + ahead_ms + self._rng.randrange(5000),
+            )
+            await self._wire.call_any("Send", pb.SendRequest(topic=_LATER_TOPIC, message=message))
+
     async def _visit(self) -> None:
         """A group that comes, takes a little, and is forgotten."""
         self._visits += 1
         group = f"visit-{self._visits % 3}"
         joined = pb.ConnectRequest(
             group=group,
-            topics=[TOPIC],
+            topics=[TOPIC, _LATER_TOPIC] if self._has_later else [TOPIC],
             mode=pb.QUEUE,
             start=self._rng.choice((pb.EARLIEST, pb.LATEST)),
         )
         connected = await self._wire.call_any("Connect", joined)
         whose: dict[str, Any] = {"group": group, "consumer_id": connected.consumer_id}
         try:
-            for place in connected.assignment.partitions[:2]:
+            for place in connected.assignment.partitions[-3:]:
                 if place.leader_address:
                     await self._taste(place.leader_address, whose)
         finally:
@@ -132,6 +166,11 @@ class Keeper:
         tokens = [message.token for message in reply.messages]
         if tokens:
             await self._wire.call(address, "Ack", pb.AckRequest(**whose, tokens=tokens[:1]))
+            # What is no token, or the token of another group, is refused for itself.
+            strange = [tokens[0][:-1], tokens[0][:-4] + b"\x7f\xff\xff\xff", b"x"]
+            reply = await self._wire.call(address, "Ack", pb.AckRequest(**whose, tokens=strange))
+            if reply.done:
+                self._scene.violation(f"{self._name}: what is no token was taken: {strange}")
         if len(tokens) > 1:
             nacked = pb.NackRequest(**whose, tokens=tokens[1:2], delay_ms=100)
             await self._wire.call(address, "Nack", nacked)

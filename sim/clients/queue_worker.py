@@ -279,10 +279,20 @@ class Worker:
                     answer = "unknown"
                 self._add(op, message, r=answer)
                 self._scene.count(f"{op[2:]} {answer}")
+                if op == "x-acked" and answer == "done" and self._rng.random() < 0.05:
+                    await self._ack_again(address, message)
             messages = left
             if left:
                 await self._scene.pause(self._rng, _PAUSE_SECONDS)
                 address = await self._led_now(left[0], address)
+
+    async def _ack_again(self, address: str, message: pb.Message) -> None:
+        """As somebody does who has not heard of the first answer."""
+        (answer,) = await self._try_settle("x-acked", address, [message])
+        self._scene.count(f"acked again {answer}")
+        if answer not in ("SETTLED", "unknown", "NOT_LEADER", "UNKNOWN_CONSUMER"):
+            place = f"{message.topic}/{message.partition}@{message.offset}"
+            self._scene.violation(f"{self._name} acked {place} again: {answer}")
 
     async def _led_now(self, message: pb.Message, before: str) -> str:
         try:
@@ -353,3 +363,4 @@ class OrderedWorker(Worker):
         if op == "x-acked":
             for message, answer in zip(messages, answers, strict=True):
                 self._add("x-ordered-acked", message, r=answer)
+                self._scene.count(f"ordered acks {answer}")
