@@ -58,7 +58,7 @@ class Keeper:
         self._has_queue = has_queue
         self._has_ordered = has_ordered
         self._visits = 0
-        self._clock = SimClock(scene.scheduler)
+        self._clock = SimClock(process.loop)
         self._has_later = False
         self._is_known = False
         """Somebody has told of the group."""

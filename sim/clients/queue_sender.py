@@ -27,7 +27,7 @@ class Sender:
         self._name = process.name
         self._rng: random.Random = process.rng
         self._wire = QueueWire(board.seeds, process.rng)
-        self._clock = SimClock(scene.scheduler)
+        self._clock = SimClock(process.loop)
         self._pause_seconds = pause_seconds
         self._sent = 0
         board.senders += 1
@@ -54,8 +54,10 @@ class Sender:
         elif self._rng.random() < 0.3:
             message.partition = self._rng.randrange(self._board.partitions)
         if self._rng.random() < _LATER_SHARE:
-            message.deliver_at_ms = self._clock.wall_ms() + self._rng.randrange(4000)
-        self._board.sent[value] = message.deliver_at_ms
+            ahead_ms = self._rng.randrange(8000)
+            message.deliver_at_ms = self._clock.wall_ms() + ahead_ms
+            self._board.later[value] = self._scene.history.now() + ahead_ms * 1000
+        self._board.sent.add(value)
         return message
 
     async def _one(self) -> None:

@@ -46,8 +46,10 @@ class Board:
     """That have not finished."""
     is_drained: bool = False
     """Nothing is open any more: workers go home."""
-    sent: dict[str, int] = field(default_factory=dict)
-    """When a message is to be delivered at the earliest, by its value; in ms, 0: at once."""
+    sent: set[str] = field(default_factory=set)
+    """The values of all messages."""
+    later: dict[str, int] = field(default_factory=dict)
+    """When some of them are to be delivered at the earliest, in the history's time."""
 
 
 class Evicted(Exception):
