@@ -46,6 +46,7 @@ class SimLoop(asyncio.SelectorEventLoop, Turns):
         self._io: dict[SimSocket, None] = {}
         self._by_number: dict[int, SimSocket] = {}
         self._live_timers_seen = 0
+        self._numbers = 0
         self._signals: dict[int, tuple[Callable[..., Any], tuple[Any, ...]]] = {}
         self.new_socket: Callable[[], SimSocket]
         self._tasks: dict[asyncio.Task[Any], None] = {}
@@ -301,6 +302,13 @@ class SimLoop(asyncio.SelectorEventLoop, Turns):
         elif not self.is_dead:
             self.on_exception(context)
 
+    def create_future(self) -> "asyncio.Future[Any]":
+        return _Future(loop=self)
+
+    def next_number(self) -> int:
+        self._numbers += 1
+        return self._numbers
+
     def kept(self, task: "asyncio.Task[Any]") -> None:
         self._tasks[task] = None
         task.add_done_callback(lambda done: self._tasks.pop(done, None))
@@ -345,11 +353,34 @@ def _current(loop: SimLoop) -> "asyncio.Task[Any] | None":
     return asyncio.current_task(loop)
 
 
+class _Future(asyncio.Future[Any]):
+    """Sets of them must have the same order in each run, whatever their place in memory."""
+
+    def __init__(self, *, loop: "SimLoop") -> None:
+        super().__init__(loop=loop)
+        self._number = loop.next_number()
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+class _Task(asyncio.Task[Any]):
+    def __init__(
+        self, coroutine: Coroutine[Any, Any, Any], *, loop: "SimLoop", **named: Any
+    ) -> None:
+        # Before the base class puts it into a set.
+        self._number = loop.next_number()
+        super().__init__(coroutine, loop=loop, **named)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
 def _make_task(
     loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any], **named: Any
 ) -> "asyncio.Task[Any]":
-    task: asyncio.Task[Any] = asyncio.Task(coroutine, loop=loop, **named)
     assert isinstance(loop, SimLoop)
+    task = _Task(coroutine, loop=loop, **named)
     loop.kept(task)
     return task
 

@@ -443,7 +443,8 @@ class Network:
         if sock.held:
             sock.held.append((data, is_reset))
             return
-        time = max(self._scheduler.now + self._delay(), sock._arrives_at)
+        sent_at = self._scheduler.now + sock._loop.spent
+        time = max(sent_at + self._delay(), sock._arrives_at)
         sock._arrives_at = time
         self._scheduler.at(time, lambda: self._arrive(sock, data, is_reset))
 
