@@ -45,8 +45,14 @@ class Plan(Struct, frozen=True, kw_only=True):
     """Faults that do not happen, by number: the shrinker leaves out what does not matter."""
     down_seconds: float = 3.0
     segment_bytes: int = 64 * 1024
+    transactional: int = 0
+    """Producers of transactions."""
+    transformers: int = 0
+    """Of one topic into another, in transactions."""
+    list_append: int = 0
+    """Who append to lists and read them, in transactions."""
 
-    COUNTS: ClassVar = ("producers", "partitions")
+    COUNTS: ClassVar = ("producers", "partitions", "transactional", "transformers", "list_append")
     """What there may be fewer of."""
     LEAST: ClassVar = {"producers": 1, "partitions": 1}
 
@@ -66,4 +72,7 @@ class Plan(Struct, frozen=True, kw_only=True):
             faults={kind: rng.uniform(3.0, 20.0) for kind in chosen},
             down_seconds=rng.choice((0.3, 3.0, 8.0)),
             segment_bytes=rng.choice((4 * 1024, 64 * 1024)),
+            transactional=rng.choice((0, 0, 1, 2)),
+            transformers=rng.choice((0, 0, 1, 2)),
+            list_append=rng.choice((0, 0, 1, 2)),
         )

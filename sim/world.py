@@ -37,6 +37,7 @@ from moldau.wire.messages.create_topics import (
 )
 from sim.clients.producer import Producer
 from sim.clients.reader import Reader
+from sim.clients.transactions import Transactions
 from sim.clients.wire import Lost
 from sim.faults import Faults
 from sim.invariants import Invariants
@@ -71,6 +72,7 @@ class World:
         self.faults = Faults(self)
         self.places = [(TOPIC, index) for index in range(plan.partitions)]
         self._readers: list[Reader] = []
+        self._transactions = Transactions(plan, self.scene)
         self.trace = 0
         self.began_at = 0.0
         """When the faults began."""
@@ -189,21 +191,27 @@ class World:
 
     async def _create_topics(self, process) -> None:  # type: ignore[no-untyped-def]
         kafka = self.scene.kafka(process)
-        topic = CreatableTopic(
-            name=TOPIC,
-            num_partitions=self.plan.partitions,
-            replication_factor=self.plan.replication,
-            configs=[
-                CreatableTopicConfig(
-                    name="min.insync.replicas", value=str(min(2, self.plan.replication))
-                )
-            ],
-        )
+        topics = [
+            CreatableTopic(
+                name=name,
+                num_partitions=partitions,
+                replication_factor=self.plan.replication,
+                configs=[
+                    CreatableTopicConfig(
+                        name="min.insync.replicas", value=str(min(2, self.plan.replication))
+                    )
+                ],
+            )
+            for name, partitions in {
+                TOPIC: self.plan.partitions,
+                **self._transactions.topics(),
+            }.items()
+        ]
         while True:
             try:
                 await kafka.refresh()
-                answer = await kafka.ask_any(CreateTopicsRequest(topics=[topic], timeout_ms=5000))
-                if answer.topics[0].error_code in (0, 36):
+                answer = await kafka.ask_any(CreateTopicsRequest(topics=topics, timeout_ms=5000))
+                if all(topic.error_code in (0, 36) for topic in answer.topics):
                     return
             except Lost:
                 pass
@@ -222,6 +230,7 @@ class World:
             reader = Reader(self.scene, process, place)
             self._readers.append(reader)
             process.run(reader.run())
+        self._transactions.begin()
 
     def settle(self) -> None:
         """Heal everything; whoever has something to finish does so."""
@@ -233,12 +242,16 @@ class World:
             "clients did not finish",
         )
         self._wait(lambda: all(node.is_ready for node in self.nodes), "brokers are not ready")
+        for finish in (*self._transactions.stages(), self._finish_readers):
+            finish()
+            self._wait(
+                lambda: all(process.is_done for process in self.scene.processes),
+                "the partitions could not be read to their ends",
+            )
+
+    def _finish_readers(self) -> None:
         for reader, process in zip(self._readers, self._reader_processes(), strict=True):
             process.run(reader.finish())
-        self._wait(
-            lambda: all(process.is_done for process in self.scene.processes),
-            "the partitions could not be read to their ends",
-        )
 
     def _reader_processes(self):  # type: ignore[no-untyped-def]
         return [p for p in self.scene.processes if p.name.startswith("c") and p.name[1:].isdigit()]
@@ -252,6 +265,7 @@ class World:
                 for anomaly, count in verdict.found.items()
             )
             raise Violation(found)
+        self._transactions.judge()
 
     def _until(self, seconds: float) -> None:
         end = self.scheduler.now + seconds

@@ -26,8 +26,9 @@ from sim.scene import Scene
 
 EARLIEST: Final = -2
 LATEST: Final = -1
-_PASSING: Final = LEADER_GONE | {ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT}
+PASSING: Final = LEADER_GONE | {ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT}
 COMMITTED: Final = 1
+_ISOLATION_FROM: Final = 2
 
 
 async def list_offset(kafka: Kafka, place: Place, timestamp: int, isolation: int = 0) -> int | None:
@@ -37,8 +38,11 @@ async def list_offset(kafka: Kafka, place: Place, timestamp: int, isolation: int
     request = ListOffsetsRequest(
         isolation_level=isolation, topics=[ListOffsetsTopic(name=topic, partitions=[asked])]
     )
+    version = kafka.version_of(request)
+    if isolation:
+        version = max(version, _ISOLATION_FROM)
     try:
-        answer = await kafka.ask(await kafka.leader(place), request)
+        answer = await kafka.ask(await kafka.leader(place), request, version=version)
     except Lost:
         kafka.forget_leader(place)
         return None
@@ -173,7 +177,7 @@ class Reader:
             return
         told = answer.topics[0].partitions[0]
         code = ErrorCode(told.error_code)
-        if code in _PASSING:
+        if code in PASSING:
             kafka.forget_leader(self._place)
             await self._scene.pause(self._rng, 0.2)
             return

@@ -94,9 +94,7 @@ class Identity:
 
     def is_contested(self, holder: _Attempt) -> bool:
         """Whether somebody may have locked that one out."""
-        return any(
-            each is not holder and each.end >= holder.start for each in self.attempts
-        )
+        return any(each is not holder and each.end >= holder.start for each in self.attempts)
 
     def is_taken(self, holder: _Attempt, asked: float) -> bool:
         """Whether that one was surely locked out before it asked for something."""
@@ -262,9 +260,7 @@ class Transactor:
         by_id: dict[tuple[str | bytes, int], _Batch] = {}
         for batch in batches:
             topic, index = batch.place
-            topics.setdefault(topic, []).append(
-                ProducePartition(index=index, records=batch.data)
-            )
+            topics.setdefault(topic, []).append(ProducePartition(index=index, records=batch.data))
             by_id[topic, index] = by_id[self._topic_id(topic), index] = batch
             batch.asked = batch.asked or self._now
         request = ProduceRequest(

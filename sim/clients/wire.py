@@ -20,6 +20,7 @@ from moldau.wire.schema import Request
 _LENGTH: Final = struct.Struct(">i")
 ASK_SECONDS: Final = 10.0
 CONNECT_SECONDS: Final = 5.0
+_MANY_KEYS_FROM: Final = 4
 
 T = TypeVar("T")
 
@@ -253,17 +254,18 @@ class Kafka:
         """`kind`: 0 for groups, 1 for transactions. Raises Lost."""
         found = self._coordinators.get((kind, key))
         if found is None:
-            request = FindCoordinatorRequest(key=key, key_type=kind, coordinator_keys=[key])
-            answer = await self.ask_any(request, version=self._coordinator_version(request, kind))
+            version = max(kind, self.version_of(FindCoordinatorRequest(key=key)))
+            if version >= _MANY_KEYS_FROM:
+                request = FindCoordinatorRequest(key_type=kind, coordinator_keys=[key])
+            else:
+                request = FindCoordinatorRequest(key=key, key_type=kind)
+            answer = await self.ask_any(request, version=version)
             told = answer.coordinators[0] if answer.coordinators else answer
             if told.error_code:
                 raise Lost(f"no coordinator of {key}: {ErrorCode(told.error_code).name}")
             self.brokers[told.node_id] = (told.host, told.port)
             found = self._coordinators[kind, key] = told.node_id
         return found
-
-    def _coordinator_version(self, request: Request, kind: int) -> int:
-        return max(1, self.version_of(request)) if kind else self.version_of(request)
 
     def forget_coordinator(self, kind: int, key: str) -> None:
         self._coordinators.pop((kind, key), None)
