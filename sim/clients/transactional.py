@@ -2,8 +2,8 @@
 
 import asyncio
 import random
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, Final
 
 from sim.clients.transactor import Aborting, Ended, Identity, Transactor
 from sim.clients.wire import Kafka, Place
@@ -63,6 +63,9 @@ class Application:
         # Whatever is left open is aborted by the next one.
         await self.begin_instance().transactor.begin()
 
+    async def finish(self) -> None:
+        """What is left to do when nobody begins anything new."""
+
     async def _wait_for(self, task: "asyncio.Task[None]") -> None:
         """Until it ends, or is no longer looked at."""
         while not task.done():
@@ -83,7 +86,6 @@ class Instance:
         self.transactor = transactor
         self.rng = application.rng
         self.scene = application.scene
-        self.is_crashed = False
 
     def crash(self) -> None:
         self.kafka.close()
@@ -98,7 +100,7 @@ class Instance:
                 return
             await self.scene.pause(self.rng, self.application.pause_seconds)
 
-    async def _crashing(self, work) -> bool:  # type: ignore[no-untyped-def]
+    async def _crashing(self, work: Coroutine[Any, Any, None]) -> bool:
         """False: it crashed on the way."""
         if self.scene.is_over or self.rng.random() > _CRASH_CHANCE:
             await work

@@ -40,7 +40,7 @@ from sim.scene import Scene
 GROUPS: Final = 0
 TRANSACTIONS: Final = 1
 METADATA_VERSION: Final = 12
-_ON_ITS_WAY_SECONDS: Final = 60.0
+_ON_ITS_WAY_SECONDS: Final = 45.0
 """What was not answered may still be carried out for so long."""
 _TRIES_SECONDS: Final = 0.1
 _FENCED: Final = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
