@@ -152,8 +152,14 @@ class Kafka:
         if opening is None:
             opening = asyncio.get_running_loop().create_task(self._open(address))
             self._opening[address] = opening
-            opening.add_done_callback(lambda _: self._opening.pop(address, None))
+            opening.add_done_callback(lambda task: self._opened(address, task))
         return await asyncio.shield(opening)
+
+    def _opened(self, address: tuple[str, int], task: "asyncio.Task[_Connection]") -> None:
+        del self._opening[address]
+        if not task.cancelled():
+            # Whoever wanted it may be gone, and nobody would look at what went wrong.
+            task.exception()
 
     async def _open(self, address: tuple[str, int]) -> _Connection:
         loop = asyncio.get_running_loop()
