@@ -38,7 +38,7 @@ class Faults:
             "flush-error": self._flush_error,
             "full-disk": self._full_disk,
             "blackout": self._blackout,
-            "transfer": lambda: None,
+            "skew": self._skew,
         }
 
     def begin(self) -> None:
@@ -80,6 +80,7 @@ class Faults:
             node.disk.capacity_bytes = CAPACITY_BYTES
             node.disk.on_step = None
             node.disk.forget_faults()
+            node.set_skew(0)
             if node.process is not None:
                 node.process.loop.paused_until = 0.0
             else:
@@ -138,6 +139,12 @@ class Faults:
         if (node := self._running()) is not None:
             self._world.told("pause", node)
             node.pause(self._rng.choice((0.3, 3.0, 12.0)) * self._rng.random())
+
+    def _skew(self) -> None:
+        """Its wall clock jumps."""
+        if (node := self._running()) is not None:
+            self._world.told("clock jump", node)
+            node.set_skew(self._rng.choice((-1, 1)) * self._rng.choice((50, 3000, 3_600_000)))
 
     # ---- the network
 

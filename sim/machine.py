@@ -149,7 +149,7 @@ async def ask_http(address: Address, method: str, path: str, body: bytes) -> htt
 
 async def _read_chunks(reader: asyncio.StreamReader) -> bytes:
     content = b""
-    while size := int((await reader.readline()).strip(), 16):
+    while size := int((await reader.readuntil(b"\r\n")).strip(), 16):
         content += await reader.readexactly(size)
         await reader.readline()
     return content

@@ -52,6 +52,7 @@ class Node:
         network: Network,
         config: Callable[[], ServerConfig],
         seed: str,
+        flush_seconds: float,
         on_end: Callable[["Node", Process], None],
         on_made: Callable[["Node", BrokerServer], None],
         capacity_bytes: int = 1 << 40,
@@ -69,7 +70,8 @@ class Node:
         self._capacity_bytes = capacity_bytes
         self.disk = SimDisk(capacity_bytes=capacity_bytes)
         self.rng = random.Random(f"{seed}/{name}/disk")
-        self.disk_rates = DiskRates()
+        self.disk_rates = DiskRates(flush_seconds=flush_seconds)
+        self._broker_id = -1
         self.skew_ms = 0
         self.starts = 0
         self.process: Process | None = None
@@ -86,11 +88,19 @@ class Node:
     def broker_id(self) -> int:
         """-1 until it has one."""
         server = self.server
-        return getattr(server, "_broker_id", -1) if server is not None else -1
+        if server is not None:
+            self._broker_id = getattr(server, "_broker_id", self._broker_id)
+        return self._broker_id
 
     @property
     def is_ready(self) -> bool:
         return self.process is not None and self.process.info is not None
+
+    def metadata_voters(self) -> tuple[int, ...]:
+        """As this broker knows them; no door tells it."""
+        if not self.is_ready or self.server is None:
+            return ()
+        return tuple(self.server._metadata_replica.members.voters)
 
     # ---- its process
 
@@ -181,6 +191,12 @@ class Node:
         """As by SIGSTOP and SIGCONT."""
         if self.process is not None:
             self.process.loop.paused_until = self._scheduler.now + seconds
+
+    def set_skew(self, milliseconds: int) -> None:
+        """How wrong its wall clock is."""
+        self.skew_ms = milliseconds
+        if self.process is not None:
+            self.process.machine.clock.skew_ms = milliseconds
 
     def wipe(self) -> None:
         """Its disk is replaced by an empty one."""

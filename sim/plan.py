@@ -1,7 +1,7 @@
 """Owns what a simulated world is like: how many of what, and which faults how often, by the seed.
 
-Each seed draws which kinds of faults there are at all: a world with all of them at once hides what
-two of them alone bring about.
+Each seed draws which kinds of faults and of clients there are at all: a world with all of them at
+once hides what two of them alone bring about.
 """
 
 import random
@@ -23,8 +23,22 @@ KINDS: Final = (
     "flush-error",
     "full-disk",
     "blackout",
-    "transfer",
+    "skew",
 )
+
+
+class GroupPlan(Struct, frozen=True):
+    """A group of consumers."""
+
+    kinds: list[str]
+    """The protocols that its members speak: "classic", "consumer", or both."""
+    members: int
+    is_cooperative: bool
+
+    @classmethod
+    def draw(cls, rng: random.Random) -> "GroupPlan":
+        kinds = rng.choice((["classic"], ["consumer"], ["classic", "consumer"]))
+        return cls(kinds, rng.randint(1, 4), rng.random() < 0.5)
 
 
 class Plan(Struct, frozen=True, kw_only=True):
@@ -36,23 +50,53 @@ class Plan(Struct, frozen=True, kw_only=True):
     brokers: int = 3
     partitions: int = 2
     replication: int = 3
-    producers: int = 2
     pause_seconds: float = 0.2
     """Between two writes of a producer."""
+    segment_bytes: int = 64 * 1024
+    flush_seconds: float = 0.000_4
+
     faults: dict[str, float] = {}
     """Mean seconds between two faults, by kind."""
     left_out: frozenset[int] = frozenset()
     """Faults that do not happen, by number: the shrinker leaves out what does not matter."""
     down_seconds: float = 3.0
-    segment_bytes: int = 64 * 1024
+
+    producers: int = 2
+    keyed: int = 0
+    """Producers of a compacted topic."""
+    groups: list[GroupPlan] = []
+    transactional: int = 0
+    """Producers of transactions."""
+    transformers: int = 0
+    """Of one topic into another, in transactions."""
+    list_append: int = 0
+    """Who append to lists and read them, in transactions."""
     queue_workers: int = 0
     ordered_workers: int = 0
     queue_senders: int = 0
     """Of the topic of those workers; without any of them there is no gRPC."""
+    admin: bool = False
+    """Somebody creates, changes and moves topics all the time."""
+    operator: bool = False
+    """Somebody adds and removes brokers, one of which may have lost its disk."""
+    web: bool = False
+    """Somebody writes and reads over HTTP."""
 
-    COUNTS: ClassVar = ("producers", "partitions", "queue_workers", "ordered_workers")
-    """What there may be fewer of."""
-    LEAST: ClassVar = {"producers": 1, "partitions": 1}
+    SMALLEST: ClassVar = {
+        "producers": 1,
+        "keyed": 0,
+        "groups": [],
+        "transactional": 0,
+        "transformers": 0,
+        "list_append": 0,
+        "queue_workers": 0,
+        "ordered_workers": 0,
+        "admin": False,
+        "operator": False,
+        "web": False,
+        "partitions": 1,
+    }
+    """What there may be less of, and the least of it."""
 
     @property
     def has_queues(self) -> bool:
@@ -63,19 +107,27 @@ class Plan(Struct, frozen=True, kw_only=True):
         rng = random.Random(f"{seed}/plan")
         brokers = rng.choice((1, 3, 3, 3, 3, 4, 5))
         chosen = [kind for kind in KINDS if rng.random() < 0.35]
-        queues = random.Random(f"{seed}/plan/queues")
         return cls(
             seed=seed,
             seconds=seconds,
             brokers=brokers,
             partitions=rng.randint(1, 3),
             replication=min(3, brokers),
-            producers=rng.randint(1, 3),
-            pause_seconds=rng.choice((0.02, 0.1, 0.5)),
+            pause_seconds=rng.choice((0.1, 0.3, 1.0)),
+            segment_bytes=rng.choice((4 * 1024, 64 * 1024)),
+            flush_seconds=rng.choice((0.000_05, 0.000_4, 0.005)),
             faults={kind: rng.uniform(3.0, 20.0) for kind in chosen},
             down_seconds=rng.choice((0.3, 3.0, 8.0)),
-            segment_bytes=rng.choice((4 * 1024, 64 * 1024)),
-            queue_workers=queues.choice((0, 1, 3, 5)),
-            ordered_workers=queues.choice((0, 0, 1, 3)),
-            queue_senders=queues.choice((1, 2)),
+            producers=rng.randint(1, 2),
+            keyed=rng.choice((0, 0, 1, 2)),
+            groups=[GroupPlan.draw(rng) for _ in range(rng.choice((0, 0, 1, 2)))],
+            transactional=rng.choice((0, 0, 0, 1, 2)),
+            transformers=rng.choice((0, 0, 0, 1, 2)),
+            list_append=rng.choice((0, 0, 0, 1, 2)),
+            queue_workers=rng.choice((0, 0, 0, 1, 4)),
+            ordered_workers=rng.choice((0, 0, 0, 1, 3)),
+            queue_senders=rng.choice((1, 2)),
+            admin=rng.random() < 0.35,
+            operator=rng.random() < 0.3 and brokers >= 3,
+            web=rng.random() < 0.2,
         )

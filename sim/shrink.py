@@ -66,9 +66,9 @@ def _smaller(plan: Plan, world: World) -> Iterator[Plan]:
     for kind in plan.faults:
         faults = {other: rate for other, rate in plan.faults.items() if other != kind}
         yield replace(plan, faults=faults, left_out=frozenset())
-    for field in plan.COUNTS:
-        if getattr(plan, field) > plan.LEAST.get(field, 0):
-            yield replace(plan, **{field: plan.LEAST.get(field, 0)})
+    for field, least in plan.SMALLEST.items():
+        if getattr(plan, field) != least:
+            yield replace(plan, **{field: least})
     if plan.brokers > 3:
         yield replace(plan, brokers=3)
     happened = [

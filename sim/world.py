@@ -4,17 +4,18 @@
     world.run()      # raises Violation
 
 Faults for a while, with clients at work throughout; then all is healed, and everything has to come
-to its end within a bounded time: a world that stands still is a failure. The history of what the
-clients saw is judged by faults/checker.py.
+to its end within a bounded time: a world that stands still is a failure. Each kind of clients is
+judged by what it saw.
 """
 
 import gc
 import random
 import zlib
 from collections import Counter
+from collections.abc import Callable
 from typing import Final
 
-from faults.checker import check
+from moldau.model.errors import ConfigError, ErrorCode, StorageError
 from moldau.server.broker import BrokerServer
 from moldau.server.config.schema import (
     Address,
@@ -35,27 +36,32 @@ from moldau.wire.messages.create_topics import (
     CreatableTopicConfig,
     CreateTopicsRequest,
 )
-from sim.clients import queue_verdict
-from sim.clients.producer import Producer
-from sim.clients.queue_keeper import Keeper
-from sim.clients.queue_sender import Sender
-from sim.clients.queue_worker import TOPIC as QUEUE_TOPIC
-from sim.clients.queue_worker import Board, OrderedWorker, Worker
-from sim.clients.reader import Reader
+from sim.clients.groups import Groups
+from sim.clients.logs import Compacted, Logs
+from sim.clients.operations import Operations
+from sim.clients.queues import GRPC_PORT, Queues
+from sim.clients.transactions import Transactions
 from sim.clients.wire import Lost
 from sim.faults import Faults
 from sim.invariants import Invariants
 from sim.network import Network, Rates
 from sim.node import Node, Process
 from sim.plan import Plan
+from sim.process import ClientProcess
+from sim.rot import Rot
 from sim.scene import Scene, Violation
 from sim.scheduler import START, Scheduler
+from sim.workload import TopicWanted, Workload
 
 SETTLE_SECONDS: Final = 180.0
 """So long may it take, after all is healed, until everything has come to its end."""
+KAFKA_PORT: Final = 9092
+RAFT_PORT: Final = 19092
+HTTP_PORT: Final = 8080
 _RESTART_SECONDS: Final = 1.0
 _COLLECT_EVENTS: Final = 100_000
-TOPIC: Final = "log"
+_LOOK_EVENTS: Final = 64
+_WORKLOADS: Final = (Logs, Compacted, Transactions, Queues, Operations, Groups)
 
 
 class World:
@@ -70,45 +76,59 @@ class World:
         """What happened, for people; None: nobody wants to know."""
         self.counts: Counter[str] = Counter()
         self.nodes = [self._node(number) for number in range(1, plan.brokers + 1)]
-        self._by_number = {node.number: node for node in self.nodes}
-        bootstrap = [(node.address, 9092) for node in self.nodes]
+        self._retired: list[Node] = []
+        self._numbers = plan.brokers
+        bootstrap = [(node.address, KAFKA_PORT) for node in self.nodes]
         self.scene = Scene(self.scheduler, self.network, seed, bootstrap)
         self.invariants = Invariants(self)
         self.faults = Faults(self)
-        self.places = [(TOPIC, index) for index in range(plan.partitions)]
-        self._readers: list[Reader] = []
-        self._board = Board([f"{node.address}:8000" for node in self.nodes], plan.partitions)
+        self.workloads: list[Workload] = [kind(self) for kind in _WORKLOADS]
         self.trace = 0
         self.began_at = 0.0
-        """When the faults began."""
+        """When the faults began, in seconds since the beginning."""
+        self.healed_at = float("inf")
 
-    def _node(self, number: int) -> Node:
+    def _node(self, number: int, *, is_named: bool = True) -> Node:
         return Node(
             name=f"broker-{number}",
             address=f"10.0.0.{number}",
             scheduler=self.scheduler,
             network=self.network,
-            config=lambda: self._config(number),
+            config=lambda: self._config(number, is_named=is_named),
             seed=str(self.plan.seed),
+            flush_seconds=self.plan.flush_seconds,
             on_end=self._ended,
             on_made=self._made,
         )
 
-    def _config(self, number: int) -> ServerConfig:
+    def _config(self, number: int, *, is_named: bool) -> ServerConfig:
         address = f"10.0.0.{number}"
+        member = next((node for node in self.nodes if node.address != address), self.nodes[0])
         is_first = number == 1
         return ServerConfig(
             data_dir="/sim",
-            broker_id=number,
+            broker_id=number if is_named else None,
             bootstrap=is_first,
-            join_addr=None if is_first else Address("10.0.0.1", 8080),
-            kafka=KafkaConfig(addr=Address(address, 9092)),
-            raft=RaftConfig(addr=Address(address, 19092)),
-            http=HttpConfig(addr=Address(address, 8080)),
-            grpc=GrpcConfig(addr=Address(address, 8000) if self.plan.has_queues else None),
-            log=StorageConfig(segment_bytes=self.plan.segment_bytes, disk_reserve_bytes=0),
+            join_addr=None if is_first else Address(member.address, HTTP_PORT),
+            kafka=KafkaConfig(addr=Address(address, KAFKA_PORT)),
+            raft=RaftConfig(addr=Address(address, RAFT_PORT)),
+            http=HttpConfig(addr=Address(address, HTTP_PORT)),
+            grpc=GrpcConfig(addr=Address(address, GRPC_PORT) if self.plan.has_queues else None),
+            log=StorageConfig(
+                segment_bytes=self.plan.segment_bytes,
+                disk_reserve_bytes=0,
+                scrub_interval_ms=5_000,
+                compaction_check_ms=1_000,
+                retention_check_ms=2_000,
+            ),
             topic=TopicConfig(auto_create=False),
-            group=GroupConfig(offsets_partitions=2, initial_rebalance_delay_ms=200),
+            group=GroupConfig(
+                offsets_partitions=2,
+                initial_rebalance_delay_ms=200,
+                session_timeout_ms_min=1_000,
+                consumer_heartbeat_interval_ms=400,
+                consumer_session_timeout_ms=6_000,
+            ),
             transaction=TransactionConfig(state_partitions=2),
             queue=QueueConfig(state_partitions=2),
         )
@@ -128,8 +148,10 @@ class World:
         if self.lines is not None:
             self.lines.append(f"{self.scheduler.now - START:10.4f}  {who:10}  {what}")
 
+    # ---- brokers that come and go
+
     def start(self, node: Node) -> None:
-        if not node.is_running:
+        if not node.is_running and node not in self._retired:
             self.note(node.name, "start")
             node.start()
 
@@ -140,21 +162,50 @@ class World:
 
     def node_of(self, broker: int) -> Node | None:
         """The node that runs, or last ran, as that broker."""
-        return self._by_number.get(broker)
+        return next((node for node in self.nodes if node.broker_id == broker), None)
+
+    def add_node(self, *, is_named: bool) -> Node:
+        """A new broker, which joins; `is_named`: it says which number it wants."""
+        self._numbers += 1
+        node = self._node(self._numbers, is_named=is_named)
+        self.nodes.append(node)
+        self.told("join", node)
+        self.scheduler.after(0.0, lambda: self.start(node))
+        return node
+
+    def retire(self, node: Node) -> None:
+        """It is no broker any more, and does not start again."""
+        self.nodes.remove(node)
+        self._retired.append(node)
+        self.told("retire", node)
+        self.scheduler.after(0.0, node.kill)
+
+    def wipe(self, node: Node) -> None:
+        """Its disk is lost: nobody will be this broker again."""
+        self.nodes.remove(node)
+        self._retired.append(node)
+        self.told("wipe", node)
+        self.invariants.forget(node)
+        self.scheduler.after(0.0, node.wipe)
+
+    def rot(self, node: Node, flip: Callable[[], Rot | None]) -> Rot | None:
+        """Its files change while it is down."""
+        self.told("rot", node)
+        node.kill()
+        rot = flip()
+        self.note(node.name, f"rotten: {rot and rot.path} {rot and rot.byte}")
+        self.scheduler.after(node.rng.random() * 2, lambda: self.start(node))
+        return rot
 
     def _ended(self, node: Node, process: Process) -> None:
         """A process ended by itself, which is right only if its disk failed or it was told to."""
         code, failure = process.exit_code, process.failure
         self.note(node.name, f"ended with {code}{f': {failure!r}' if failure else ''}")
-        if code not in (0, EXIT_STORAGE, None) and not self._may_fail(failure):
+        may_fail = isinstance(failure, (StorageError, ConfigError))
+        if code not in (0, EXIT_STORAGE, None) and not may_fail:
             self.scene.violation(f"{node.name} ended with {code}: {failure!r}")
         seconds = _RESTART_SECONDS * (0.5 + node.rng.random())
         self.scheduler.after(seconds, lambda: self.start(node))
-
-    def _may_fail(self, failure: BaseException | None) -> bool:
-        from moldau.model.errors import ConfigError, StorageError
-
-        return isinstance(failure, (StorageError, ConfigError))
 
     # ---- the run
 
@@ -163,7 +214,13 @@ class World:
         collecting = gc.isenabled()
         gc.disable()
         try:
-            self._run()
+            self.begin()
+            self.began_at = self.scheduler.now - START
+            self.faults.begin()
+            self.run_for(self.plan.seconds)
+            self.settle()
+            for workload in self.workloads:
+                workload.judge()
         finally:
             self.close()
             if collecting:
@@ -176,136 +233,77 @@ class World:
         for process in self.scene.processes:
             process.kill()
 
-    def _run(self) -> None:
-        self.begin()
-        self.began_at = self.scheduler.now - START
-        self.faults.begin()
-        self._until(self.plan.seconds)
-        self.settle()
-        self.judge()
-
     def begin(self) -> None:
         """Start everybody, and wait until the cluster serves."""
         for node in self.nodes:
             self.start(node)
         self._wait(lambda: all(node.is_ready for node in self.nodes), "the cluster did not start")
-        admin = self.scene.process("admin")
-        created = admin.run(self._create_topics(admin))
-        self._wait(created.done, "no topic was created")
-        self._begin_clients()
+        process = self.scene.process("topics")
+        wanted = [topic for workload in self.workloads for topic in workload.topics()]
+        created = process.run(self._create_topics(process, wanted))
+        self._wait(created.done, "the topics were not created")
+        for workload in self.workloads:
+            workload.begin()
 
-    async def _create_topics(self, process) -> None:  # type: ignore[no-untyped-def]
-        await self._create_topic(process, TOPIC)
-        if self.plan.has_queues:
-            await self._create_topic(process, QUEUE_TOPIC)
-
-    async def _create_topic(self, process, name: str) -> None:  # type: ignore[no-untyped-def]
+    async def _create_topics(self, process: ClientProcess, wanted: list[TopicWanted]) -> None:
         kafka = self.scene.kafka(process)
-        topic = CreatableTopic(
-            name=name,
-            num_partitions=self.plan.partitions,
-            replication_factor=self.plan.replication,
-            configs=[
-                CreatableTopicConfig(
-                    name="min.insync.replicas", value=str(min(2, self.plan.replication))
-                )
-            ],
-        )
+        copies = self.plan.replication
+        usual = {"min.insync.replicas": str(min(2, copies))}
+        topics = [
+            CreatableTopic(
+                name=topic.name,
+                num_partitions=topic.partitions,
+                replication_factor=copies,
+                configs=[
+                    CreatableTopicConfig(name=name, value=value)
+                    for name, value in {**usual, **topic.configs}.items()
+                ],
+            )
+            for topic in wanted
+        ]
+        done = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
         while True:
             try:
                 await kafka.refresh()
-                answer = await kafka.ask_any(CreateTopicsRequest(topics=[topic], timeout_ms=5000))
-                if answer.topics[0].error_code in (0, 36):
+                answer = await kafka.ask_any(CreateTopicsRequest(topics=topics, timeout_ms=5000))
+                if all(topic.error_code in done for topic in answer.topics):
                     return
             except Lost:
                 pass
             await self.scene.pause(process.rng, 0.3)
 
-    def _begin_clients(self) -> None:
-        for number in range(1, self.plan.producers + 1):
-            process = self.scene.process(f"p{number}")
-            process.run(
-                Producer(
-                    self.scene, process, self.places, pause_seconds=self.plan.pause_seconds
-                ).run()
-            )
-        for place in self.places:
-            process = self.scene.process(f"c{place[1]}")
-            reader = Reader(self.scene, process, place)
-            self._readers.append(reader)
-            process.run(reader.run())
-
-        if self.plan.has_queues:
-            self._begin_queues()
-
-    def _begin_queues(self) -> None:
-        plan, scene, board = self.plan, self.scene, self._board
-        for number in range(1, plan.queue_senders + 1):
-            process = scene.process(f"s{number}")
-            process.run(Sender(scene, process, board, pause_seconds=plan.pause_seconds + 0.1).run())
-        kinds = [("q", Worker, plan.queue_workers), ("o", OrderedWorker, plan.ordered_workers)]
-        for letter, kind, count in kinds:
-            for number in range(1, count + 1):
-                process = scene.process(f"{letter}{number}")
-                process.run(kind(scene, process, board).run())
-        process = scene.process("keeper")
-        process.run(
-            Keeper(
-                scene,
-                process,
-                board,
-                has_queue=plan.queue_workers > 0,
-                has_ordered=plan.ordered_workers > 0,
-            ).run()
-        )
-
     def settle(self) -> None:
         """Heal everything; whoever has something to finish does so."""
         self.note("world", "heal")
         self.faults.heal()
+        self.healed_at = self.scheduler.now
         self.scene.is_over = True
-        self._wait(
-            lambda: all(process.is_done for process in self.scene.processes),
-            "clients did not finish",
-        )
+        self._wait(self._are_clients_done, "clients did not finish")
         self._wait(lambda: all(node.is_ready for node in self.nodes), "brokers are not ready")
-        for reader, process in zip(self._readers, self._reader_processes(), strict=True):
-            process.run(reader.finish())
-        self._wait(
-            lambda: all(process.is_done for process in self.scene.processes),
-            "the partitions could not be read to their ends",
-        )
+        for workload in self.workloads:
+            for finish in workload.stages():
+                finish()
+                self._wait(self._are_clients_done, "clients did not come to their ends")
 
-    def _reader_processes(self):  # type: ignore[no-untyped-def]
-        return [p for p in self.scene.processes if p.name.startswith("c") and p.name[1:].isdigit()]
+    def _are_clients_done(self) -> bool:
+        return all(process.is_done for process in self.scene.processes)
 
-    def judge(self) -> None:
-        """Raises Violation."""
-        verdict = check(self.scene.history)
-        if not verdict.clean:
-            found = "; ".join(
-                f"{anomaly}: {count}, e.g. {verdict.examples[anomaly][0]}"
-                for anomaly, count in verdict.found.items()
-            )
-            raise Violation(found)
-        if wrong := queue_verdict.judge(self.scene.history, self._board):
-            raise Violation("; ".join(wrong[:5]))
-
-    def _until(self, seconds: float) -> None:
+    def run_for(self, seconds: float) -> None:
         end = self.scheduler.now + seconds
         while self.scheduler.now < end:
             self._step()
 
-    def _wait(self, is_done, failure: str) -> None:  # type: ignore[no-untyped-def]
+    def _wait(self, is_done: Callable[[], bool], failure: str) -> None:
         end = self.scheduler.now + SETTLE_SECONDS
         while not is_done():
             if self.scheduler.now > end:
-                left = "; ".join(
+                left = [
                     f"{process.name} at {', '.join(process.waits_at())}"
                     for process in self.scene.processes
                     if not process.is_done
-                )
-                raise Violation(f"{failure} within {SETTLE_SECONDS:g} s: {left}")
+                ]
+                left += [node.name for node in self.nodes if not node.is_ready]
+                raise Violation(f"{failure} within {SETTLE_SECONDS:g} s: {'; '.join(left)}")
             self._step()
 
     def _step(self) -> None:
@@ -316,19 +314,18 @@ class World:
             raise Violation(self.scene.found[0])
         if scheduler.events % _COLLECT_EVENTS == 0:
             gc.collect()
-        if scheduler.events % 64 == 0:
+        if scheduler.events % _LOOK_EVENTS == 0:
             self._look()
 
     def _look(self) -> None:
+        """Whether something failed that nobody waits for."""
         for node in self.nodes:
             process = node.process
             if process is not None and process.exceptions:
                 context = process.exceptions[0]
-                raise Violation(
-                    f"{node.name}: {context.get('message')}: {context.get('exception')!r}"
-                )
+                text = f"{context.get('message')}: {context.get('exception')!r}"
+                raise Violation(f"{node.name}: {text}")
         for client in self.scene.processes:
             if client.failures:
-                raise Violation(
-                    f"{client.name} ended: {client.failures[0]!r}"
-                ) from client.failures[0]
+                failure = client.failures[0]
+                raise Violation(f"{client.name} ended: {failure!r}") from failure

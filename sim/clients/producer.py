@@ -13,6 +13,7 @@ from moldau.records.record import Record, build_batch
 from moldau.wire.messages.init_producer_id import InitProducerIdRequest
 from moldau.wire.messages.produce import ProducePartition, ProduceRequest, ProduceTopic
 from sim.clients.wire import LEADER_GONE, Kafka, Lost, Place
+from sim.history import History
 from sim.process import ClientProcess
 from sim.scene import Scene
 
@@ -45,6 +46,7 @@ class Producer:
         pause_seconds: float,
         records_max: int = 5,
         keys: int = 0,
+        history: History | None = None,
     ) -> None:
         """With `keys`, each record has one of so many, and some remove theirs."""
         self._scene = scene
@@ -55,6 +57,7 @@ class Producer:
         self._pause_seconds = pause_seconds
         self._records_max = records_max
         self._keys = keys
+        self._history = scene.history if history is None else history
         self._sent = 0
         self._sequences: dict[Place, int] = {}
         self._id = (ProducerId(-1), ProducerEpoch(-1))
@@ -111,7 +114,7 @@ class Producer:
             key, sent["k"] = name.encode(), name
             if self._rng.random() < 0.2:
                 value, sent["z"] = None, True
-        self._scene.add("send", **sent)
+        self._history.add("send", **sent)
         return Record(Offset(position), TimestampMs(1_700_000_000_000), key, value, [])
 
     async def _write(self, place: Place, batches: list[_Batch]) -> None:
@@ -178,4 +181,4 @@ class Producer:
         self._scene.count("acked", len(batch.numbers))
         for place, number in enumerate(batch.numbers):
             at = offset + place if offset >= 0 else -1
-            self._scene.add("ack", p=self._name, n=number, o=at)
+            self._history.add("ack", p=self._name, n=number, o=at)

@@ -6,6 +6,7 @@ from typing import Final
 
 from moldau.model.errors import ErrorCode
 from moldau.records.batch import HEADER_BYTES, read_header
+from moldau.records.control import read_end_marker
 from moldau.records.record import read_records
 from moldau.wire.messages.fetch import (
     FetchPartition,
@@ -19,13 +20,15 @@ from moldau.wire.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from sim.clients.wire import LEADER_GONE, Kafka, Lost, Place
+from sim.history import History
 from sim.process import ClientProcess
 from sim.scene import Scene
 
 EARLIEST: Final = -2
 LATEST: Final = -1
-_PASSING: Final = LEADER_GONE | {ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT}
+PASSING: Final = LEADER_GONE | {ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT}
 COMMITTED: Final = 1
+_ISOLATION_FROM: Final = 2
 
 
 async def list_offset(kafka: Kafka, place: Place, timestamp: int, isolation: int = 0) -> int | None:
@@ -35,8 +38,11 @@ async def list_offset(kafka: Kafka, place: Place, timestamp: int, isolation: int
     request = ListOffsetsRequest(
         isolation_level=isolation, topics=[ListOffsetsTopic(name=topic, partitions=[asked])]
     )
+    version = kafka.version_of(request)
+    if isolation:
+        version = max(version, _ISOLATION_FROM)
     try:
-        answer = await kafka.ask(await kafka.leader(place), request)
+        answer = await kafka.ask(await kafka.leader(place), request, version=version)
     except Lost:
         kafka.forget_leader(place)
         return None
@@ -68,8 +74,8 @@ def values_of(
             while aborted and aborted[0][0] <= header.last_offset:
                 open_aborted.add(aborted.pop(0)[1])
         if header.is_control:
-            if isolation == COMMITTED and header.producer_id in open_aborted:
-                # An abort marker ends it; a commit marker is of no aborted one.
+            marker = read_end_marker(batch)
+            if marker is not None and not marker.is_commit:
                 open_aborted.discard(header.producer_id)
         elif not (header.is_transactional and header.producer_id in open_aborted):
             found.extend(
@@ -85,9 +91,16 @@ class Reader:
     """Reads one partition from its beginning, and goes on until it has all of it."""
 
     def __init__(
-        self, scene: Scene, process: ClientProcess, place: Place, *, isolation: int = 0
+        self,
+        scene: Scene,
+        process: ClientProcess,
+        place: Place,
+        *,
+        isolation: int = 0,
+        history: History | None = None,
     ) -> None:
         self._scene = scene
+        self._history = scene.history if history is None else history
         self._name = process.name
         self._kafka: Kafka = scene.kafka(process)
         self._rng: random.Random = process.rng
@@ -101,7 +114,7 @@ class Reader:
         return f"{self._place[0]}/{self._place[1]}"
 
     async def run(self) -> None:
-        self._scene.add("assign", c=self._name)
+        self._history.add("assign", c=self._name)
         while not self._scene.is_over:
             await self._fetch()
             if self._rng.random() < 0.1:
@@ -110,22 +123,24 @@ class Reader:
     async def finish(self) -> None:
         """Everybody has stopped writing: read what there is, to the end."""
         while True:
-            asked = self._scene.history.now()
+            asked = self._history.now()
             end = await list_offset(self._kafka, self._place, LATEST, self._isolation)
             start = await list_offset(self._kafka, self._place, EARLIEST)
-            if end is not None and start is not None:
+            # What is decided is marked later, and until then it ends there for one who reads that.
+            whole = await list_offset(self._kafka, self._place, LATEST)
+            if end is not None and start is not None and whole == end:
                 break
             await self._scene.pause(self._rng, 0.3)
         while self._position < end:
             await self._fetch()
-        self._scene.add("end", tp=self._tp, start=start, end=end, c=self._name, asked=asked)
+        self._history.add("end", tp=self._tp, start=start, end=end, c=self._name, asked=asked)
 
     async def _look(self) -> None:
-        asked = self._scene.history.now()
+        asked = self._history.now()
         start = await list_offset(self._kafka, self._place, EARLIEST)
         end = await list_offset(self._kafka, self._place, LATEST, self._isolation)
         if start is not None and end is not None:
-            self._scene.add("bounds", tp=self._tp, start=start, end=end, asked=asked)
+            self._history.add("bounds", tp=self._tp, start=start, end=end, asked=asked)
 
     async def _fetch(self) -> None:
         kafka, (topic, index) = self._kafka, self._place
@@ -162,7 +177,7 @@ class Reader:
             return
         told = answer.topics[0].partitions[0]
         code = ErrorCode(told.error_code)
-        if code in _PASSING:
+        if code in PASSING:
             kafka.forget_leader(self._place)
             await self._scene.pause(self._rng, 0.2)
             return
@@ -174,6 +189,6 @@ class Reader:
             return
         found, self._position = values_of(told, self._position, isolation=self._isolation)
         if found:
-            self._scene.add("poll", c=self._name, tp=self._tp, r=found)
+            self._history.add("poll", c=self._name, tp=self._tp, r=found)
         elif told.high_watermark <= self._position:
             await self._scene.pause(self._rng, 0.05)

@@ -20,6 +20,7 @@ from moldau.wire.schema import Request
 _LENGTH: Final = struct.Struct(">i")
 ASK_SECONDS: Final = 10.0
 CONNECT_SECONDS: Final = 5.0
+_MANY_KEYS_FROM: Final = 4
 
 T = TypeVar("T")
 
@@ -142,6 +143,11 @@ class Kafka:
     def pin(self, kind: type[Request], version: int) -> None:
         self._versions[kind.API_KEY] = version
 
+    @property
+    def known(self) -> list[tuple[str, int]]:
+        """Where somebody may be asked."""
+        return list(dict.fromkeys([*self.brokers.values(), *self._bootstrap]))
+
     async def connection(self, address: tuple[str, int]) -> _Connection:
         """Raises Lost."""
         found = self._connections.get(address)
@@ -151,8 +157,14 @@ class Kafka:
         if opening is None:
             opening = asyncio.get_running_loop().create_task(self._open(address))
             self._opening[address] = opening
-            opening.add_done_callback(lambda _: self._opening.pop(address, None))
+            opening.add_done_callback(lambda task: self._opened(address, task))
         return await asyncio.shield(opening)
+
+    def _opened(self, address: tuple[str, int], task: "asyncio.Task[_Connection]") -> None:
+        del self._opening[address]
+        if not task.cancelled():
+            # Whoever wanted it may be gone, and nobody would look at what went wrong.
+            task.exception()
 
     async def _open(self, address: tuple[str, int]) -> _Connection:
         loop = asyncio.get_running_loop()
@@ -196,7 +208,7 @@ class Kafka:
 
     async def ask_any(self, request: Request, **named: Any) -> Any:
         """Raises Lost."""
-        known = list(dict.fromkeys([*self.brokers.values(), *self._bootstrap]))
+        known = self.known
         self.rng.shuffle(known)
         failure = Lost("nobody is known")
         for address in known[:3]:
@@ -253,11 +265,11 @@ class Kafka:
         """`kind`: 0 for groups, 1 for transactions. Raises Lost."""
         found = self._coordinators.get((kind, key))
         if found is None:
-            version = self._coordinator_version(FindCoordinatorRequest(), kind)
-            if version < 4:
-                request = FindCoordinatorRequest(key=key, key_type=kind)
-            else:
+            version = max(kind, self.version_of(FindCoordinatorRequest(key=key)))
+            if version >= _MANY_KEYS_FROM:
                 request = FindCoordinatorRequest(key_type=kind, coordinator_keys=[key])
+            else:
+                request = FindCoordinatorRequest(key=key, key_type=kind)
             answer = await self.ask_any(request, version=version)
             told = answer.coordinators[0] if answer.coordinators else answer
             if told.error_code:
@@ -265,9 +277,6 @@ class Kafka:
             self.brokers[told.node_id] = (told.host, told.port)
             found = self._coordinators[kind, key] = told.node_id
         return found
-
-    def _coordinator_version(self, request: Request, kind: int) -> int:
-        return max(1, self.version_of(request)) if kind else self.version_of(request)
 
     def forget_coordinator(self, kind: int, key: str) -> None:
         self._coordinators.pop((kind, key), None)

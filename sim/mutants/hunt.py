@@ -36,6 +36,8 @@ def plan_for(mutant: Mutant, seed: int) -> Plan:
             "replication": 3,
             "faults": mutant.faults,
             "pause_seconds": 0.1,
+            **Plan.SMALLEST,
+            "partitions": 2,
             **mutant.plan,
         },
     )

@@ -1,0 +1,109 @@
+"""Owns producers of plain and compacted topics, those who follow them, and the verdict on both."""
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from faults.checker import check
+from sim.clients.producer import Producer
+from sim.clients.reader import Reader
+from sim.clients.wire import Place
+from sim.history import History
+from sim.process import ClientProcess
+from sim.workload import TopicWanted, Workload, raise_unless_clean
+
+if TYPE_CHECKING:
+    from sim.world import World
+
+TOPIC: Final = "log"
+COMPACTED: Final = "state"
+_KEYS: Final = 12
+
+
+class Logs(Workload):
+    """Idempotent producers, and one reader of each partition."""
+
+    def __init__(self, world: "World") -> None:
+        super().__init__(world)
+        self.places: list[Place] = [(TOPIC, index) for index in range(self.plan.partitions)]
+        self._readers: list[tuple[Reader, ClientProcess]] = []
+
+    def topics(self) -> list[TopicWanted]:
+        return [TopicWanted(TOPIC, self.plan.partitions)]
+
+    def begin(self) -> None:
+        scene, plan = self.scene, self.plan
+        for number in range(1, plan.producers + 1):
+            process = scene.process(f"p{number}")
+            producer = Producer(scene, process, self.places, pause_seconds=plan.pause_seconds)
+            process.run(producer.run())
+        for place in self.places:
+            process = scene.process(f"c{place[1]}")
+            reader = Reader(scene, process, place)
+            self._readers.append((reader, process))
+            process.run(reader.run())
+
+    def stages(self) -> Iterator[Callable[[], None]]:
+        yield self._finish_readers
+
+    def _finish_readers(self) -> None:
+        for reader, process in self._readers:
+            process.run(reader.finish())
+
+    def judge(self) -> None:
+        raise_unless_clean("", check(self.scene.history))
+
+
+class Compacted(Workload):
+    """Producers of keys, of which only the last of each must stay."""
+
+    def __init__(self, world: "World") -> None:
+        super().__init__(world)
+        self._history = History(self.scene.scheduler)
+        self._readers: list[tuple[Reader, ClientProcess]] = []
+
+    def topics(self) -> list[TopicWanted]:
+        if not self.plan.keyed:
+            return []
+        configs = {
+            "cleanup.policy": "compact",
+            "segment.bytes": "2048",
+            "segment.ms": "3000",
+            "min.cleanable.dirty.ratio": "0.01",
+            "delete.retention.ms": "5000",
+        }
+        return [TopicWanted(COMPACTED, 1, configs)]
+
+    def begin(self) -> None:
+        for number in range(1, self.plan.keyed + 1):
+            process = self.scene.process(f"k{number}")
+            producer = Producer(
+                self.scene,
+                process,
+                [(COMPACTED, 0)],
+                pause_seconds=self.plan.pause_seconds,
+                keys=_KEYS,
+                history=self._history,
+            )
+            process.run(producer.run())
+        if self.plan.keyed:
+            self._read("kc")
+
+    def _read(self, name: str) -> Reader:
+        process = self.scene.process(name)
+        reader = Reader(self.scene, process, (COMPACTED, 0), history=self._history)
+        self._readers.append((reader, process))
+        process.run(reader.run())
+        return reader
+
+    def stages(self) -> Iterator[Callable[[], None]]:
+        if self.plan.keyed:
+            yield self._finish_readers
+
+    def _finish_readers(self) -> None:
+        """Also one that begins only now, and so sees what compaction has left."""
+        self._read("kf")
+        for reader, process in self._readers:
+            process.run(reader.finish())
+
+    def judge(self) -> None:
+        raise_unless_clean("compacted", check(self._history))

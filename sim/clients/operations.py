@@ -1,0 +1,24 @@
+"""Owns those who run the cluster in one world: an admin, an operator, and a user of HTTP."""
+
+from sim.clients.admin import Admin
+from sim.clients.logs import TOPIC
+from sim.clients.operator import Operator
+from sim.clients.web import Web
+from sim.workload import Workload
+
+
+class Operations(Workload):
+    """They judge what they see themselves."""
+
+    def begin(self) -> None:
+        world, scene, plan = self.world, self.scene, self.plan
+        if plan.admin:
+            process = scene.process("a1")
+            load = (TOPIC, plan.partitions, plan.replication)
+            process.run(Admin(scene, process, load=load, is_alone=not plan.operator).run())
+        if plan.web:
+            process = scene.process("web")
+            process.run(Web(world, scene, process).run())
+        if plan.operator:
+            process = scene.process("operator")
+            process.run(Operator(world, scene, process).run())

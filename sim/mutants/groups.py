@@ -1,0 +1,102 @@
+"""Mistakes of the group coordinator."""
+
+from typing import Any
+
+from moldau.groups import offsets
+from moldau.groups.consumer import beat
+from moldau.groups.consumer.reconcile import next_step
+from moldau.groups.coordinator import Coordinator
+from moldau.groups.group import Group
+from moldau.groups.offsets import Commit
+from moldau.groups.results import FetchOffsetsResult
+from moldau.model.errors import ErrorCode
+from moldau.service.groups import GroupService
+from sim.mutants import Mutant, Patch
+from sim.plan import GroupPlan
+
+CLASSIC = [GroupPlan(["classic"], 3, False), GroupPlan(["classic"], 3, True)]
+CONSUMER = [GroupPlan(["consumer"], 3, False), GroupPlan(["classic", "consumer"], 4, True)]
+LEADERS = {"kill": 4.0, "pause": 4.0, "isolate": 6.0}
+
+
+def _any_member(self: Any, now: float, group: Group, event: Any) -> ErrorCode:
+    return ErrorCode.NONE
+
+
+def _answer_early(self: Commit, now: float) -> list[Any]:
+    records = _decide(self, now)
+    if records:
+        self._offsets.answer_commit(self._event, ErrorCode.NONE)
+    return records
+
+
+_decide = Commit.decide
+
+
+async def _fetch_known(self: GroupService, *args: Any, **named: Any) -> FetchOffsetsResult:
+    return self.known_offsets(*args, **named)
+
+
+def _fetch_while_loading(self: Coordinator, *args: Any, **named: Any) -> FetchOffsetsResult:
+    self._unavailable, before = ErrorCode.NONE, self._unavailable
+    try:
+        return _fetch_offsets(self, *args, **named)
+    finally:
+        self._unavailable = before
+
+
+_fetch_offsets = Coordinator.fetch_offsets
+
+
+def _give_at_once(current: Any, **named: Any) -> Any:
+    return next_step(current, **{**named, "is_free": lambda topic, index: True})
+
+
+def _mutant(
+    name: str, about: str, groups: list[GroupPlan], *patches: Patch, **faults: float
+) -> Mutant:
+    return Mutant(
+        name=name,
+        layer="groups",
+        about=about,
+        patches=lambda: list(patches),
+        faults=faults or LEADERS,
+        plan={"groups": groups, "partitions": 3},
+    )
+
+
+MUTANTS = (
+    _mutant(
+        "AnyMemberCommits",
+        "A member that was fenced may commit.",
+        CLASSIC + CONSUMER,
+        (offsets.Offsets, "commit_error", _any_member),
+    ),
+    _mutant(
+        "AnswersCommitsEarly",
+        "A commit is answered before it is stored.",
+        CLASSIC,
+        (Commit, "decide", _answer_early),
+        (Commit, "committed", lambda self, now: None),
+        (Commit, "failed", lambda self, now, error: None),
+    ),
+    _mutant(
+        "TellsStaleOffsets",
+        "A coordinator tells offsets without asking whether it still is one.",
+        CLASSIC + CONSUMER,
+        (GroupService, "fetch_offsets", _fetch_known),
+    ),
+    _mutant(
+        "TellsWhileLoading",
+        "A coordinator tells offsets before it has read them.",
+        CLASSIC + CONSUMER,
+        (Coordinator, "fetch_offsets", _fetch_while_loading),
+        (GroupService, "fetch_offsets", _fetch_known),
+    ),
+    _mutant(
+        "GivesAtOnce",
+        "A partition is given on before its owner has let go of it.",
+        CONSUMER,
+        (beat, "next_step", _give_at_once),
+    ),
+)
