@@ -18,7 +18,7 @@ from moldau.metadata.snapshot import encode_image
 from moldau.model.ids import PartitionIndex, TopicId
 from moldau.raft.events import Role
 from moldau.replica.group import Group
-from moldau.replica.peer_codec import GroupKey
+from moldau.replica.peer_codec import METADATA_GROUP, GroupKey
 from moldau.server.broker import BrokerServer
 
 if TYPE_CHECKING:
@@ -102,11 +102,24 @@ class Invariants:
             and may_vote
             and group.log.config.flush is FlushPolicy.ALWAYS
             and core.end < seen.flushed
+            and self._is_known(group)
         ):
             self._broken(
                 f"{node.name} told that it has {name} up to {seen.flushed}, and came back with "
                 f"{core.end}"
             )
+
+    def _is_known(self, group: Group) -> bool:
+        """Whether the newest metadata have the topic: what is deleted may come back empty, as long
+        as a broker that was away does not know."""
+        newest = self._newest_image()
+        topic_id = group.key.topic_id
+        if group.key == METADATA_GROUP or newest is None:
+            return True
+        return newest.topic_by_id(topic_id) is not None
+
+    def _newest_image(self) -> Image | None:
+        return max(self._image_of.values(), key=lambda image: image.version, default=None)
 
     def _look_at_leader(self, node: "Node", name: str, group: Group) -> None:
         core = group.core
@@ -144,7 +157,7 @@ class Invariants:
 
     def dropping(self, node: "Node", topic: str, topic_id: TopicId, index: PartitionIndex) -> None:
         """A broker is about to delete the log of a partition."""
-        newest = max(self._image_of.values(), key=lambda image: image.version, default=None)
+        newest = self._newest_image()
         if newest is None or newest.topic_by_id(topic_id) is None:
             return
         name = GroupKey(topic_id, index).name

@@ -167,8 +167,8 @@ class Node:
         self.process = None
         # Closed coroutines must not write: this start's view of the disk ends first.
         self.disk = self.disk.survive()
-        process.loop.die()
         self._network.process_ended(self.host, is_power_cut=False)
+        process.loop.die()
 
     def power_off(self) -> None:
         """With the machine: what was not flushed is lost, or torn."""
@@ -178,9 +178,9 @@ class Node:
             process.loop.after_turn()
         self.process = None
         self.disk = self.disk.crash(self.rng)
+        self._network.process_ended(self.host, is_power_cut=True)
         if process is not None:
             process.loop.die()
-        self._network.process_ended(self.host, is_power_cut=True)
 
     def stop(self) -> None:
         """As by SIGTERM."""

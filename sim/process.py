@@ -62,5 +62,5 @@ class ClientProcess:
             self.failures.append(error)
 
     def kill(self) -> None:
-        self.loop.die()
         self._network.process_ended(self.host, is_power_cut=False)
+        self.loop.die()

@@ -5,11 +5,6 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from moldau.model.errors import ErrorCode
-from moldau.wire.messages.alter_configs import (
-    AlterableConfig,
-    AlterConfigsRequest,
-    AlterConfigsResource,
-)
 from moldau.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from moldau.wire.messages.create_topics import (
     CreatableReplicaAssignment,
@@ -18,16 +13,12 @@ from moldau.wire.messages.create_topics import (
     CreateTopicsRequest,
 )
 from moldau.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from moldau.wire.messages.incremental_alter_configs import (
-    IncrementalAlterConfigsRequest,
-    IncrementalConfig,
-    IncrementalConfigsResource,
-)
 from sim.clients.looks import Looks
 from sim.clients.moves import Moves
-from sim.clients.own_topics import BROKER_KIND, TOPIC_KIND, OwnTopic, State, find_wrong
+from sim.clients.own_topics import OwnTopic, State, find_wrong
 from sim.clients.scribbles import Scribbles
 from sim.clients.session import PASSING, Session
+from sim.clients.settings import VALUES, Settings
 from sim.clients.wire import Kafka, Lost
 from sim.clients.wrong import Wrong
 from sim.process import ClientProcess
@@ -37,25 +28,6 @@ TOPICS_MAX: Final = 4
 PARTITIONS_MAX: Final = 6
 FINISH_SECONDS: Final = 150.0
 """So long after all is healed, every broker has heard of everything."""
-_SET, _DELETE, _APPEND, _SUBTRACT = range(4)
-_VALUES: Final = {
-    "retention.ms": ("500", "5000", "3600000", "-1"),
-    "retention.bytes": ("2000", "-1"),
-    "segment.bytes": ("600", "4000", "100000"),
-    "segment.ms": ("2000", "3600000"),
-    "cleanup.policy": ("delete", "compact"),
-    "max.message.bytes": ("5000", "1000000"),
-    "compression.type": ("producer", "gzip", "zstd", "uncompressed"),
-    "message.timestamp.type": ("CreateTime", "LogAppendTime"),
-    "min.cleanable.dirty.ratio": ("0.0", "0.5"),
-    "min.insync.replicas": ("1", "2"),
-    "flush.ms": ("1000", "2000"),
-}
-_BROKER_VALUES: Final = {
-    "log.index.interval.bytes": ("512", "4096"),
-    "log.segment.bytes": ("5000", "70000"),
-    "message.max.bytes": ("900000", "1000000"),
-}
 
 
 class Admin:
@@ -81,14 +53,13 @@ class Admin:
         self._looks = Looks(scene, self._kafka)
         self._wrong = Wrong(scene, self._kafka)
         self._scribbles = Scribbles(scene, self._kafka)
+        self._settings = Settings(scene, self._kafka, self._rng)
         self._moves = Moves(scene, self._kafka, load, is_alone=is_alone)
         self._deeds: tuple[tuple[Callable[[], Awaitable[None]], int], ...] = (
             (self._create, 4),
             (self._delete, 2),
             (self._grow, 2),
-            (self._alter, 3),
-            (self._replace, 1),
-            (self._alter_broker, 1),
+            (self._set, 5),
             (self._move, 4),
             (self._write, 6),
             (self._look, 4),
@@ -119,12 +90,12 @@ class Admin:
             return
         self._made += 1
         factor = self._replication if not self._is_alone else rng.randint(1, self._replication)
-        names = rng.sample(sorted(_VALUES), rng.randint(0, 3))
+        names = rng.sample(sorted(VALUES), rng.randint(0, 3))
         topic = OwnTopic(
             f"{self._name}-{self._made}",
             rng.randint(1, 3),
             factor,
-            {name: rng.choice(_VALUES[name]) for name in names},
+            {name: rng.choice(VALUES[name]) for name in names},
         )
         session = await Session.begin(self._kafka)
         answer = await session.ask(
@@ -211,100 +182,14 @@ class Admin:
         else:
             self._expect(code, f"grow {topic.name}")
 
-    # ---- settings
-
-    async def _alter(self) -> None:
-        topic = self._pick()
-        if topic is None:
-            return
-        names = self._rng.sample(sorted(_VALUES), self._rng.randint(1, 3))
-        changes = {name: self._change(topic, name) for name in names}
-        before = set(topic.unsure)
-        topic.unsure.update(names)
-        session = await Session.begin(self._kafka)
-        resource = IncrementalConfigsResource(
-            resource_type=TOPIC_KIND,
-            resource_name=topic.name,
-            configs=[
-                IncrementalConfig(name=name, config_operation=operation, value=value)
-                for name, (operation, value, _) in changes.items()
-            ],
-        )
-        answer = await session.ask(
-            IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
-        )
-        code = ErrorCode(answer.responses[0].error_code)
-        if code is not ErrorCode.NONE:
-            self._expect(code, f"alter {topic.name}")
-            return
-        self._scene.count("settings altered")
-        topic.unsure.intersection_update(before)
-        for name, (_, _, after) in changes.items():
-            if after is None:
-                topic.configs.pop(name, None)
-            else:
-                topic.configs[name] = after
-        await self._check(session, topic)
-
-    def _change(self, topic: OwnTopic, name: str) -> tuple[int, str | None, str | None]:
-        """Operation, its value, and what the setting is then."""
-        if self._rng.random() < 0.3:
-            return _DELETE, None, None
-        value = self._rng.choice(_VALUES[name])
-        if name == "cleanup.policy" and name not in topic.unsure and self._rng.random() < 0.5:
-            return _APPEND, *self._appended(topic.configs.get(name, "delete"), value)
-        return _SET, value, value
-
-    def _appended(self, before: str, value: str) -> tuple[str, str]:
-        return value, before if value in before.split(",") else f"{before},{value}"
-
-    async def _replace(self) -> None:
-        """All settings of a topic at once."""
-        topic = self._pick()
-        if topic is None or topic.unsure:
-            return
-        names = self._rng.sample(sorted(_VALUES), self._rng.randint(0, 3))
-        configs = {name: self._rng.choice(_VALUES[name]) for name in names}
-        topic.unsure.update(_VALUES)
-        session = await Session.begin(self._kafka)
-        resource = AlterConfigsResource(
-            resource_type=TOPIC_KIND,
-            resource_name=topic.name,
-            configs=[AlterableConfig(name=n, value=v) for n, v in configs.items()],
-        )
-        answer = await session.ask(AlterConfigsRequest(resources=[resource], validate_only=False))
-        code = ErrorCode(answer.responses[0].error_code)
-        if code is not ErrorCode.NONE:
-            self._expect(code, f"replace settings of {topic.name}")
-            return
-        topic.unsure.clear()
-        topic.configs = configs
-        await self._check(session, topic)
-
-    async def _alter_broker(self) -> None:
-        """Of one broker, or of all."""
-        name = self._rng.choice(sorted(_BROKER_VALUES))
-        value = self._rng.choice(_BROKER_VALUES[name])
-        broker = self._rng.choice(sorted(self._kafka.brokers))
-        change = IncrementalConfig(name=name, config_operation=_SET, value=value)
-        resource = IncrementalConfigsResource(
-            resource_type=BROKER_KIND,
-            resource_name=self._rng.choice(("", str(broker))),
-            configs=[change],
-        )
-        session = await Session.begin(self._kafka, self._kafka.brokers[broker])
-        answer = await session.ask(
-            IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
-        )
-        code = ErrorCode(answer.responses[0].error_code)
-        if code is not ErrorCode.NONE:
-            self._expect(code, "alter a broker", {ErrorCode.INVALID_REQUEST})
-            return
-        shown = await self._looks.setting(session, BROKER_KIND, resource.resource_name, name)
-        if shown is not None and shown != value:
-            self._scene.violation(f"{name} of broker {broker} is {shown} instead of {value}")
-
     # ---- the rest
+
+    async def _set(self) -> None:
+        topic = self._pick()
+        if topic is not None and await self._settings.do(topic):
+            # On the connection on which it was said.
+            assert self._settings.session is not None
+            await self._check(self._settings.session, topic)
 
     async def _move(self) -> None:
         await self._moves.do(self._pick())

@@ -13,7 +13,7 @@ class Operations(Workload):
     def begin(self) -> None:
         world, scene, plan = self.world, self.scene, self.plan
         if plan.admin:
-            process = scene.process("a1")
+            process = scene.process("admin")
             load = (TOPIC, plan.partitions, plan.replication)
             process.run(Admin(scene, process, load=load, is_alone=not plan.operator).run())
         if plan.web:

@@ -24,6 +24,8 @@ RETRIED: Final = LEADER_GONE | {
     ErrorCode.REQUEST_TIMED_OUT,
     ErrorCode.THROTTLING_QUOTA_EXCEEDED,
 }
+NAME: Final = "name"
+"""The header that tells what a record without a value is called."""
 _CODECS: Final = (Codec.NONE, Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD)
 
 
@@ -109,13 +111,14 @@ class Producer:
         sent = {"p": self._name, "n": number, "tp": f"{place[0]}/{place[1]}"}
         key: bytes | None = None
         value: bytes | None = f"{self._name}:{number}".encode()
+        headers: list[tuple[str, bytes | None]] = []
         if self._keys:
             name = f"k{self._rng.randrange(self._keys)}"
             key, sent["k"] = name.encode(), name
             if self._rng.random() < 0.2:
-                value, sent["z"] = None, True
+                value, headers, sent["z"] = None, [(NAME, value)], True
         self._history.add("send", **sent)
-        return Record(Offset(position), TimestampMs(1_700_000_000_000), key, value, [])
+        return Record(Offset(position), TimestampMs(1_700_000_000_000), key, value, headers)
 
     async def _write(self, place: Place, batches: list[_Batch]) -> None:
         """Until all are acked: what is not is sent again, in the same order."""

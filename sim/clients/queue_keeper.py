@@ -60,7 +60,6 @@ class Keeper:
         self._visits = 0
         self._clock = SimClock(process.loop)
         self._has_later = False
-        self._is_known = False
         """Somebody has told of the group."""
 
     async def run(self) -> None:
@@ -102,17 +101,13 @@ class Keeper:
             await self._scene.pause(self._rng, _PAUSE_SECONDS)
 
     def _check(self, error: Refused) -> None:
-        if error.reason == "OTHER_MODE" and not self._is_known:
-            # It was made while a broker looked what it is.
-            self._scene.count("other mode")
-        elif error.reason not in _PASSING:
+        if error.reason not in _PASSING:
             self._scene.violation(f"{self._name} was refused: {error}")
 
     # ---- looking
 
     async def _stats(self) -> None:
         await self._wire.call_any("Stats", pb.StatsRequest(group=GROUP))
-        self._is_known = True
 
     async def _peek(self) -> None:
         request = pb.PeekRequest(group=GROUP, topic=TOPIC, max_messages=20)

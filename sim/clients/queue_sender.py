@@ -10,8 +10,7 @@ from sim.machine import SimClock
 from sim.process import ClientProcess
 from sim.scene import Scene
 
-_PASSING: Final = frozenset({"", "UNAVAILABLE", "NOT_LEADER", "TIMED_OUT", "BUSY", "UNKNOWN_TOPIC"})
-"""A leader that has just started knows no topics yet, and says so to the broker that asks it."""
+_PASSING: Final = frozenset({"", "UNAVAILABLE", "NOT_LEADER", "TIMED_OUT", "BUSY"})
 _LATER_SHARE: Final = 0.1
 _STREAM_COUNT_MAX: Final = 4
 

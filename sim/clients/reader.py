@@ -7,7 +7,7 @@ from typing import Final
 from moldau.model.errors import ErrorCode
 from moldau.records.batch import HEADER_BYTES, read_header
 from moldau.records.control import read_end_marker
-from moldau.records.record import read_records
+from moldau.records.record import Record, read_records
 from moldau.wire.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -19,6 +19,7 @@ from moldau.wire.messages.list_offsets import (
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
+from sim.clients.producer import NAME
 from sim.clients.wire import LEADER_GONE, Kafka, Lost, Place
 from sim.history import History
 from sim.process import ClientProcess
@@ -53,6 +54,13 @@ async def list_offset(kafka: Kafka, place: Place, timestamp: int, isolation: int
     return int(told.offset)
 
 
+def name_of(record: Record) -> str:
+    """What a producer called it."""
+    if record.value is not None:
+        return record.value.decode()
+    return (dict(record.headers).get(NAME) or b"").decode()
+
+
 def values_of(
     told: FetchResponsePartition, position: int, *, isolation: int
 ) -> tuple[list[tuple[int, str]], int]:
@@ -79,9 +87,9 @@ def values_of(
                 open_aborted.discard(header.producer_id)
         elif not (header.is_transactional and header.producer_id in open_aborted):
             found.extend(
-                (record.offset, record.value.decode())
+                (record.offset, name_of(record))
                 for record in read_records(batch)
-                if record.offset >= position and record.value is not None
+                if record.offset >= position
             )
         position = max(position, header.next_offset)
     return found, position

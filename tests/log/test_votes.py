@@ -107,6 +107,17 @@ def test_a_failed_flush_is_told() -> None:
         journal.record({"g": vote(1)})
 
 
+def test_nothing_is_stored_after_a_failed_flush_and_the_next_start_finds_all_before_it() -> None:
+    disk = SimDisk()
+    journal = VoteJournal.open(disk, PATH)
+    journal.record({"g": vote(1)})
+    disk.fail_next_flush()
+    for _ in range(2):
+        with pytest.raises(StorageError):
+            journal.record({"g": vote(2)})
+    assert VoteJournal.open(disk.survive(), PATH).get("g") in (vote(1), vote(2))
+
+
 @pytest.mark.parametrize("room", range(0, 120, 7))
 def test_a_vote_that_found_no_room_is_forgotten_and_the_next_one_is_kept(room: int) -> None:
     disk = SimDisk()

@@ -137,8 +137,12 @@ def test_what_is_lost_on_the_way_is_uncertain_and_what_is_refused_is_not(
 def test_a_topic_of_the_same_name_that_is_another_is_not_written_to(leader):
     leader.topics = {"t": SimpleNamespace(name="t", topic_id=b"j" * 16)}
     assert World(leader).append().error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert leader.appended == []
+
+
+def test_a_leader_that_has_not_heard_of_the_topic_yet_is_asked_again(leader):
     leader.topics = {}
-    assert World(leader).append().error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert World(leader).append().error is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert leader.appended == []
 
 

@@ -71,6 +71,7 @@ class VoteJournal:
         self._position = 0
         self._rewrite_at = _REWRITE_BYTES_MIN
         self._file: File | None = None
+        self._has_failed = False
 
     @classmethod
     def open(cls, files: Files, path: str) -> "VoteJournal":
@@ -108,6 +109,9 @@ class VoteJournal:
         """
         if not votes:
             return
+        if self._has_failed:
+            # Its number is taken, and nobody knows what is in its place.
+            raise StorageError(f"{self._path}: an earlier vote was not stored")
         before = {group: self._votes.get(group) for group in votes}
         self._number += 1
         self._votes.update(votes)
@@ -138,7 +142,9 @@ class VoteJournal:
             is_written = True
             file.flush()
         except OSError as error:
-            kind = DiskFullError if error.errno in DISK_FULL and not is_written else StorageError
+            is_full = error.errno in DISK_FULL and not is_written
+            self._has_failed = not is_full
+            kind = DiskFullError if is_full else StorageError
             raise kind(f"{self._path}: the vote was not stored: {error}") from error
         self._position += len(data)
 

@@ -150,7 +150,12 @@ class AppendService:
         except msgspec.MsgspecError as error:
             raise RefusedError(ErrorCode.INVALID_REQUEST, f"batches: {error}") from None
         topic = self._image().topic(asked.topic)
-        if topic is None or topic.topic_id != asked.topic_id:
+        if topic is None:
+            # Not heard of it yet, right after a start, or it is deleted: who asks finds out.
+            raise RefusedError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"Topic '{asked.topic}' is not led here"
+            )
+        if topic.topic_id != asked.topic_id:
             raise RefusedError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{asked.topic}' is another one here"
             )

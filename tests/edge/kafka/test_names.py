@@ -26,6 +26,7 @@ async def test_each_is_answered_in_order_while_others_are_served(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(names, "_TURN_SECONDS_MAX", 0.0)
+    monkeypatch.setattr(names, "_LOOKED_AT_EVERY", 1)
     task = asyncio.create_task(answer_each(range(100), str, refuse))
     assert await turns_during(task) >= 100
     assert await task == [str(number) for number in range(100)]

@@ -397,6 +397,10 @@ class QueueService:
         if known is not None:
             return known
         if (await self._calls.describe(name)).exists:
+            # It may have been made meanwhile, as a queue.
+            known = (await self._connecting.fresh()).queue_groups.get(name)
+            if known is not None:
+                return known
             raise QueueRefusedError(Why.OTHER_MODE, f"group {name!r} is not a queue")
         raise QueueRefusedError(Why.UNKNOWN_GROUP, f"there is no queue group {name!r}")
 
