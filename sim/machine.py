@@ -24,8 +24,7 @@ from moldau.service.vitals import SlowTurns
 from moldau.testing.simdisk import SimCrash, SimDisk
 from sim.loop import SimLoop
 from sim.network import SimSockets
-
-_WALL_MS = 1_700_000_000_000
+from sim.scheduler import WALL_MS
 
 
 class SimClock:
@@ -37,7 +36,7 @@ class SimClock:
         self.skew_ms = skew_ms
 
     def wall_ms(self) -> TimestampMs:
-        return TimestampMs(_WALL_MS + self.skew_ms + int(self.monotonic() * 1000))
+        return TimestampMs(WALL_MS + self.skew_ms + int(self.monotonic() * 1000))
 
 
 class _NoLock:

@@ -107,6 +107,8 @@ class Plan(Struct, frozen=True, kw_only=True):
         rng = random.Random(f"{seed}/plan")
         brokers = rng.choice((1, 3, 3, 3, 3, 4, 5))
         chosen = [kind for kind in KINDS if rng.random() < 0.35]
+        # Transactions time out and delayed messages come by the wall clock: it must not jump there.
+        some = (0,) if "skew" in chosen else (0, 0, 0, 1, 2)
         return cls(
             seed=seed,
             seconds=seconds,
@@ -121,11 +123,11 @@ class Plan(Struct, frozen=True, kw_only=True):
             producers=rng.randint(1, 2),
             keyed=rng.choice((0, 0, 1, 2)),
             groups=[GroupPlan.draw(rng) for _ in range(rng.choice((0, 0, 1, 2)))],
-            transactional=rng.choice((0, 0, 0, 1, 2)),
-            transformers=rng.choice((0, 0, 0, 1, 2)),
-            list_append=rng.choice((0, 0, 0, 1, 2)),
-            queue_workers=rng.choice((0, 0, 0, 1, 4)),
-            ordered_workers=rng.choice((0, 0, 0, 1, 3)),
+            transactional=rng.choice(some),
+            transformers=rng.choice(some),
+            list_append=rng.choice(some),
+            queue_workers=2 * rng.choice(some),
+            ordered_workers=rng.choice(some),
             queue_senders=rng.choice((1, 2)),
             admin=rng.random() < 0.35,
             operator=rng.random() < 0.3 and brokers >= 3,

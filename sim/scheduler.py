@@ -13,6 +13,9 @@ from typing import Final
 START: Final = 1_000.0
 """Of virtual time, in seconds: no deadline is below zero."""
 
+WALL_MS: Final = 1_700_000_000_000
+"""What wall clocks add to it."""
+
 
 class Turns:
     """Somebody who is to be run at a time, and may change its mind. See SimLoop."""

@@ -107,7 +107,11 @@ def _read_offsets(kafka: Kafka, answer: Any, version: int) -> tuple[ErrorCode, d
     found: dict[Place, int] = {}
     code = ErrorCode(told.error_code)
     for topic in told.topics:
-        name = names[topic.topic_id] if version >= 10 else topic.name
+        name = names.get(topic.topic_id) if version >= 10 else topic.name
+        if name is None:
+            # The broker does not know the topic yet, or any more.
+            code = code or ErrorCode.UNKNOWN_TOPIC_ID
+            continue
         for partition in topic.partitions:
             found[name, partition.partition_index] = partition.committed_offset
             code = code or ErrorCode(partition.error_code)

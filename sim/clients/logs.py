@@ -59,7 +59,6 @@ class Compacted(Workload):
     def __init__(self, world: "World") -> None:
         super().__init__(world)
         self._history = History(self.scene.scheduler)
-        self._readers: list[tuple[Reader, ClientProcess]] = []
 
     def topics(self) -> list[TopicWanted]:
         if not self.plan.keyed:
@@ -86,24 +85,18 @@ class Compacted(Workload):
             )
             process.run(producer.run())
         if self.plan.keyed:
-            self._read("kc")
-
-    def _read(self, name: str) -> Reader:
-        process = self.scene.process(name)
-        reader = Reader(self.scene, process, (COMPACTED, 0), history=self._history)
-        self._readers.append((reader, process))
-        process.run(reader.run())
-        return reader
+            process = self.scene.process("kc")
+            process.run(Reader(self.scene, process, (COMPACTED, 0), history=self._history).run())
 
     def stages(self) -> Iterator[Callable[[], None]]:
         if self.plan.keyed:
-            yield self._finish_readers
+            yield self._read_anew
 
-    def _finish_readers(self) -> None:
-        """Also one that begins only now, and so sees what compaction has left."""
-        self._read("kf")
-        for reader, process in self._readers:
-            process.run(reader.finish())
+    def _read_anew(self) -> None:
+        """By somebody who sees only what compaction has left: who follows a topic may miss that a
+        key was removed, if it is late."""
+        process = self.scene.process("kf")
+        process.run(Reader(self.scene, process, (COMPACTED, 0), history=self._history).finish())
 
     def judge(self) -> None:
         raise_unless_clean("compacted", check(self._history))

@@ -16,6 +16,7 @@ from sim.clients.wire import LEADER_GONE, Kafka, Lost, Place
 from sim.history import History
 from sim.process import ClientProcess
 from sim.scene import Scene
+from sim.scheduler import WALL_MS
 
 IN_FLIGHT_MAX: Final = 5
 RETRIED: Final = LEADER_GONE | {
@@ -118,7 +119,8 @@ class Producer:
             if self._rng.random() < 0.2:
                 value, headers, sent["z"] = None, [(NAME, value)], True
         self._history.add("send", **sent)
-        return Record(Offset(position), TimestampMs(1_700_000_000_000), key, value, headers)
+        time = TimestampMs(WALL_MS + int(self._scene.scheduler.now * 1000))
+        return Record(Offset(position), time, key, value, headers)
 
     async def _write(self, place: Place, batches: list[_Batch]) -> None:
         """Until all are acked: what is not is sent again, in the same order."""
