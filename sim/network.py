@@ -455,8 +455,8 @@ class Network:
         if sock.held or not self._is_open(sock, other):
             self._hold(sock, data, is_reset)
             return
-        if not other._host.is_on:
-            # Nobody answers, not even to say so.
+        if not other._host.is_on or (other._is_closed and not self._is_open(other, sock)):
+            # Nobody answers, or nobody hears that the connection is no more: it is sent again.
             self._hold(sock, data, is_reset)
             return
         other.arrived(data, is_reset)
@@ -492,6 +492,8 @@ class Network:
         for sock in list(self._holding):
             other = sock.other
             if other is None or not self._is_open(sock, other) or not other._host.is_on:
+                continue
+            if other._is_closed and not self._is_open(other, sock):
                 continue
             held = list(sock.held)
             self._forget_held(sock)

@@ -175,7 +175,7 @@ class Keeper:
     async def _drain(self) -> bool:
         """Whether nothing is open."""
         found: dict[int, pb.PartitionStats] = {}
-        for address in self._board.seeds:
+        for address in self._board.seeds():
             reply = await self._wire.call(address, "Stats", pb.StatsRequest(group=GROUP))
             found |= {each.partition: each for each in reply.partitions if each.is_here}
         still = [s for s in found.values() if s.ready or s.leased or s.delayed or s.dead]

@@ -5,7 +5,7 @@ The frames are those of sim/grpc.py, in place of gRPC's.
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
 from google.protobuf.message import Message
@@ -137,8 +137,8 @@ class _ClientEnd(Frames):
 class QueueWire:
     """A client of one cluster, as one process has it."""
 
-    def __init__(self, seeds: Sequence[str], rng: random.Random) -> None:
-        self._seeds = list(seeds)
+    def __init__(self, seeds: Callable[[], list[str]], rng: random.Random) -> None:
+        self._seeds = seeds
         self._rng = rng
         self._connections: dict[str, _ClientEnd] = {}
         self._opening: dict[str, asyncio.Task[_ClientEnd]] = {}
@@ -187,7 +187,7 @@ class QueueWire:
 
     def anybody(self) -> str:
         """Whom to ask what each broker can answer."""
-        return self._rng.choice(self._seeds)
+        return self._rng.choice(self._seeds())
 
     async def call_any(self, method: str, request: Message, seconds: float = CALL_SECONDS) -> Any:
         """Raises Refused."""
@@ -195,7 +195,7 @@ class QueueWire:
 
     async def refresh(self) -> None:
         """Learn who leads; raises Refused."""
-        address = self._rng.choice(self._seeds)
+        address = self._rng.choice(self._seeds())
         answer = await self.call(address, "Topology", pb.TopologyRequest(), 3.0)
         self.view = view_of_grpc(answer, address)
 

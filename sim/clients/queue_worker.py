@@ -6,7 +6,7 @@ What they record is told in faults/leases.py and faults/ordered.py; `since` is w
 import asyncio
 import random
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -40,7 +40,8 @@ def poison(place: str, offset: int) -> str:
 class Board:
     """What those who work on the queue know of each other."""
 
-    seeds: Sequence[str]
+    seeds: Callable[[], list[str]]
+    """Where brokers are now."""
     partitions: int
     senders: int = 0
     """That have not finished."""

@@ -20,8 +20,10 @@ class Queues(Workload):
 
     def __init__(self, world: "World") -> None:
         super().__init__(world)
-        addresses = [f"{node.address}:{GRPC_PORT}" for node in world.nodes]
-        self._board = Board(addresses, self.plan.partitions)
+        self._board = Board(self._addresses, self.plan.partitions)
+
+    def _addresses(self) -> list[str]:
+        return [f"{node.address}:{GRPC_PORT}" for node in self.world.nodes]
 
     def topics(self) -> list[TopicWanted]:
         return [TopicWanted(TOPIC, self.plan.partitions)] if self.plan.has_queues else []
