@@ -9,7 +9,7 @@ BIN    := $(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format docs proto bench bench-quick faults faults-quick sim sim-long clean
+.PHONY: help run test check format docs proto bench bench-quick faults faults-quick sim sim-long sim-mutants clean
 
 help:            ## show this list
 	@grep -E '^[a-z-]+: .*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | \
@@ -148,17 +148,16 @@ spark-faults: $(VENV)/test ## kill drivers, tasks and brokers under a Spark quer
 demo: $(VENV)/demo ## three brokers, clicks, two pipelines on Spark, a leader killed; the audit says if all is there (about 4 minutes)
 	@$(BIN)/python -m demo $(DEMO_ARGS)
 
-SEED  ?= 1
-STEPS ?= 3000
-KIND  ?= memory
-sim: $(VENV)/check ## simulate one seed of a Raft group: SEED=… STEPS=… KIND=memory|disk, TRACE=1 to see it
-	@$(BIN)/python -m moldau.testing.simulation --seed $(SEED) --steps $(STEPS) --kind $(KIND) $(if $(TRACE),--trace)
+SEED    ?= 1
+MINUTES ?= 30
+sim: $(VENV)/check ## simulate one cluster with clients and faults: SEED=…, TRACE=1 to see it
+	@$(BIN)/python -m sim --seed $(SEED) $(if $(TRACE),--trace)
 
-SECONDS_MAX ?= 600
-sim-long: $(VENV)/check ## simulate seed after seed for SECONDS_MAX=600, from SEED on, then hunt the planted mutants
-	@mkdir -p .faults
-	@bash -o pipefail -c '$(BIN)/python -m moldau.testing.simulation --seconds $(SECONDS_MAX) --seed $(SEED) --steps $(STEPS) | tee .faults/sim-long.txt'
-	@bash -o pipefail -c '$(BIN)/python -m pytest -v --color=no tests/sim/test_mutants.py | tee .faults/mutants.txt'
+sim-long: $(VENV)/check ## simulate world after world on two cores for MINUTES=30, from SEED on
+	@$(BIN)/python -m sim --seed $(SEED) --minutes $(MINUTES) --jobs 2
+
+sim-mutants: $(VENV)/check ## find all mistakes that are planted in the product (about half an hour)
+	@$(BIN)/python -m sim --mutants
 
 clean:           ## remove the virtual environment and caches; data in .moldau stays
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -1,9 +1,12 @@
 """Simulate clusters under faults, and check that nothing is lost.
 
-python -m sim --seed 7 --trace            one world, and what happens in it
-python -m sim --seed 1 --minutes 30       world after world, for so long
-python -m sim --seed 7 --shrink           make a failing world smaller
-python -m sim --plan FILE --trace         play a world again that was made smaller
+python -m sim --seed 7 --trace          one world, and what happens in it
+python -m sim --seed 7 --shrink         make a failing world smaller
+python -m sim --plan FILE --trace       play a world again that was made smaller
+python -m sim --minutes 30 --jobs 2     world after world, for so long, on two cores
+python -m sim --mutants                 find all planted mistakes
+python -m sim --statements 24           count what so many worlds execute
+python -m sim --write-docs              docs/reliability.md from the results that are kept
 """
 
 import argparse
@@ -12,12 +15,14 @@ import os
 import sys
 import time
 from asyncio import events
-from collections import Counter
 from pathlib import Path
 
 import msgspec
 
+from sim.long import count_statements, run_long
+from sim.mutants.hunt import hunt_all
 from sim.plan import Plan
+from sim.report import Hunted, keep_long, keep_mutants, keep_statements, write_page
 from sim.scene import Violation
 from sim.scheduler import START
 from sim.shrink import shrink
@@ -69,31 +74,26 @@ def _describe(world: World, failure: Violation | None, took: float) -> str:
     return f"{text}\nVIOLATION: {failure}" if failure is not None else text
 
 
-def _run_long(first: int, minutes: float, seconds: float) -> int:
-    """Seed after seed; returns the exit code."""
-    began = time.perf_counter()
-    counts: Counter[str] = Counter()
-    worlds = failures = events_total = 0
-    simulated = 0.0
-    while time.perf_counter() - began < minutes * 60:
-        plan = Plan.draw(first + worlds, seconds)
-        world_began = time.perf_counter()
-        world, failure = run_one(plan)
-        worlds += 1
-        events_total += world.scheduler.events
-        simulated += world.scheduler.now - START
-        counts.update(world.counts)
-        counts.update(world.scene.counts)
-        if failure is not None:
-            failures += 1
-            print(_describe(world, failure, time.perf_counter() - world_began), flush=True)
-    took = time.perf_counter() - began
-    print(
-        f"{worlds} worlds, {events_total} events, {simulated / 3600:.2f} simulated hours in "
-        f"{took:.0f} s ({simulated / took:.0f} x); {failures} violations"
-    )
-    print(", ".join(f"{what}: {count}" for what, count in sorted(counts.items())))
-    return 1 if failures else 0
+def _hunt(names: list[str]) -> int:
+    """Returns the exit code."""
+    hunted = []
+    for mutant, found in hunt_all(names):
+        events = None if found is None else found.events
+        hunted.append(
+            Hunted(name=mutant.name, layer=mutant.layer, about=mutant.about, events=events)
+        )
+        told = "LIVES" if found is None else f"found after {found.events} events: {found.what}"
+        print(f"{mutant.layer}: {mutant.name}: {told[:200]}", flush=True)
+    keep_mutants(hunted)
+    return 1 if any(one.events is None for one in hunted) else 0
+
+
+def _count_statements(first: int, worlds: int, seconds: float) -> int:
+    counted = count_statements(first, worlds, seconds)
+    for package, (executed, total) in counted.items():
+        print(f"{package}: {executed} of {total} statements, {100 * executed / total:.1f} %")
+    keep_statements(counted)
+    return 0
 
 
 def _shrink(plan: Plan, where: Path) -> int:
@@ -119,10 +119,24 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--plan", type=Path, help="a file that --shrink wrote, instead of a seed")
     parser.add_argument("--trace", action="store_true", help="print what happens")
     parser.add_argument("--minutes", type=float, help="world after world, for so long")
+    parser.add_argument("--jobs", type=int, default=1, help="processes of a long run (1)")
+    parser.add_argument("--mutants", nargs="*", metavar="NAME", help="all, or those that are named")
+    parser.add_argument("--statements", type=int, metavar="WORLDS", help="count what they execute")
+    parser.add_argument("--write-docs", action="store_true", help="publish what is kept")
     parser.add_argument("--shrink", action="store_true", help="find a smaller world that fails")
     options = parser.parse_args(arguments)
+    if options.write_docs:
+        write_page()
+        return 0
     if options.minutes is not None:
-        return _run_long(options.seed, options.minutes, options.virtual_seconds)
+        total = run_long(options.seed, options.minutes, options.virtual_seconds, options.jobs)
+        keep_long(total)
+        print(total.described())
+        return 1 if total.violations else 0
+    if options.mutants is not None:
+        return _hunt(options.mutants)
+    if options.statements is not None:
+        return _count_statements(options.seed, options.statements, options.virtual_seconds)
     plan = Plan.draw(options.seed, options.virtual_seconds)
     if options.plan is not None:
         plan = msgspec.json.decode(options.plan.read_bytes(), type=Plan)
@@ -143,4 +157,6 @@ if __name__ == "__main__":
         # The order of a set of strings must not differ from run to run.
         os.environ["PYTHONHASHSEED"] = "0"
         os.execv(sys.executable, [sys.executable, "-m", "sim", *sys.argv[1:]])
+    logging.getLogger("moldau").addHandler(logging.NullHandler())
+    logging.getLogger("moldau").propagate = False
     sys.exit(main())

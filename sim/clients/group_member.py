@@ -74,6 +74,8 @@ async def committed_offsets(
         for topic, index in places:
             by_topic.setdefault(topic, []).append(index)
     known = (by_topic or {}).items()
+    if any(topic not in kafka.topic_ids for topic, _ in known):
+        await kafka.refresh()
     asked = OffsetFetchRequestGroup(
         group_id=group,
         member_id=member[0] if member else None,

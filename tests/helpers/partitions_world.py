@@ -107,6 +107,7 @@ class World:
             self.submit(
                 RegisterBroker(id=BrokerId(number), host="h", port=9092, incarnation=f"{number}")
             )
+        self.partitions.newest_image = lambda: self.image
 
     def _open_log(
         self,

@@ -194,10 +194,9 @@ class Partitions:
                 ErrorCode.KAFKA_STORAGE_ERROR,
                 f"{topic}-{partition} is offline: {self._offline[topic, partition]}",
             )
-        if any(
-            known.name == topic and 0 <= partition < len(known.partitions)
-            for known in self._topics.values()
-        ):
+        # The newest image: right after a start this broker has heard of more than it has opened.
+        known = self.newest_image().topic(topic)
+        if known is not None and 0 <= partition < len(known.partitions):
             raise RefusedError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{topic}-{partition} is on other brokers"
             )

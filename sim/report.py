@@ -1,0 +1,93 @@
+"""Owns what is published of the simulation: results in .faults, and their part of the page."""
+
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from sim.long import Summary
+
+ROOT: Final = Path(__file__).parent.parent
+RESULTS: Final = ROOT / ".faults"
+PAGE: Final = ROOT / "docs" / "reliability.md"
+BEGIN: Final = "<!-- simulated: written by python -m sim --write-docs -->"
+END: Final = "<!-- /simulated -->"
+_LONG, _MUTANTS, _STATEMENTS = "sim-long.json", "sim-mutants.json", "sim-statements.json"
+
+
+class Hunted(msgspec.Struct):
+    """A planted mistake, and what it took to find it."""
+
+    name: str
+    layer: str
+    about: str
+    events: int | None
+    """None: it lives."""
+
+
+def keep_long(summary: Summary) -> None:
+    _keep(_LONG, summary)
+
+
+def keep_mutants(hunted: list[Hunted]) -> None:
+    """Beside those that were hunted before, and not now."""
+    known = {one.name: one for one in _load(_MUTANTS, list[Hunted]) or []}
+    known.update((one.name, one) for one in hunted)
+    _keep(_MUTANTS, list(known.values()))
+
+
+def keep_statements(counted: dict[str, tuple[int, int]]) -> None:
+    _keep(_STATEMENTS, counted)
+
+
+def _keep(name: str, what: object) -> None:
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / name).write_bytes(msgspec.json.format(msgspec.json.encode(what)))
+
+
+def _load(name: str, kind: Any) -> Any:
+    path = RESULTS / name
+    return msgspec.json.decode(path.read_bytes(), type=kind) if path.exists() else None
+
+
+def write_page() -> None:
+    """Replace what stands between the two markers. Raises ValueError without them."""
+    text = PAGE.read_text()
+    if BEGIN not in text or END not in text:
+        raise ValueError(f"{PAGE} has no markers {BEGIN} and {END}")
+    head, rest = text.split(BEGIN)
+    tail = rest.split(END)[1]
+    PAGE.write_text(f"{head}{BEGIN}\n\n{render()}\n{END}{tail}")
+
+
+def render() -> str:
+    parts = []
+    long = _load(_LONG, Summary)
+    if long is not None:
+        hours = long.simulated_seconds / 3600
+        rate = long.simulated_seconds / long.cpu_seconds
+        parts.append(
+            f"{long.worlds:,} worlds, {long.events:,} events, {hours:,.1f} simulated hours, "
+            f"{rate:.0f} times real time per core; {len(long.violations)} violations.\n"
+        )
+        rows = [f"| {what} | {times:,} |" for what, times in sorted(long.counts.items())]
+        parts.append("\n".join(["| what happened | times |", "|---|---|", *rows]) + "\n")
+    counted = _load(_STATEMENTS, dict[str, tuple[int, int]])
+    if counted is not None:
+        rows = [
+            f"| `{package}` | {executed:,} of {total:,} | {100 * executed / total:.1f} % |"
+            for package, (executed, total) in counted.items()
+        ]
+        parts.append(
+            "\n".join(["| package | statements executed | share |", "|---|---|---|", *rows]) + "\n"
+        )
+    hunted = _load(_MUTANTS, list[Hunted])
+    if hunted is not None:
+        rows = [
+            f"| {one.layer} | {one.about[0].lower()}{one.about[1:].rstrip('.')} | "
+            f"{'not found' if one.events is None else f'{one.events:,}'} |"
+            for one in hunted
+        ]
+        header = ["| layer | planted mistake | events until it was found |", "|---|---|---|"]
+        parts.append("\n".join([*header, *rows]) + "\n")
+    return "\n".join(parts)
