@@ -68,6 +68,16 @@ ADMIT_METHOD: Final = 6
 _ADMIT_SECONDS_MAX: Final = 5.0
 _TOKENS_PER_COORDINATOR: Final = 1 << 40
 
+_JUDGED_BY_STATE: Final = frozenset(
+    {
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.PRODUCER_FENCED,
+    }
+)
+"""Refusals that clients do not ask again after."""
+
 
 class TransactionCoordinator(PartitionCoordinator[Event, Effect, Result]):
     """The transactional ids that are stored in one partition."""
@@ -256,6 +266,8 @@ class TransactionService(Coordination[TransactionCoordinator]):
             event = partial(_with_spare, make_event, spare_id)
             result = await coordinator.submit(event)
             if isinstance(result, ProducerResult):
+                if result.error in _JUDGED_BY_STATE:
+                    await _confirm_leading(coordinator)
                 return result
             if not isinstance(result, NeedsProducerId) or spare_id != NO_PRODUCER_ID:
                 raise TypeError(f"the coordinator answered {type(result).__name__}")
@@ -456,6 +468,8 @@ class TransactionService(Coordination[TransactionCoordinator]):
         result = await coordinator.submit(make_event)
         if not isinstance(result, PartitionsResult):
             raise TypeError(f"the coordinator answered {type(result).__name__}")
+        if not _JUDGED_BY_STATE.isdisjoint(result.errors.values()):
+            await _confirm_leading(coordinator)
         return result
 
     def _entry_error(self, partition: TopicPartition) -> ErrorCode:
@@ -501,6 +515,15 @@ class TransactionService(Coordination[TransactionCoordinator]):
                 return error, []
             found += listed
         return ErrorCode.NONE, found
+
+
+async def _confirm_leading(coordinator: TransactionCoordinator) -> None:
+    """Before a client is told that its transaction is over: one that was cut off judges by what
+    was true before another took its place. Raises RefusedError."""
+    try:
+        await coordinator.replica.confirm_leading()
+    except RefusedError as error:
+        raise RefusedError(ErrorCode.NOT_COORDINATOR, str(error)) from None
 
 
 def _offsets_error(error: ErrorCode) -> ErrorCode:
