@@ -153,8 +153,14 @@ class QueueWire:
         if opening is None:
             opening = asyncio.get_running_loop().create_task(self._open(address))
             self._opening[address] = opening
-            opening.add_done_callback(lambda _: self._opening.pop(address, None))
+            opening.add_done_callback(lambda task: self._opened(address, task))
         return await asyncio.shield(opening)
+
+    def _opened(self, address: str, task: "asyncio.Task[_ClientEnd]") -> None:
+        self._opening.pop(address, None)
+        if not task.cancelled():
+            # Whoever wanted it may be gone: then nobody else asks how it ended.
+            task.exception()
 
     async def _open(self, address: str) -> _ClientEnd:
         host, _, port = address.rpartition(":")

@@ -347,6 +347,22 @@ async def test_a_coordinator_that_was_deposed_admits_nothing() -> None:
     assert errors == {A: ErrorCode.NOT_COORDINATOR}
 
 
+async def test_a_coordinator_that_was_deposed_calls_no_transaction_over() -> None:
+    world = await TransactionWorld().ready()
+    one = await opened(world, A)
+    await end(world, one)
+    await world.settle()
+    ended = (X, one.producer_id, ProducerEpoch(one.producer_epoch + 1))
+    assert (await world.service.end(*ended, is_commit=True)).error is not NONE
+    world.stored[0].replica.is_deposed = True
+    with pytest.raises(RefusedError) as refused:
+        await world.service.end(*ended, is_commit=True)
+    assert refused.value.code is ErrorCode.NOT_COORDINATOR
+    with pytest.raises(RefusedError) as refused:
+        await world.service.add_partitions(*ended, [A])
+    assert refused.value.code is ErrorCode.NOT_COORDINATOR
+
+
 async def test_a_fenced_producer_is_not_admitted() -> None:
     world = await with_groups()
     one = await opened(world, A)
