@@ -4,7 +4,7 @@ Clients see what was lost when it is too late to say why. These rules are broken
 
 - of one group and epoch, one broker leads, and it has everything that is committed;
 - what a broker flushed and told is there after its next start, as long as its log may vote;
-- a leader never counts on more than a follower has on its disk;
+- a leader counts on nothing that is not on a follower's disk, and commits what a majority has there;
 - high watermarks never go back while a process runs;
 - the metadata of all brokers are equal where their versions are;
 - no log is dropped while its group counts on the broker as a voter.
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from moldau.log.interface import FlushPolicy
 from moldau.metadata.image import Image
 from moldau.metadata.snapshot import encode_image
-from moldau.model.ids import PartitionIndex, TopicId
+from moldau.model.ids import BrokerId, PartitionIndex, TopicId
 from moldau.raft.events import Role
 from moldau.replica.group import Group
 from moldau.replica.peer_codec import METADATA_GROUP, GroupKey
@@ -88,6 +88,12 @@ class Invariants:
         if seen.is_new:
             self._look_at_start(node, name, group, seen)
         seen.log_id, seen.flushed = core.log_id, core.flushed
+        watermark = getattr(group.owner, "high_watermark", 0)
+        if watermark < seen.watermark:
+            self._broken(
+                f"{node.name}: the high watermark of {name} was {seen.watermark}, is {watermark}"
+            )
+        seen.watermark = watermark
         if core.commit > self._committed.get(name, 0):
             self._committed[name] = core.commit
         if core.role is Role.LEADER:
@@ -132,6 +138,7 @@ class Invariants:
                 f"{node.name} leads {name} and ends at {core.end}, "
                 f"{self._committed[name]} are committed"
             )
+        self._look_at_majority(node, name, group)
         for peer, progress in core.progress.items():
             if peer == core.me or not progress.match:
                 continue
@@ -148,6 +155,22 @@ class Invariants:
                     f"{node.name} counts on {progress.match} of {name} at broker {peer}, "
                     f"which has {seen.flushed} on its disk"
                 )
+
+    def _look_at_majority(self, node: "Node", name: str, group: Group) -> None:
+        """Not while the members change: who is to have it is another question then."""
+        core = group.core
+        if core.members_index >= core.commit or group.log.config.flush is not FlushPolicy.ALWAYS:
+            return
+        holders = 0
+        for voter in core.members.voters:
+            other = self._world.node_of(voter)
+            seen = self._seen.get((other.name, name)) if other is not None else None
+            holders += other is None or (seen is not None and seen.flushed >= core.commit)
+        if holders < core.members.quorum:
+            self._broken(
+                f"{node.name} commits {name} up to {core.commit}, which {holders} of "
+                f"{len(core.members.voters)} voters have on their disks"
+            )
 
     def _look_at_image(self, node: "Node", image: Image) -> None:
         self._image_of[node.name] = image
@@ -172,7 +195,7 @@ class Invariants:
             return
         group = max(found, key=lambda pair: pair[0])[1]
         members = group.core.log.members(group.core.commit)[1]
-        me = node.broker_id
+        me = BrokerId(node.broker_id)
         if me in members.voters and members.log_of(me) == self._log_id(node, name):
             self._broken(f"{node.name} drops its log of {topic}-{index}, and votes there")
 

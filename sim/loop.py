@@ -51,7 +51,7 @@ class SimLoop(asyncio.SelectorEventLoop, Turns):
         self.new_socket: Callable[[], SimSocket]
         self._tasks: dict[asyncio.Task[Any], None] = {}
         asyncio.SelectorEventLoop.__init__(self, _NoSelector())  # type: ignore[arg-type]
-        self.set_task_factory(_make_task)
+        self.set_task_factory(_make_task)  # type: ignore[arg-type]
 
     # ---- time
 
@@ -79,7 +79,7 @@ class SimLoop(asyncio.SelectorEventLoop, Turns):
                 handle = ready.popleft()
                 if not handle._cancelled:
                     handle._run()
-                if self.is_dead:
+                if self._has_died():
                     return
         finally:
             events._set_running_loop(None)
@@ -87,6 +87,10 @@ class SimLoop(asyncio.SelectorEventLoop, Turns):
         self._plan()
         if self.after_turn is not None:
             self.after_turn()
+
+    def _has_died(self) -> bool:
+        """Whether what ran just now was its end."""
+        return self.is_dead
 
     def _take_due(self, now: float) -> None:
         """Timers whose time has come, behind what is ready."""
@@ -118,7 +122,7 @@ class SimLoop(asyncio.SelectorEventLoop, Turns):
         self._scheduler.turn(self, self._scheduler.now)
         return task
 
-    def call_soon(
+    def call_soon(  # type: ignore[override]
         self, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
         handle = super().call_soon(callback, *args, context=context)
@@ -126,7 +130,7 @@ class SimLoop(asyncio.SelectorEventLoop, Turns):
             self._scheduler.turn(self, self._scheduler.now)
         return handle
 
-    def call_at(
+    def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
         handle = super().call_at(when, callback, *args, context=context)
@@ -134,7 +138,7 @@ class SimLoop(asyncio.SelectorEventLoop, Turns):
             self._scheduler.turn(self, when)
         return handle
 
-    def call_soon_threadsafe(
+    def call_soon_threadsafe(  # type: ignore[override]
         self, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
         handle = super().call_soon(callback, *args, context=context)
@@ -281,7 +285,9 @@ class SimLoop(asyncio.SelectorEventLoop, Turns):
             raise
         return sock
 
-    def add_signal_handler(self, sig: int, callback: Callable[..., Any], *args: Any) -> None:
+    def add_signal_handler(  # type: ignore[override]
+        self, sig: int, callback: Callable[..., Any], *args: Any
+    ) -> None:
         self._signals[sig] = (callback, args)
 
     def signalled(self, sig: int) -> None:
@@ -290,7 +296,7 @@ class SimLoop(asyncio.SelectorEventLoop, Turns):
             callback, args = self._signals[sig]
             self.call_soon_threadsafe(callback, *args)
 
-    async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> list[Any]:  # type: ignore[override]
+    async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> list[Any]:
         return [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (host, port))]
 
     # ---- the end

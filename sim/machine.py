@@ -94,7 +94,8 @@ class SimCleaner:
             if self.loses_next:
                 self.loses_next = False
                 raise WorkerLostError("the cleaner's process is lost: it was killed")
-            return await self._loop.run_in_executor(None, work, self._files, message)
+            answer: Answer = await self._loop.run_in_executor(None, work, self._files, message)
+            return answer
 
     async def close(self) -> None:
         pass
@@ -168,7 +169,7 @@ class SimMachine(Machine):
         flush_delay: Callable[[], float],
         grpc_server: Callable[[AbstractEventLoop, Broker], GrpcServer] | None = None,
     ) -> None:
-        self.clock = clock
+        self.clock = self.sim_clock = clock
         self.sockets = sockets
         self.rng = rng
         self._loop = loop

@@ -13,6 +13,7 @@ import socket
 from asyncio import Handle
 from collections import deque
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from msgspec import Struct
@@ -106,8 +107,8 @@ class SimSocket(socket.socket):
 
     # ---- as a socket of the standard library
 
-    family = socket.AF_INET  # type: ignore[assignment]
-    type = socket.SOCK_STREAM  # type: ignore[assignment]
+    family = socket.AF_INET
+    type = socket.SOCK_STREAM
     proto = socket.IPPROTO_TCP
 
     def __hash__(self) -> int:
@@ -145,11 +146,11 @@ class SimSocket(socket.socket):
             raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN))
         return self._remote
 
-    def setsockopt(self, level: int, option: int, value: Any, length: Any = None, /) -> None:  # type: ignore[override]
+    def setsockopt(self, level: int, option: int, value: Any, length: Any = None, /) -> None:
         if (level, option) == (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT):
             self._gives_up_seconds = int(value) / 1000
 
-    def getsockopt(self, level: int, option: int, length: Any = None, /) -> Any:  # type: ignore[override]
+    def getsockopt(self, level: int, option: int, length: Any = None, /) -> Any:
         if (level, option) == (socket.SOL_SOCKET, socket.SO_ERROR):
             found, self._error = self._error, 0
             if found:
@@ -221,7 +222,7 @@ class SimSocket(socket.socket):
     def send(self, data: Any, flags: int = 0, /) -> int:
         return self.sendmsg([data])
 
-    def sendmsg(  # type: ignore[override]
+    def sendmsg(
         self, buffers: Iterable[Any], ancdata: Any = (), flags: int = 0, address: Any = None, /
     ) -> int:
         if self._is_closed:
@@ -524,9 +525,7 @@ class Network:
             sock.broke(errno.ECONNRESET)
             other = sock.other
             if other is not None and rng.random() < 0.6:
-                self._scheduler.after(
-                    rng.random() * 0.05, lambda other=other: other.broke(errno.ECONNRESET)
-                )
+                self._scheduler.after(rng.random() * 0.05, partial(other.broke, errno.ECONNRESET))
 
     def connections(self) -> list[SimSocket]:
         """All that stand, one end of each that is not closed."""

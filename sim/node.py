@@ -196,7 +196,7 @@ class Node:
         """How wrong its wall clock is."""
         self.skew_ms = milliseconds
         if self.process is not None:
-            self.process.machine.clock.skew_ms = milliseconds
+            self.process.machine.sim_clock.skew_ms = milliseconds
 
     def wipe(self) -> None:
         """Its disk is replaced by an empty one."""

@@ -155,7 +155,7 @@ class ClassicMember(GroupMember):
         request = LeaveGroupRequest(
             group_id=self._group,
             member_id=self.member_id if version < 3 else "",
-            members=[itself] if version >= 3 else (),
+            members=[itself] if version >= 3 else [],
         )
         answer = await self._ask(request)
         code = ErrorCode(answer.error_code)

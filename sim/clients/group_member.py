@@ -95,8 +95,8 @@ async def committed_offsets(
     used = kafka.version_of(OffsetFetchRequest()) if version is None else version
     request = OffsetFetchRequest(
         group_id=group if used < 8 else "",
-        topics=() if used >= 8 else (None if by_topic is None else older),
-        groups=[asked] if used >= 8 else (),
+        topics=[] if used >= 8 else (None if by_topic is None else older),
+        groups=[asked] if used >= 8 else [],
         require_stable=used >= 7 and kafka.rng.random() < 0.5,
     )
     answer = await kafka.ask_coordinator(GROUPS, group, request, version=used)

@@ -92,7 +92,7 @@ class Producer:
 
     def _batch(self, place: Place) -> _Batch:
         numbers = []
-        records = []
+        records: list[Record] = []
         for _ in range(self._rng.randint(1, self._records_max)):
             number, self._sent = self._sent, self._sent + 1
             records.append(self._record(place, number, len(records)))

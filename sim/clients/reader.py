@@ -65,7 +65,7 @@ def values_of(
     told: FetchResponsePartition, position: int, *, isolation: int
 ) -> tuple[list[tuple[int, str]], int]:
     """Offsets and values from `position` on, and where to go on, as a consumer takes them apart."""
-    data = bytes(told.records or b"")
+    data = bytes(told.records or b"")  # type: ignore[arg-type]
     aborted = sorted(
         (entry.first_offset, entry.producer_id) for entry in told.aborted_transactions or ()
     )

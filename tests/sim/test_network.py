@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
+
 from sim.network import Network, Rates
 from sim.process import ClientProcess
 from sim.scheduler import Scheduler

@@ -9,11 +9,11 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
-from sim.mutants import cores
-from sim.scenario import ScenarioError, run_scenario
 
 from moldau.raft.core import RaftCore
 from moldau.replica import driver
+from sim.mutants import cores
+from sim.scenario import ScenarioError, run_scenario
 
 SCENARIOS = sorted((Path(__file__).parent.parent / "scenarios").glob("*.txt"))
 
