@@ -4,7 +4,7 @@ Clients see what was lost when it is too late to say why. These rules are broken
 
 - of one group and epoch, one broker leads, and it has everything that is committed;
 - what a broker flushed and told is there after its next start, as long as its log may vote;
-- a leader counts on nothing that is not on a follower's disk, and commits what a majority has there;
+- a leader counts on nothing that is not on a disk, and commits what a majority has there;
 - high watermarks never go back while a process runs;
 - the metadata of all brokers are equal where their versions are;
 - no log is dropped while its group counts on the broker as a voter.
