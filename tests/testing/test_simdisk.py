@@ -386,9 +386,56 @@ def test_rotten_bits_are_seen_now_and_after_a_crash():
     assert disk.crash(random.Random(0)).read("a") == b"\x00\x08\x01"
 
 
-def test_a_simulated_file_has_no_descriptor():
-    with pytest.raises(OSError):
-        SimDisk().open("a", create=True).fileno()
+def test_a_simulated_file_gives_its_bytes_to_a_socket():
+    disk = SimDisk()
+    disk.replace("a", b"0123456789")
+
+    class Sock:
+        def send(self, data):
+            self.taken = data[:3]
+            return 3
+
+    sock = Sock()
+    assert disk.open("a").send_to(sock, 5, 2) == 3
+    assert sock.taken == b"234"
+
+
+def test_what_a_killed_process_wrote_is_there_for_the_next_one_alone():
+    disk = SimDisk()
+    disk.makedirs("d")
+    file = disk.open("d/a", create=True)
+    file.pwrite(b"unflushed", 0)
+    found = disk.survive()
+    assert found.read("d/a") == b"unflushed"
+    assert found.used_bytes == 9
+    with pytest.raises(SimCrash):
+        file.pwrite(b"x", 0)
+    assert found.lose().listdir("d") == []
+
+
+def test_the_worst_that_a_power_cut_leaves_is_what_was_flushed():
+    disk = SimDisk()
+    disk.replace("a", b"old")
+    file = disk.open("a")
+    file.pwrite(b"new!", 0)
+    copy = disk.durable_copy()
+    assert (copy.read("a"), disk.read("a")) == (b"old", b"new!")
+    assert disk.lose().read("a") == b"old"
+    with pytest.raises(SimCrash):
+        disk.read("a")
+
+
+def test_faults_that_did_not_come_yet_can_be_taken_back():
+    disk = SimDisk()
+    file = disk.open("a", create=True)
+    disk.fail_next_flush()
+    disk.crash_at(0)
+    disk.forget_faults()
+    file.pwrite(b"x", 0)
+    flushes = []
+    disk.on_flush = lambda: flushes.append(1)
+    file.flush()
+    assert flushes == [1]
 
 
 class TinyLog:
