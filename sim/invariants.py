@@ -29,12 +29,13 @@ if TYPE_CHECKING:
 class _Seen:
     """What was last seen of one group on one broker."""
 
-    __slots__ = ("facts", "flushed", "is_new", "log_id", "watermark")
+    __slots__ = ("facts", "flushed", "group", "is_new", "log_id", "watermark")
 
     def __init__(self) -> None:
         self.facts: tuple[Any, ...] = ()
         self.flushed = 0
         self.log_id = -1
+        self.group: Group | None = None
         self.watermark = 0
         self.is_new = True
 
@@ -89,6 +90,9 @@ class Invariants:
             self._look_at_start(node, name, group, seen)
         seen.log_id, seen.flushed = core.log_id, core.flushed
         watermark = getattr(group.owner, "high_watermark", 0)
+        if seen.group is not group:
+            # Opened anew: a replica that was damaged, or has moved away and back.
+            seen.group, seen.watermark = group, 0
         if watermark < seen.watermark:
             self._broken(
                 f"{node.name}: the high watermark of {name} was {seen.watermark}, is {watermark}"

@@ -56,8 +56,8 @@ def flip(node: Node, folder: str, rng: random.Random) -> Rot | None:
 
 
 def _flushed_batches(disk: SimDisk, path: str, base: int) -> list[tuple[int, int]]:
-    """Position and size of those that were flushed long ago."""
-    data = disk.read(path)
+    """Position and size of those of which the disk itself tells that they were flushed."""
+    data = disk.durable_bytes(path) or b""
     mark, _ = decode_mark(data[:HEADER_BYTES], Offset(base))
     end = mark.flushed_position if mark is not None else 0
     found = []

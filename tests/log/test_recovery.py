@@ -64,6 +64,23 @@ def test_unflushed_batches_torn_in_any_order_are_cut_from_the_first_bad_one() ->
     assert list(log.batches(Offset(0))) == [flushed]
 
 
+def test_damage_that_was_seen_stays_damage_after_a_power_cut() -> None:
+    disk = SimDisk()
+    log = open_log(disk)
+    first = append(log, value=b"first")
+    flush(log)
+    append(log, value=b"second")
+    flush(log)
+    # How far the log was flushed is written then, and on the disk with the next flush.
+    assert disk.durable_bytes(FIRST) != disk.read(FIRST)
+    disk.flip_bit(FIRST, HEADER_BYTES + len(first) + 70, 3)
+    disk = disk.survive()
+    for _ in range(2):
+        with pytest.raises(CorruptionError):
+            open_log(disk)
+        disk = disk.lose()
+
+
 def test_an_old_batch_beyond_the_cut_does_not_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     def ends_after(first_crash: bool) -> int:
         disk = SimDisk()

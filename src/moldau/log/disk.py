@@ -7,6 +7,7 @@ the way into this package.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 from moldau.log.check import SegmentCheck
 from moldau.log.find import find_in_batch
@@ -16,10 +17,16 @@ from moldau.log.mark import HEADER_BYTES
 from moldau.log.port import Files
 from moldau.log.recovery import recover
 from moldau.log.scan import walk_batches, walk_headers
-from moldau.log.segment import Segment
+from moldau.log.segment import SEGMENT_SUFFIX, Segment
 from moldau.log.snapshots import load_snapshot, save_snapshot
 from moldau.log.swapping import CleaningLog
-from moldau.model.errors import DiskFullError, ErrorCode, RefusedError, StorageError
+from moldau.model.errors import (
+    CorruptionError,
+    DiskFullError,
+    ErrorCode,
+    RefusedError,
+    StorageError,
+)
 from moldau.model.ids import FIRST_LOG, Epoch, LogId, Offset, RaftIndex, TimestampMs
 from moldau.model.slices import FileSlice
 from moldau.records.batch import BatchHeader
@@ -44,10 +51,22 @@ def open_disk_log(
         if not files.exists(path):
             files.makedirs(path)
         return DiskLog(files, path, config, recover(files, path, config, new_id))
+    except CorruptionError:
+        _keep_as_it_is(files, path)
+        raise
     except OSError as error:
         if error.errno in DISK_FULL:
             raise DiskFullError(f"{path}: {error}") from error
         raise StorageError(f"{path}: {error}") from error
+
+
+def _keep_as_it_is(files: Files, path: str) -> None:
+    """Flush what is there. How much was flushed before is said in memory first, and a power cut that
+    takes that back would make damage look like a torn end, which is cut."""
+    for name in files.listdir(path):
+        if name.endswith(SEGMENT_SUFFIX):
+            with suppress(OSError):
+                files.open(f"{path}/{name}").flush()
 
 
 def read_slice(data: FileSlice | bytes) -> bytes:
