@@ -26,8 +26,10 @@ class Summary(Struct):
     events: int = 0
     simulated_seconds: float = 0.0
     cpu_seconds: float = 0.0
+    faults: dict[str, int] = {}
+    """By kind."""
     counts: dict[str, int] = {}
-    """Faults, and what clients did, by kind."""
+    """What clients did, by kind."""
     violations: list[str] = []
 
     def add(self, other: "Summary") -> None:
@@ -35,6 +37,7 @@ class Summary(Struct):
         self.events += other.events
         self.simulated_seconds += other.simulated_seconds
         self.cpu_seconds += other.cpu_seconds
+        self.faults = dict(Counter(self.faults) + Counter(other.faults))
         self.counts = dict(Counter(self.counts) + Counter(other.counts))
         self.violations = [*self.violations, *other.violations]
 
@@ -44,7 +47,11 @@ class Summary(Struct):
         return (
             f"{self.worlds} worlds, {self.events} events, {hours:.2f} simulated hours "
             f"({rate:.0f} x real time per core), {len(self.violations)} violations\n"
-            + ", ".join(f"{what}: {times}" for what, times in sorted(self.counts.items()))
+            + ", ".join(
+                f"{what}: {times}"
+                for counted in (self.faults, self.counts)
+                for what, times in sorted(counted.items())
+            )
         )
 
 
@@ -60,7 +67,7 @@ def play(plan: Plan) -> Summary:
     summary.events = world.scheduler.events
     summary.simulated_seconds = world.scheduler.now - START
     summary.cpu_seconds = time.process_time() - began
-    summary.counts = dict(world.counts + world.scene.counts)
+    summary.faults, summary.counts = dict(world.counts), dict(world.scene.counts)
     return summary
 
 

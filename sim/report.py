@@ -68,10 +68,13 @@ def render() -> str:
         rate = long.simulated_seconds / long.cpu_seconds
         parts.append(
             f"{long.worlds:,} worlds, {long.events:,} events, {hours:,.1f} simulated hours, "
-            f"{rate:.0f} times real time per core; {len(long.violations)} violations.\n"
+            f"{rate:.0f} times real time per core; {len(long.violations)} violations. Records that "
+            f"were acked: {long.counts.get('acked', 0):,}; transactions committed: "
+            f"{long.counts.get('txn commit', 0):,}; messages of queues acked: "
+            f"{long.counts.get('acked done', 0):,}.\n"
         )
-        rows = [f"| {what} | {times:,} |" for what, times in sorted(long.counts.items())]
-        parts.append("\n".join(["| what happened | times |", "|---|---|", *rows]) + "\n")
+        rows = [f"| {what} | {times:,} |" for what, times in sorted(long.faults.items())]
+        parts.append("\n".join(["| fault | times |", "|---|---|", *rows]) + "\n")
     counted = _load(_STATEMENTS, dict[str, tuple[int, int]])
     if counted is not None:
         rows = [

@@ -61,8 +61,8 @@ def open_disk_log(
 
 
 def _keep_as_it_is(files: Files, path: str) -> None:
-    """Flush what is there. How much was flushed before is said in memory first: a power cut that takes
-    that back would make damage look like a torn end, which is cut."""
+    """Flush what is there. How much was flushed before is said in memory first: a power cut that
+    takes that back would make damage look like a torn end, which is cut."""
     for name in files.listdir(path):
         if name.endswith(SEGMENT_SUFFIX):
             with suppress(OSError):
