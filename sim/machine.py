@@ -19,9 +19,8 @@ from moldau.replica.flush_threads import Work, Workers
 from moldau.server.config.schema import Address
 from moldau.server.machine import GrpcServer, Lock, LogCleaner, LoopObserver, Machine, Member
 from moldau.service.broker import Broker
-from moldau.service.cleaner_process import WorkerLostError
 from moldau.service.vitals import SlowTurns
-from moldau.testing.simdisk import SimCrash, SimDisk
+from moldau.testing.simdisk import SimDisk
 from sim.loop import SimLoop
 from sim.network import SimSockets
 from sim.scheduler import WALL_MS
@@ -81,19 +80,15 @@ class SimWorkers:
 
 
 class SimCleaner:
-    """The cleaner's process: it works at a later time, and may be lost."""
+    """The cleaner's process: it works at a later time."""
 
     def __init__(self, loop: SimLoop, files: Files) -> None:
         self._loop = loop
         self._files = files
         self._turn = asyncio.Lock()
-        self.loses_next = False
 
     async def ask(self, message: Asked) -> Answer:
         async with self._turn:
-            if self.loses_next:
-                self.loses_next = False
-                raise WorkerLostError("the cleaner's process is lost: it was killed")
             answer: Answer = await self._loop.run_in_executor(None, work, self._files, message)
             return answer
 
@@ -197,6 +192,3 @@ class SimMachine(Machine):
 
     def member(self, address: Address, seconds_max: float) -> Member:
         return SimMember(address, seconds_max)
-
-
-__all__ = ["SimClock", "SimCrash", "SimMachine"]

@@ -510,9 +510,6 @@ class Network:
         if self._cuts.pop((source, target), 0) is None:
             self._send_held()
 
-    def is_cut(self, source: str, target: str) -> bool:
-        return (source, target) in self._cuts
-
     def heal(self) -> None:
         if self._cuts:
             self._cuts.clear()

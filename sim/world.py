@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Final
 
 from moldau.model.errors import ConfigError, ErrorCode, StorageError
+from moldau.model.ids import PartitionIndex, TopicId
 from moldau.server.broker import BrokerServer
 from moldau.server.config.schema import (
     Address,
@@ -158,6 +159,13 @@ class World:
     def _made(self, node: Node, server: BrokerServer) -> None:
         assert node.process is not None
         self.invariants.watch(node, server)
+        drop_log = server._storage.drop_log
+
+        def drop(topic: str, topic_id: TopicId, index: PartitionIndex) -> None:
+            self.invariants.dropping(node, topic, topic_id, index)
+            drop_log(topic, topic_id, index)
+
+        server._storage.drop_log = drop  # type: ignore[method-assign]
         node.process.loop.after_turn = lambda: self.invariants.after(node, server)
 
     def node_of(self, broker: int) -> Node | None:

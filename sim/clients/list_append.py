@@ -120,11 +120,6 @@ class _Appends(Instance):
         self._known: dict[Place, tuple[int, list[str]]] = {}
         """How far a partition is read, and what is there."""
         self._appended = 0
-        self._transactions = 0
-
-    @property
-    def _transaction(self) -> str:
-        return f"{self.name}/{self._transactions}"
 
     async def turn(self) -> None:
         self._transactions += 1

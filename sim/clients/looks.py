@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 
 from moldau.model.errors import ErrorCode
+from moldau.server.config.schema import Address
 from moldau.wire.messages.api_versions import ApiVersionsRequest
 from moldau.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from moldau.wire.messages.delete_groups import DeleteGroupsRequest
@@ -201,11 +202,11 @@ class Looks:
     async def _http(self, session: Session, names: Sequence[str]) -> None:
         """Over the product's own API."""
         paths = [*_PATHS, *(f"/api/v1/topics/{name}" for name in names)]
-        address = (session.address[0], 8080)
+        address = Address(session.address[0], 8080)
         for path in self._rng.sample(paths, 3):
             try:
                 async with asyncio.timeout(10.0):
-                    answer = await ask_http(address, "GET", path, b"")  # type: ignore[arg-type]
+                    answer = await ask_http(address, "GET", path, b"")
             except (OSError, EOFError, TimeoutError):
                 return
             if answer.status >= 500 and answer.status not in (503, 504):

@@ -10,7 +10,6 @@ from sim.clients.session import Session
 
 TOPIC_KIND = 2
 BROKER_KIND = 4
-_IDS_FROM = 10
 _NULL_NAMES_FROM = 12
 
 

@@ -86,6 +86,12 @@ class Instance:
         self.transactor = transactor
         self.rng = application.rng
         self.scene = application.scene
+        self._transactions = 0
+
+    @property
+    def _transaction(self) -> str:
+        """What the one at hand is called in a history."""
+        return f"{self.name}/{self._transactions}"
 
     def crash(self) -> None:
         self.kafka.close()
@@ -165,11 +171,6 @@ class _Writes(Instance):
         super().__init__(application, name, kafka, transactor)
         self._writer = application
         self._sent = 0
-        self._transactions = 0
-
-    @property
-    def _transaction(self) -> str:
-        return f"{self.name}/{self._transactions}"
 
     async def turn(self) -> None:
         self._transactions += 1

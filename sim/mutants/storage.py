@@ -11,8 +11,6 @@ from moldau.log.writing import WritingLog
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import NO_EPOCH, Offset
 from moldau.raft.membership import NO_BROKER
-from moldau.replica.copies import Copies
-from moldau.replica.peer import Peer
 from moldau.replica.producers import ProducerTable
 from moldau.replica.replica import Replica
 from moldau.replica.vote_writer import VoteWriter
@@ -96,15 +94,6 @@ def _keep_cut(self: Replica, group: Any, offset: Offset) -> None:
 
 def _check_nothing(self: ProducerTable, header: Any) -> None:
     return None
-
-
-def _ask_behind(self: Peer, group: Any, bulk: Any) -> None:
-    """The first one stays: what a snapshot follows is never sent."""
-    self.waiting.setdefault(group, bulk)
-
-
-def _has_copies(self: Copies, offset: Offset) -> bool:
-    return True
 
 
 MUTANTS = (
@@ -203,6 +192,15 @@ MUTANTS = (
         "sequences of batches that were cut stay",
         DIVERGENCE,
         (Replica, "on_truncated", _keep_cut),
+    ),
+    _mutant(
+        "DropsWhatIsCountedOn",
+        "replica",
+        "a partition that has moved away is dropped while its group counts on it",
+        ELECTIONS,
+        (Replica, "is_counted", False),
+        admin=True,
+        brokers=5,
     ),
     _mutant(
         "TakesDuplicates",

@@ -12,7 +12,7 @@ import pytest
 
 from moldau.raft.core import RaftCore
 from moldau.replica import driver
-from sim.mutants import cores
+from sim.mutants import cores, planted, storage
 from sim.scenario import ScenarioError, run_scenario
 
 SCENARIOS = sorted((Path(__file__).parent.parent / "scenarios").glob("*.txt"))
@@ -37,6 +37,9 @@ FOUND: list[tuple[type[RaftCore], str]] = [
     (cores.ReadsWithoutAsking, "isolated_leader"),
     (cores.VotesWithAnyLog, "wiped_disk"),
     (cores.StandsWithAnyLog, "wiped_disk"),
+    (cores.KeepsAgreement, "flush_aba"),
+    (cores.SkipsPreviousEpoch, "lower_epoch_wins"),
+    (cores.ChangesMembersAtOnce, "members"),
 ]
 
 
@@ -56,6 +59,14 @@ def test_there_are_scenarios() -> None:
 def test_an_unknown_command_is_refused() -> None:
     with pytest.raises(ScenarioError, match="explode"):
         run_scenario("cluster 3\nexplode 2\n----\n")
+
+
+def test_votes_that_are_forgotten_are_seen() -> None:
+    (path,) = (path for path in SCENARIOS if path.stem == "vote_then_crash")
+    written = path.read_text()
+    (mutant,) = (mutant for mutant in storage.MUTANTS if mutant.name == "ForgetsVotes")
+    with planted(mutant):
+        assert run_scenario(written) != written
 
 
 @pytest.mark.parametrize(("core", "scenario"), FOUND)
