@@ -165,7 +165,7 @@ class World:
             self.invariants.dropping(node, topic, topic_id, index)
             drop_log(topic, topic_id, index)
 
-        server._storage.drop_log = drop  # type: ignore[method-assign]
+        server._storage.drop_log = drop  # type: ignore[assignment,method-assign]
         node.process.loop.after_turn = lambda: self.invariants.after(node, server)
 
     def node_of(self, broker: int) -> Node | None:
