@@ -9,7 +9,7 @@ BIN    := $(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format docs proto bench bench-quick faults faults-quick sim sim-long sim-mutants clean
+.PHONY: help run test check format docs proto bench bench-quick faults faults-quick sim sim-long sim-week sim-mutants clean
 
 help:            ## show this list
 	@grep -E '^[a-z-]+: .*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | \
@@ -155,6 +155,9 @@ sim: $(VENV)/check ## simulate one cluster with clients and faults: SEED=…, TR
 
 sim-long: $(VENV)/check ## simulate world after world on two cores for MINUTES=30, from SEED on
 	@$(BIN)/python -m sim --seed $(SEED) --minutes $(MINUTES) --jobs 2
+
+sim-week: $(VENV)/check ## simulate a week without faults, with a rolling restart each hour (an hour)
+	@$(BIN)/python -m sim --healthy-hours 168
 
 sim-mutants: $(VENV)/check ## find all mistakes that are planted in the product (about half an hour)
 	@$(BIN)/python -m sim --mutants

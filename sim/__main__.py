@@ -4,6 +4,7 @@ python -m sim --seed 7 --trace          one world, and what happens in it
 python -m sim --seed 7 --shrink         make a failing world smaller
 python -m sim --plan FILE --trace       play a world again that was made smaller
 python -m sim --minutes 30 --jobs 2     world after world, for so long, on two cores
+python -m sim --healthy-hours 168       a week without faults, with rolling restarts
 python -m sim --mutants                 find all planted mistakes
 python -m sim --statements 24           count what so many worlds execute
 python -m sim --write-docs              docs/reliability.md from the results that are kept
@@ -19,10 +20,11 @@ from pathlib import Path
 
 import msgspec
 
+from sim.healthy import run_healthy
 from sim.long import count_statements, run_long
 from sim.mutants.hunt import hunt_all
 from sim.plan import Plan
-from sim.report import Hunted, keep_long, keep_mutants, keep_statements, write_page
+from sim.report import Hunted, keep_healthy, keep_long, keep_mutants, keep_statements, write_page
 from sim.scene import Violation
 from sim.scheduler import START
 from sim.shrink import shrink
@@ -120,6 +122,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--trace", action="store_true", help="print what happens")
     parser.add_argument("--minutes", type=float, help="world after world, for so long")
     parser.add_argument("--jobs", type=int, default=1, help="processes of a long run (1)")
+    parser.add_argument(
+        "--healthy-hours", type=int, metavar="HOURS", help="no faults, a rolling restart each hour"
+    )
     parser.add_argument("--mutants", nargs="*", metavar="NAME", help="all, or those that are named")
     parser.add_argument("--statements", type=int, metavar="WORLDS", help="count what they execute")
     parser.add_argument("--write-docs", action="store_true", help="publish what is kept")
@@ -133,6 +138,13 @@ def main(arguments: list[str] | None = None) -> int:
         keep_long(total)
         print(total.described())
         return 1 if total.violations else 0
+    if options.healthy_hours is not None:
+        run = run_healthy(options.seed, options.healthy_hours, lambda line: print(line, flush=True))
+        keep_healthy(run)
+        print(run.described())
+        for violation in run.violations:
+            print(f"VIOLATION: {violation}")
+        return 1 if run.violations else 0
     if options.mutants is not None:
         return _hunt(options.mutants)
     if options.statements is not None:

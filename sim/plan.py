@@ -53,6 +53,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     pause_seconds: float = 0.2
     """Between two writes of a producer."""
     segment_bytes: int = 64 * 1024
+    retention_bytes: int = 0
+    """Of each partition of the plain topic; 0: everything is kept."""
     flush_seconds: float = 0.000_4
 
     faults: dict[str, float] = {}

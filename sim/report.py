@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
+from sim.healthy import HealthyRun
 from sim.long import Summary
 
 ROOT: Final = Path(__file__).parent.parent
@@ -12,7 +13,8 @@ RESULTS: Final = ROOT / ".faults"
 PAGE: Final = ROOT / "docs" / "reliability.md"
 BEGIN: Final = "<!-- simulated: written by python -m sim --write-docs -->"
 END: Final = "<!-- /simulated -->"
-_LONG, _MUTANTS, _STATEMENTS = "sim-long.json", "sim-mutants.json", "sim-statements.json"
+_LONG, _HEALTHY = "sim-long.json", "sim-healthy.json"
+_MUTANTS, _STATEMENTS = "sim-mutants.json", "sim-statements.json"
 
 
 class Hunted(msgspec.Struct):
@@ -27,6 +29,10 @@ class Hunted(msgspec.Struct):
 
 def keep_long(summary: Summary) -> None:
     _keep(_LONG, summary)
+
+
+def keep_healthy(run: HealthyRun) -> None:
+    _keep(_HEALTHY, run)
 
 
 def keep_mutants(hunted: list[Hunted]) -> None:
@@ -75,6 +81,9 @@ def render() -> str:
         )
         rows = [f"| {what} | {times:,} |" for what, times in sorted(long.faults.items())]
         parts.append("\n".join(["| fault | times |", "|---|---|", *rows]) + "\n")
+    healthy = _load(_HEALTHY, HealthyRun)
+    if healthy is not None:
+        parts.append(_render_healthy(healthy))
     counted = _load(_STATEMENTS, dict[str, tuple[int, int]])
     if counted is not None:
         rows = [
@@ -94,3 +103,17 @@ def render() -> str:
         header = ["| layer | planted mistake | events until it was found |", "|---|---|---|"]
         parts.append("\n".join([*header, *rows]) + "\n")
     return "\n".join(parts)
+
+
+def _render_healthy(run: HealthyRun) -> str:
+    rows = [
+        f"| {one.hour} | {one.memory_bytes >> 20} | {one.objects:,} | {one.disk_bytes >> 10:,} |"
+        for one in run.samples
+        if one.hour % 24 == 0
+    ]
+    header = ["| hour | memory (MiB) | objects | on disks (KiB) |", "|---|---|---|---|"]
+    return (
+        f"Without faults, with a rolling restart each hour: {run.hours} simulated hours, "
+        f"{run.restarts} restarts, {run.events:,} events, {run.acked:,} records acked; "
+        f"{len(run.violations)} violations.\n\n" + "\n".join([*header, *rows]) + "\n"
+    )

@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from sim.clients.wire import Kafka
@@ -26,9 +27,12 @@ class Scene:
         network: Network,
         seed: str,
         bootstrap: Sequence[tuple[str, int]],
+        histories: Path | None = None,
     ) -> None:
+        """`histories`: the folder for them; None: they are kept in memory."""
         self.scheduler = scheduler
-        self.history = History(scheduler)
+        self._histories = histories
+        self.history = self.new_history("logs")
         self.counts: Counter[str] = Counter()
         self.is_over = False
         """No new work is begun; what was begun is finished, and then clients end."""
@@ -37,6 +41,11 @@ class Scene:
         self._seed = seed
         self._bootstrap = bootstrap
         self.processes: list[ClientProcess] = []
+
+    def new_history(self, name: str) -> History:
+        """Of clients that are judged on their own."""
+        path = self._histories / name if self._histories is not None else None
+        return History(self.scheduler, path)
 
     def violation(self, text: str) -> None:
         """Ends the world."""

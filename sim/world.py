@@ -13,6 +13,7 @@ import random
 import zlib
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 from moldau.model.errors import ConfigError, ErrorCode, StorageError
@@ -68,7 +69,7 @@ _WORKLOADS: Final = (Logs, Compacted, Transactions, Queues, Operations, Groups)
 class World:
     """One cluster, and everything around it."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, histories: Path | None = None) -> None:
         self.plan = plan
         seed = str(plan.seed)
         self.scheduler = Scheduler()
@@ -80,7 +81,7 @@ class World:
         self._retired: list[Node] = []
         self._numbers = plan.brokers
         bootstrap = [(node.address, KAFKA_PORT) for node in self.nodes]
-        self.scene = Scene(self.scheduler, self.network, seed, bootstrap)
+        self.scene = Scene(self.scheduler, self.network, seed, bootstrap, histories)
         self.invariants = Invariants(self)
         self.faults = Faults(self)
         self.workloads: list[Workload] = [kind(self) for kind in _WORKLOADS]
@@ -245,11 +246,11 @@ class World:
         """Start everybody, and wait until the cluster serves."""
         for node in self.nodes:
             self.start(node)
-        self._wait(lambda: all(node.is_ready for node in self.nodes), "the cluster did not start")
+        self.wait(lambda: all(node.is_ready for node in self.nodes), "the cluster did not start")
         process = self.scene.process("topics")
         wanted = [topic for workload in self.workloads for topic in workload.topics()]
         created = process.run(self._create_topics(process, wanted))
-        self._wait(created.done, "the topics were not created")
+        self.wait(created.done, "the topics were not created")
         for workload in self.workloads:
             workload.begin()
 
@@ -286,12 +287,12 @@ class World:
         self.faults.heal()
         self.healed_at = self.scheduler.now
         self.scene.is_over = True
-        self._wait(self._are_clients_done, "clients did not finish")
-        self._wait(lambda: all(node.is_ready for node in self.nodes), "brokers are not ready")
+        self.wait(self._are_clients_done, "clients did not finish")
+        self.wait(lambda: all(node.is_ready for node in self.nodes), "brokers are not ready")
         for workload in self.workloads:
             for finish in workload.stages():
                 finish()
-                self._wait(self._are_clients_done, "clients did not come to their ends")
+                self.wait(self._are_clients_done, "clients did not come to their ends")
 
     def _are_clients_done(self) -> bool:
         return all(process.is_done for process in self.scene.processes)
@@ -301,7 +302,7 @@ class World:
         while self.scheduler.now < end:
             self._step()
 
-    def _wait(self, is_done: Callable[[], bool], failure: str) -> None:
+    def wait(self, is_done: Callable[[], bool], failure: str) -> None:
         end = self.scheduler.now + SETTLE_SECONDS
         while not is_done():
             if self.scheduler.now > end:

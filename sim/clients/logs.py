@@ -7,7 +7,7 @@ from faults.checker import check
 from sim.clients.producer import Producer
 from sim.clients.reader import Reader
 from sim.clients.wire import Place
-from sim.history import History
+from sim.plan import Plan
 from sim.process import ClientProcess
 from sim.workload import TopicWanted, Workload, raise_unless_clean
 
@@ -19,6 +19,11 @@ COMPACTED: Final = "state"
 _KEYS: Final = 12
 
 
+def wait_seconds(plan: Plan) -> float:
+    """How long a reader waits for the next record: longer where there are few."""
+    return max(0.5, plan.pause_seconds)
+
+
 class Logs(Workload):
     """Idempotent producers, and one reader of each partition."""
 
@@ -28,7 +33,9 @@ class Logs(Workload):
         self._readers: list[tuple[Reader, ClientProcess]] = []
 
     def topics(self) -> list[TopicWanted]:
-        return [TopicWanted(TOPIC, self.plan.partitions)]
+        kept = self.plan.retention_bytes
+        configs = {"retention.bytes": str(kept)} if kept else {}
+        return [TopicWanted(TOPIC, self.plan.partitions, configs)]
 
     def begin(self) -> None:
         scene, plan = self.scene, self.plan
@@ -38,7 +45,7 @@ class Logs(Workload):
             process.run(producer.run())
         for place in self.places:
             process = scene.process(f"c{place[1]}")
-            reader = Reader(scene, process, place)
+            reader = Reader(scene, process, place, wait_seconds=wait_seconds(plan))
             self._readers.append((reader, process))
             process.run(reader.run())
 
@@ -58,7 +65,7 @@ class Compacted(Workload):
 
     def __init__(self, world: "World") -> None:
         super().__init__(world)
-        self._history = History(self.scene.scheduler)
+        self._history = self.scene.new_history("compacted")
 
     def topics(self) -> list[TopicWanted]:
         if not self.plan.keyed:
@@ -86,7 +93,14 @@ class Compacted(Workload):
             process.run(producer.run())
         if self.plan.keyed:
             process = self.scene.process("kc")
-            process.run(Reader(self.scene, process, (COMPACTED, 0), history=self._history).run())
+            reader = Reader(
+                self.scene,
+                process,
+                (COMPACTED, 0),
+                history=self._history,
+                wait_seconds=wait_seconds(self.plan),
+            )
+            process.run(reader.run())
 
     def stages(self) -> Iterator[Callable[[], None]]:
         if self.plan.keyed:

@@ -106,6 +106,7 @@ class Reader:
         *,
         isolation: int = 0,
         history: History | None = None,
+        wait_seconds: float = 0.5,
     ) -> None:
         self._scene = scene
         self._history = scene.history if history is None else history
@@ -115,7 +116,7 @@ class Reader:
         self._place = place
         self._isolation = isolation
         self._position = 0
-        self._session = 0
+        self._wait_ms = int(wait_seconds * 1000)
 
     @property
     def _tp(self) -> str:
@@ -156,7 +157,7 @@ class Reader:
             leader = await kafka.leader(self._place)
             epoch = kafka.leaders[self._place][1] if self._rng.random() < 0.7 else -1
             request = FetchRequest(
-                max_wait_ms=500,
+                max_wait_ms=self._wait_ms,
                 min_bytes=1,
                 isolation_level=self._isolation,
                 topics=[

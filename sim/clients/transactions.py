@@ -31,11 +31,11 @@ class Transactions(Workload):
     def __init__(self, world: "World") -> None:
         super().__init__(world)
         scene = self.scene
-        self._written = History(scene.scheduler)
+        self._written = scene.new_history("written")
         """What transactional producers did, and what those saw who read what is committed."""
-        self._all = History(scene.scheduler)
+        self._all = scene.new_history("all")
         """What those saw who read everything."""
-        self._output = History(scene.scheduler)
+        self._output = scene.new_history("output")
         self._lists = Lists(_places(LISTS))
         self._readers: list[tuple[Reader, ClientProcess]] = []
         self._transformers: list[Transformer] = []
