@@ -82,9 +82,15 @@ def _hunt(names: list[str]) -> int:
     for mutant, found in hunt_all(names):
         events = None if found is None else found.events
         hunted.append(
-            Hunted(name=mutant.name, layer=mutant.layer, about=mutant.about, events=events)
+            Hunted(
+                name=mutant.name,
+                layer=mutant.layer,
+                about=mutant.about,
+                events=events,
+                by="" if found is None else found.by,
+            )
         )
-        told = "LIVES" if found is None else f"found after {found.events} events: {found.what}"
+        told = "LIVES" if found is None else f"{found.by}, {found.events} events: {found.what}"
         print(f"{mutant.layer}: {mutant.name}: {told[:200]}", flush=True)
     keep_mutants(hunted)
     return 1 if any(one.events is None for one in hunted) else 0

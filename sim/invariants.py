@@ -4,6 +4,7 @@ Clients see what was lost when it is too late to say why. These rules are broken
 
 - of one group and epoch, one broker leads, and it has everything that is committed;
 - what a broker flushed and told is there after its next start, as long as its log may vote;
+- what a log calls flushed is on the disk;
 - a leader counts on nothing that is not on a disk, and commits what a majority has there;
 - high watermarks never go back while a process runs;
 - the metadata of all brokers are equal where their versions are;
@@ -14,6 +15,8 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from moldau.log.interface import FlushPolicy
+from moldau.log.mark import HEADER_BYTES
+from moldau.log.writing import WritingLog
 from moldau.metadata.image import Image
 from moldau.metadata.snapshot import encode_image
 from moldau.model.ids import BrokerId, PartitionIndex, TopicId
@@ -30,12 +33,13 @@ if TYPE_CHECKING:
 class _Seen:
     """What was last seen of one group on one broker."""
 
-    __slots__ = ("facts", "flushed", "group", "is_new", "log_id", "watermark")
+    __slots__ = ("facts", "flushed", "group", "is_new", "log_id", "synced", "watermark")
 
     def __init__(self) -> None:
         self.facts: tuple[Any, ...] = ()
         self.flushed = 0
         self.log_id = -1
+        self.synced = -1
         self.group: Group | None = None
         self.watermark = 0
         self.is_new = True
@@ -100,6 +104,9 @@ class Invariants:
                 f"{node.name}: the high watermark of {name} was {seen.watermark}, is {watermark}"
             )
         seen.watermark = watermark
+        if seen.synced != group.log.flushed_offset:
+            seen.synced = group.log.flushed_offset
+            self._look_at_disk(node, name, group)
         if core.commit > self._committed.get(name, 0):
             self._committed[name] = core.commit
         if core.role is Role.LEADER:
@@ -120,6 +127,18 @@ class Invariants:
                 f"{node.name} told that it has {name} up to {seen.flushed}, and came back with "
                 f"{core.end}"
             )
+
+    def _look_at_disk(self, node: "Node", name: str, group: Group) -> None:
+        log = group.log
+        assert isinstance(log, WritingLog)
+        segment, offset = log._active, log.flushed_offset
+        if log.config.flush is not FlushPolicy.ALWAYS or offset <= segment.base_offset:
+            return
+        position = segment.position
+        if offset < log.end_offset:
+            position = segment.position_of(offset)[1]
+        if not node.disk.is_durable(segment.path, HEADER_BYTES, position):
+            self._broken(f"{node.name} calls {name} flushed up to {offset}, which it is not")
 
     def _is_known(self, group: Group) -> bool:
         """Whether the newest metadata have the topic: what is deleted may come back empty, as long

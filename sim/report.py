@@ -25,6 +25,8 @@ class Hunted(msgspec.Struct):
     about: str
     events: int | None
     """None: it lives."""
+    by: str = ""
+    """The seed or the script that showed it."""
 
 
 def keep_long(summary: Summary) -> None:
@@ -97,10 +99,10 @@ def render() -> str:
     if hunted is not None:
         rows = [
             f"| {one.layer} | {one.about[0].lower()}{one.about[1:].rstrip('.')} | "
-            f"{'not found' if one.events is None else f'{one.events:,}'} |"
+            f"{one.by or 'not found'} | {'' if one.events is None else f'{one.events:,}'} |"
             for one in hunted
         ]
-        header = ["| layer | planted mistake | events until it was found |", "|---|---|---|"]
+        header = ["| layer | planted mistake | found by | events |", "|---|---|---|---|"]
         parts.append("\n".join([*header, *rows]) + "\n")
     return "\n".join(parts)
 

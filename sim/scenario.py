@@ -25,7 +25,7 @@ the election times, which a fixed seed decides; messages, flushes and votes take
 """
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from moldau.log.votes import VoteJournal
 from moldau.model.errors import MoldauError
@@ -59,8 +59,15 @@ class ScenarioError(ValueError):
     """A line that is no command."""
 
 
-def run_scenario(text: str) -> str:
-    """The same text, with what really happened after each `----`."""
+class Played(NamedTuple):
+    """What came of a script."""
+
+    text: str
+    """The same, with what really happened after each `----`."""
+    events: int
+
+
+def run_scenario(text: str) -> Played:
     scenario = Scenario()
     out = []
     try:
@@ -69,7 +76,7 @@ def run_scenario(text: str) -> str:
             out.append("\n".join([*commands, SEPARATOR, *scenario.run_block(commands)]))
     finally:
         scenario.close()
-    return "\n\n".join(out) + "\n"
+    return Played("\n\n".join(out) + "\n", scenario.world.scheduler.events)
 
 
 def _ids(text: str) -> tuple[BrokerId, ...]:

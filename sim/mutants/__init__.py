@@ -22,10 +22,13 @@ class Mutant(Struct, frozen=True, kw_only=True):
     layer: str
     about: str
     patches: Callable[[], list[Patch]]
-    faults: dict[str, float]
-    """What the world is like in which it is looked for: mean seconds between faults, by kind."""
+    faults: dict[str, float] | None
+    """What the world is like in which it is looked for: mean seconds between faults, by kind.
+    None: chance hardly ever brings it about, and a script has to."""
     plan: dict[str, Any] = {}
     """Other fields of the plan."""
+    scenarios: tuple[str, ...] = ()
+    """The scripts in tests/scenarios that show it."""
 
 
 @contextmanager

@@ -1,12 +1,15 @@
-"""Owns how a planted mistake is looked for: world after world, until one breaks a rule."""
+"""Owns how a planted mistake is looked for: world after world, until one breaks a rule, or by the
+script that was written for it."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
 from sim.mutants import Mutant, groups, planted, raft, storage
 from sim.plan import Plan
+from sim.scenario import run_scenario
 from sim.scene import Violation
 from sim.world import World
 
@@ -17,10 +20,14 @@ _SECONDS: Final = 40.0
 ALL: Final = (*raft.MUTANTS, *storage.MUTANTS, *groups.MUTANTS)
 
 
+SCENARIOS: Final = Path(__file__).parents[2] / "tests" / "scenarios"
+
+
 class Found(NamedTuple):
     """What gave a mutant away."""
 
-    seed: int
+    by: str
+    """The seed or the script."""
     events: int
     """Of all worlds up to there."""
     what: str
@@ -34,7 +41,7 @@ def plan_for(mutant: Mutant, seed: int) -> Plan:
         **{
             "brokers": 3,
             "replication": 3,
-            "faults": mutant.faults,
+            "faults": mutant.faults or {},
             "pause_seconds": 0.1,
             **Plan.SMALLEST,
             "partitions": 2,
@@ -45,17 +52,32 @@ def plan_for(mutant: Mutant, seed: int) -> Plan:
 
 def hunt(mutant: Mutant, events_max: int = EVENTS_MAX) -> Found | None:
     """None: it lives."""
-    events = 0
-    seed = 0
     with planted(mutant):
+        if mutant.faults is None:
+            return _play_scripts(mutant)
+        events = 0
+        seed = 0
         while events < events_max:
             seed += 1
             world = World(plan_for(mutant, seed))
             try:
                 world.run()
             except Violation as violation:
-                return Found(seed, events + world.scheduler.events, str(violation))
+                return Found(f"seed {seed}", events + world.scheduler.events, str(violation))
             events += world.scheduler.events
+    return None
+
+
+def _play_scripts(mutant: Mutant) -> Found | None:
+    events = 0
+    for name in mutant.scenarios:
+        written = (SCENARIOS / f"{name}.txt").read_text()
+        played = run_scenario(written)
+        events += played.events
+        if played.text != written:
+            told = zip(played.text.splitlines(), written.splitlines(), strict=False)
+            line = next((told for told, wanted in told if told != wanted), "the end")
+            return Found(f"{name}.txt", events, line)
     return None
 
 

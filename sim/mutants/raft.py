@@ -12,7 +12,9 @@ POWER = {"power": 4.0, "power-in-write": 4.0, "stall": 5.0, "blackout": 12.0}
 LATE = {"slow-network": 6.0, "break": 4.0, "isolate": 6.0, "stop": 8.0}
 
 
-def _core(core: type[RaftCore], faults: dict[str, float], **plan: Any) -> Mutant:
+def _core(
+    core: type[RaftCore], faults: dict[str, float] | None, *scenarios: str, **plan: Any
+) -> Mutant:
     def patches() -> list[Patch]:
         return [(driver, "RaftCore", core)]
 
@@ -23,6 +25,7 @@ def _core(core: type[RaftCore], faults: dict[str, float], **plan: Any) -> Mutant
         patches=patches,
         faults=faults,
         plan=plan,
+        scenarios=scenarios,
     )
 
 
@@ -30,18 +33,30 @@ MUTANTS = (
     _core(cores.AcksBeforeFlush, POWER),
     _core(cores.CountsOwnBeforeFlush, POWER),
     _core(cores.CountsReceived, POWER),
-    _core(cores.SendsVoteAtOnce, POWER | {"isolate": 6.0}),
-    _core(cores.VotesTwice, ELECTIONS, brokers=5),
-    _core(cores.VotesForStaleLogs, DIVERGENCE),
-    _core(cores.CommitsOldEpochs, DIVERGENCE, brokers=5, replication=5),
+    _core(cores.SendsVoteAtOnce, POWER | {"isolate": 6.0}, "vote_then_crash"),
+    _core(cores.VotesTwice, ELECTIONS, "vote_then_crash", brokers=5),
+    _core(cores.VotesForStaleLogs, DIVERGENCE, "longer_log_loses"),
+    _core(cores.CommitsOldEpochs, None, "figure_8"),
     _core(cores.SkipsNoop, ELECTIONS),
-    _core(cores.TruncatesOnDuplicates, LATE),
-    _core(cores.TruncatesToMessage, LATE),
+    _core(cores.TruncatesOnDuplicates, LATE, "stale_append"),
+    _core(cores.TruncatesToMessage, None, "stale_append"),
     _core(cores.NeverTruncates, DIVERGENCE),
     _core(cores.AcksOwnEnd, DIVERGENCE),
     _core(cores.CommitsOwnEnd, DIVERGENCE),
-    _core(cores.KeepsAgreement, DIVERGENCE),
-    _core(cores.SkipsPreviousEpoch, DIVERGENCE),
+    _core(cores.KeepsAgreement, None, "flush_aba"),
+    _core(cores.SkipsPreviousEpoch, None, "lower_epoch_wins"),
     _core(cores.CommitsWithMinority, ELECTIONS),
-    _core(cores.NeverStepsDown, ELECTIONS),
+    _core(cores.NeverStepsDown, None, "isolated_leader", "one_way_leader"),
+    _core(cores.TakesStaleAnswers, None, "old_answers"),
+    _core(cores.ComparesLengthOnly, None, "longer_log_loses"),
+    _core(cores.KeepsTruncatedMembers, None, "leader_removal"),
+    _core(cores.ChangesMembersEarly, None, "early_members"),
+    _core(cores.ChangesMembersAtOnce, None, "members"),
+    _core(cores.PreVoteIgnoresLog, None, "lagging_candidate"),
+    _core(cores.PreVoteIgnoresLeader, None, "rejoin"),
+    _core(cores.TransfersForever, None, "transfer"),
+    _core(cores.SearchesOneByOne, None, "figure_7"),
+    _core(cores.ReadsWithoutAsking, None, "isolated_leader"),
+    _core(cores.VotesWithAnyLog, None, "wiped_disk"),
+    _core(cores.StandsWithAnyLog, None, "wiped_disk"),
 )

@@ -3,7 +3,6 @@
 from typing import Any
 
 from moldau.log.flush import DataFlush
-from moldau.log.interface import LogRead
 from moldau.log.journal import JournalFlush
 from moldau.log.port import Files
 from moldau.log.votes import VoteJournal
@@ -15,16 +14,29 @@ from moldau.replica.producers import ProducerTable
 from moldau.replica.replica import Replica
 from moldau.replica.vote_writer import VoteWriter
 from moldau.server import storage
+from moldau.service.fetch import FetchService
 from moldau.testing.simdisk import SimDisk
 from sim.mutants import Mutant, Patch
 from sim.mutants.raft import DIVERGENCE, ELECTIONS, POWER
 
 
 def _mutant(
-    name: str, layer: str, about: str, faults: dict[str, float], *patches: Patch, **plan: Any
+    name: str,
+    layer: str,
+    about: str,
+    faults: dict[str, float] | None,
+    *patches: Patch,
+    scenarios: tuple[str, ...] = (),
+    **plan: Any,
 ) -> Mutant:
     return Mutant(
-        name=name, layer=layer, about=about, patches=lambda: list(patches), faults=faults, plan=plan
+        name=name,
+        layer=layer,
+        about=about,
+        patches=lambda: list(patches),
+        faults=faults,
+        plan=plan,
+        scenarios=scenarios,
     )
 
 
@@ -80,8 +92,19 @@ def _acknowledge_at_once(self: Replica, offset: Offset, callback: Any) -> None:
     callback(ErrorCode.NONE)
 
 
-def _read_all(self: Replica, offset: Offset, bytes_max: int) -> LogRead:
-    return self.log.read(offset, bytes_max, self.log.end_offset)
+def _read_beyond(self: FetchService, request: Any, left: int, is_first: bool) -> Any:
+    hosted = self._partitions.get(request.topic, request.partition)
+    if hosted is None:
+        return _read_one(self, request, left, is_first)
+    replica = hosted.replica
+    watermark, replica.high_watermark = replica.high_watermark, replica.log.end_offset
+    try:
+        return _read_one(self, request, left, is_first)
+    finally:
+        replica.high_watermark = watermark
+
+
+_read_one = FetchService._read_one
 
 
 def _remember_nothing(self: Replica, *_: Any) -> None:
@@ -152,17 +175,18 @@ MUTANTS = (
         "ForgetsVotes",
         "replica",
         "a broker starts without reading its votes",
-        ELECTIONS,
+        None,
         (VoteWriter, "get", _forget_vote),
-        brokers=5,
+        scenarios=("vote_then_crash",),
     ),
     _mutant(
         "TellsVotesEarly",
         "replica",
         "a vote counts as written while it is being written",
-        POWER,
+        POWER | {"isolate": 6.0},
         (VoteWriter, "write", _write_and_tell),
         brokers=5,
+        flush_seconds=0.2,
     ),
     _mutant(
         "AnswersBeforeTheCommit",
@@ -174,10 +198,10 @@ MUTANTS = (
     ),
     _mutant(
         "ReadsTheUncommitted",
-        "replica",
+        "service",
         "consumers read beyond the high watermark",
         DIVERGENCE,
-        (Replica, "read", _read_all),
+        (FetchService, "_read_one", _read_beyond),
     ),
     _mutant(
         "FollowersForgetSequences",

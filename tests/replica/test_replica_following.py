@@ -104,7 +104,7 @@ async def test_nothing_is_read_beyond_what_is_committed() -> None:
     follower = Follower(Members((ME, OTHER)))
     sent = [entries(n, b"v") for n in range(3)]
     follower.receive(control(ControlKind.NOOP), *sent, commit=3)
-    read = follower.replica.read(Offset(0), 1 << 20)
+    read = follower.replica.log.read(Offset(0), 1 << 20, follower.replica.high_watermark)
     assert (follower.log.end_offset, read.next_offset) == (3, 2)
     follower.stop()
 

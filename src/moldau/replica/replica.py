@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, Protocol
 
-from moldau.log.interface import ControlKind, LogConfig, LogRead, PartitionLog
+from moldau.log.interface import ControlKind, LogConfig, PartitionLog
 from moldau.model.clock import Clock
 from moldau.model.errors import (
     CorruptionError,
@@ -488,10 +488,6 @@ class Replica:
         if first is None or first >= self.high_watermark:
             return self.high_watermark
         return max(first, self.log.start_offset)
-
-    def read(self, offset: Offset, bytes_max: int) -> LogRead:
-        """Whole committed batches from `offset` on."""
-        return self.log.read(offset, bytes_max, self.high_watermark)
 
     # ---- upkeep
 

@@ -404,6 +404,11 @@ class SimDisk:
             node = node.durable[part]
         return bytes(node.durable) if isinstance(node, _FileNode) else None
 
+    def is_durable(self, path: str, start: int, end: int) -> bool:
+        """Whether those bytes of a file are there even if everything volatile is lost."""
+        durable = self.durable_bytes(path)
+        return durable is not None and durable[start:end] == self._file(path).live[start:end]
+
     # What files and the port above are made of.
 
     def _write(self, node: _FileNode, path: str, data: bytes, position: int) -> int:
