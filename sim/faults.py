@@ -39,6 +39,7 @@ class Faults:
             "full-disk": self._full_disk,
             "blackout": self._blackout,
             "skew": self._skew,
+            "forsake": self._forsake,
         }
 
     def begin(self) -> None:
@@ -153,12 +154,32 @@ class Faults:
         nodes = self._world.nodes
         node = self._rng.choice(nodes)
         self._world.told("isolate", node)
-        network = self._world.network
-        cut = [(node.address, other.address) for other in nodes if other is not node]
-        cut += [(target, source) for source, target in cut]
+        cut = self._ways(node)
         if self._rng.random() < 0.3:
             for process in self._world.scene.processes:
                 cut += [(process.address, node.address), (node.address, process.address)]
+        self._later(self._rng.choice((1.0, 5.0, 15.0)), self._part(cut))
+
+    def _forsake(self) -> None:
+        """It stands still while the others elect new leaders, and then goes on among its clients
+        without having heard of that."""
+        if (node := self._running()) is None:
+            return
+        self._world.told("forsake", node)
+        seconds = 1.0 + self._rng.random() * 4
+        node.pause(seconds)
+        join = self._part(self._ways(node))
+        self._world.scheduler.after(seconds + self._rng.random() * 4, join)
+
+    def _ways(self, node: "Node") -> list[tuple[str, str]]:
+        """Between it and the other brokers, both ways."""
+        others = [other.address for other in self._world.nodes if other is not node]
+        there = [(node.address, other) for other in others]
+        return there + [(other, node.address) for other in others]
+
+    def _part(self, cut: list[tuple[str, str]]) -> Callable[[], None]:
+        """Returns what takes it back."""
+        network = self._world.network
         for source, target in cut:
             network.cut(source, target)
 
@@ -166,7 +187,7 @@ class Faults:
             for source, target in cut:
                 network.join(source, target)
 
-        self._later(self._rng.choice((1.0, 5.0, 15.0)), join)
+        return join
 
     def _cut(self) -> None:
         """One way only."""

@@ -7,6 +7,7 @@ Clients see what was lost when it is too late to say why. These rules are broken
 - what a log calls flushed is on the disk;
 - a leader counts on nothing that is not on a disk, and commits what a majority has there;
 - high watermarks never go back while a process runs;
+- a replica remembers of its producers what is in its log, also after that was cut;
 - the metadata of all brokers are equal where their versions are;
 - no log is dropped while its group counts on the broker as a voter.
 """
@@ -21,8 +22,10 @@ from moldau.metadata.image import Image
 from moldau.metadata.snapshot import encode_image
 from moldau.model.ids import BrokerId, PartitionIndex, TopicId
 from moldau.raft.events import Role
+from moldau.records.record import NO_PRODUCER_ID
 from moldau.replica.group import Group
 from moldau.replica.peer_codec import METADATA_GROUP, GroupKey
+from moldau.replica.replica import Replica
 from moldau.server.broker import BrokerServer
 
 if TYPE_CHECKING:
@@ -33,13 +36,23 @@ if TYPE_CHECKING:
 class _Seen:
     """What was last seen of one group on one broker."""
 
-    __slots__ = ("facts", "flushed", "group", "is_new", "log_id", "synced", "watermark")
+    __slots__ = (
+        "facts",
+        "flushed",
+        "group",
+        "is_new",
+        "log_id",
+        "synced",
+        "truncations",
+        "watermark",
+    )
 
     def __init__(self) -> None:
         self.facts: tuple[Any, ...] = ()
         self.flushed = 0
         self.log_id = -1
         self.synced = -1
+        self.truncations = 0
         self.group: Group | None = None
         self.watermark = 0
         self.is_new = True
@@ -107,6 +120,9 @@ class Invariants:
         if seen.synced != group.log.flushed_offset:
             seen.synced = group.log.flushed_offset
             self._look_at_disk(node, name, group)
+        if seen.truncations != core.truncations:
+            seen.truncations = core.truncations
+            self._look_at_producers(node, name, group)
         if core.commit > self._committed.get(name, 0):
             self._committed[name] = core.commit
         if core.role is Role.LEADER:
@@ -139,6 +155,28 @@ class Invariants:
             position = segment.position_of(offset)[1]
         if not node.disk.is_durable(segment.path, HEADER_BYTES, position):
             self._broken(f"{node.name} calls {name} flushed up to {offset}, which it is not")
+
+    def _look_at_producers(self, node: "Node", name: str, group: Group) -> None:
+        """What is remembered and not in the log would be taken for a retry, and lost."""
+        log, owner = group.log, group.owner
+        if not isinstance(owner, Replica):
+            return
+        for producer, state in owner.producers:
+            for batch in state.batches:
+                if batch.base_offset < log.start_offset:
+                    continue
+                header = next(log.headers(batch.base_offset), None)
+                # Compaction may have left nothing there.
+                is_other = (
+                    header is not None
+                    and header.base_offset == batch.base_offset
+                    and header.producer_id not in (producer, NO_PRODUCER_ID)
+                )
+                if is_other or batch.last_offset >= log.end_offset:
+                    self._broken(
+                        f"{node.name} remembers sequence {batch.base_sequence} of producer "
+                        f"{producer} at {batch.base_offset} of {name}, and does not have it"
+                    )
 
     def _is_known(self, group: Group) -> bool:
         """Whether the newest metadata have the topic: what is deleted may come back empty, as long

@@ -55,24 +55,28 @@ class _NoWatch:
 
 
 class SimWorkers:
-    """The flush threads: each flush ends at a time of its own."""
+    """The flush threads: each flush ends at a time of its own, and covers what was written
+    before it began."""
 
-    def __init__(self, loop: SimLoop, flush_delay: Callable[[], float]) -> None:
+    def __init__(self, loop: SimLoop, disk: SimDisk, flush_delay: Callable[[], float]) -> None:
         self._loop = loop
+        self._disk = disk
         self._flush_delay = flush_delay
-        self._begun: dict[int, Work] = {}
+        self._begun: dict[int, tuple[Work, int]] = {}
         self._numbers = 0
 
     def run(self, work: Work, running: int) -> None:
         self._numbers += 1
         number = self._numbers
-        self._begun[number] = work
+        self._begun[number] = (work, self._disk.steps)
         self._loop.run_as_thread(self._flush_delay(), lambda: self._finish(number))
 
     def _finish(self, number: int) -> None:
         begun = self._begun.pop(number, None)
         if begun is not None:
-            begun()
+            work, step = begun
+            with self._disk.as_begun(step):
+                work()
 
     def stop(self) -> None:
         for number in list(self._begun):
@@ -177,7 +181,7 @@ class SimMachine(Machine):
         return self._disk, _NoLock()
 
     def flush_workers(self, threads_max: int) -> Workers | None:
-        return SimWorkers(self._loop, self._flush_delay)
+        return SimWorkers(self._loop, self._disk, self._flush_delay)
 
     def log_cleaner(self, root: Path) -> LogCleaner:
         self.cleaner = SimCleaner(self._loop, self._disk)

@@ -24,6 +24,7 @@ KINDS: Final = (
     "full-disk",
     "blackout",
     "skew",
+    "forsake",
 )
 
 

@@ -1,5 +1,6 @@
 """Owns who looks at groups: now and then while all goes on, and at the end until all is done."""
 
+import asyncio
 import random
 from collections.abc import Callable
 from typing import Any, Final
@@ -167,6 +168,31 @@ class GroupAdmin:
         if self._is_fine("OffsetFetch", code):
             for place in book.places:
                 book.judge(self._name, place, told.get(place, -1), floors[place])
+
+    async def ask_all(self) -> None:
+        """Each broker what is committed: one that does not coordinate the group, or no more, says
+        so, and does not tell what it remembers."""
+        asked: dict[int, asyncio.Task[None]] = {}
+        while not self._scene.is_over:
+            await self._scene.pause(self._rng, 0.5)
+            for broker in sorted(self._kafka.brokers):
+                if broker not in asked or asked[broker].done():
+                    asked[broker] = asyncio.create_task(self._ask_one(broker))
+        for task in asked.values():
+            await task
+
+    async def _ask_one(self, broker: int) -> None:
+        book = self._book
+        floors = {place: book.floor(place) for place in book.places}
+        try:
+            code, told = await committed_offsets(
+                self._kafka, self._group, book.places, broker=broker
+            )
+        except Lost:
+            return
+        if not code:
+            for place in book.places:
+                book.judge(f"{self._name} by broker {broker}", place, told[place], floors[place])
 
     # ---- its own group
 

@@ -66,8 +66,10 @@ async def committed_offsets(
     *,
     member: tuple[str, int] | None = None,
     version: int | None = None,
+    broker: int | None = None,
 ) -> tuple[ErrorCode, dict[Place, int]]:
-    """By OffsetFetch, of all if none are named. Raises Lost."""
+    """By OffsetFetch, of all if none are named; from that broker, or from the coordinator. Raises
+    Lost."""
     by_topic: dict[str, list[int]] | None = None
     if places is not None:
         by_topic = {}
@@ -99,7 +101,10 @@ async def committed_offsets(
         groups=[asked] if used >= 8 else [],
         require_stable=used >= 7 and kafka.rng.random() < 0.5,
     )
-    answer = await kafka.ask_coordinator(GROUPS, group, request, version=used)
+    if broker is None:
+        answer = await kafka.ask_coordinator(GROUPS, group, request, version=used)
+    else:
+        answer = await kafka.ask(broker, request, version=used)
     return _read_offsets(kafka, answer, used)
 
 

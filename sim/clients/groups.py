@@ -30,4 +30,6 @@ class Groups(Workload):
             )
             process.run(seat.run())
         process = scene.process(f"group-{name}-admin")
-        process.run(GroupAdmin(scene, process, book, are_others_done=are_others_done).run())
+        admin = GroupAdmin(scene, process, book, are_others_done=are_others_done)
+        process.run(admin.run())
+        process.run(admin.ask_all())

@@ -53,15 +53,20 @@ def _give_at_once(current: Any, **named: Any) -> Any:
 
 
 def _mutant(
-    name: str, about: str, groups: list[GroupPlan], *patches: Patch, **faults: float
+    name: str,
+    about: str,
+    groups: list[GroupPlan],
+    *patches: Patch,
+    faults: dict[str, float] = LEADERS,
+    **plan: Any,
 ) -> Mutant:
     return Mutant(
         name=name,
         layer="groups",
         about=about,
         patches=lambda: list(patches),
-        faults=faults or LEADERS,
-        plan={"groups": groups, "partitions": 3},
+        faults=faults,
+        plan={"groups": groups, "partitions": 3, **plan},
     )
 
 
@@ -85,6 +90,7 @@ MUTANTS = (
         "A coordinator tells offsets without asking whether it still is one.",
         CLASSIC + CONSUMER,
         (GroupService, "fetch_offsets", _fetch_known),
+        faults={"forsake": 4.0},
     ),
     _mutant(
         "TellsWhileLoading",
@@ -92,6 +98,7 @@ MUTANTS = (
         CLASSIC + CONSUMER,
         (Coordinator, "fetch_offsets", _fetch_while_loading),
         (GroupService, "fetch_offsets", _fetch_known),
+        flush_seconds=0.2,
     ),
     _mutant(
         "GivesAtOnce",

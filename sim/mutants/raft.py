@@ -33,7 +33,7 @@ MUTANTS = (
     _core(cores.AcksBeforeFlush, POWER),
     _core(cores.CountsOwnBeforeFlush, POWER),
     _core(cores.CountsReceived, POWER),
-    _core(cores.SendsVoteAtOnce, POWER | {"isolate": 6.0}, "vote_then_crash"),
+    _core(cores.SendsVoteAtOnce, POWER | {"isolate": 6.0}, "vote_then_crash", flush_seconds=0.2),
     _core(cores.VotesTwice, ELECTIONS, "vote_then_crash", brokers=5),
     _core(cores.VotesForStaleLogs, DIVERGENCE, "longer_log_loses"),
     _core(cores.CommitsOldEpochs, None, "figure_8"),

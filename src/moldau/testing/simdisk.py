@@ -15,14 +15,16 @@ A crash can be placed before any operation that changes something: `crash_at(n)`
 write raises SimCrash again.
 
 Everything is synchronous. flush() covers what was written before it was called; a simulation that
-wants a flush to take time calls it later. Nothing here depends on time, identity or the order of a
-set: the same calls with the same seed give the same disk.
+wants a flush to take time calls it later, `as_begun` at an earlier step: what was written since is
+not covered. Nothing here depends on time, identity or the order of a set: the same calls with the
+same seed give the same disk.
 """
 
 import errno
 import os
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple, NoReturn, Protocol, cast
 
@@ -55,6 +57,8 @@ class _FileNode:
     durable: bytearray = field(default_factory=bytearray)
     pending: list[ByteOp] = field(default_factory=list)
     """Done to `live` since the last flush, in order."""
+    steps: list[int] = field(default_factory=list)
+    """The number of each of those changes."""
     allocated: int = 0
     """Bytes that take up space; what lies beyond, up to the size, is a hole."""
 
@@ -153,6 +157,7 @@ class SimDisk:
         self.steps = 0
         self._crash_step: int | None = None
         self._is_off = False
+        self._missed = (0, 0)
         self._used_bytes = 0
         self._flush_faults: list[str | None] = []
         self._nodes_made = 0
@@ -291,6 +296,15 @@ class SimDisk:
         self._check_power()
         return self.capacity_bytes
 
+    @contextmanager
+    def as_begun(self, step: int) -> Iterator[None]:
+        """Flushes inside were begun when so many changes had been made, and end now."""
+        self._missed = (step, self.steps)
+        try:
+            yield
+        finally:
+            self._missed = (0, 0)
+
     # Faults.
 
     def crash_at(self, steps: int) -> None:
@@ -424,16 +438,12 @@ class SimDisk:
         end = position + len(data)
         self._used_bytes += max(0, end - node.allocated)
         node.allocated = max(node.allocated, end)
-        op = Write(position, data)
-        apply_byte_op(node.live, op)
-        node.pending.append(op)
+        self._change(node, Write(position, data))
         return len(data)
 
     def _truncate(self, node: _FileNode, path: str, size: int) -> None:
         self._step(f"truncate {path} {size}")
-        op = Truncation(size)
-        apply_byte_op(node.live, op)
-        node.pending.append(op)
+        self._change(node, Truncation(size))
         self._used_bytes -= max(0, node.allocated - size)
         node.allocated = min(node.allocated, size)
 
@@ -441,13 +451,24 @@ class SimDisk:
         self._step(f"flush {path}")
         if self.on_flush is not None:
             self.on_flush()
-        pending, node.pending = node.pending, []
+        begun, ends = self._missed
+        covered = next(
+            (place for place, step in enumerate(node.steps) if begun < step <= ends),
+            len(node.steps),
+        )
+        pending, node.pending = node.pending[:covered], node.pending[covered:]
+        del node.steps[:covered]
         for index, fault_path in enumerate(self._flush_faults):
             if fault_path in (None, path):
                 del self._flush_faults[index]
                 _fail(errno.EIO, path)
         for op in pending:
             apply_byte_op(node.durable, op)
+
+    def _change(self, node: _FileNode, op: ByteOp) -> None:
+        apply_byte_op(node.live, op)
+        node.pending.append(op)
+        node.steps.append(self.steps)
 
     def _unlink(self, directory: _DirectoryNode, name: str, node: _Node, path: str) -> None:
         self._step(f"remove {path}")
