@@ -28,6 +28,14 @@ class Mutant(Struct, frozen=True, kw_only=True):
     """Other fields of the plan."""
 
 
+def mutant(
+    name: str, layer: str, about: str, faults: dict[str, float], *patches: Patch, **plan: Any
+) -> Mutant:
+    return Mutant(
+        name=name, layer=layer, about=about, patches=lambda: list(patches), faults=faults, plan=plan
+    )
+
+
 @contextmanager
 def planted(mutant: Mutant) -> Iterator[None]:
     """While it lasts, the product makes this mistake."""
