@@ -1,10 +1,9 @@
-"""Mistakes between brokers: their links, handshakes and questions."""
+"""Mistakes between brokers: the questions they ask each other."""
 
 from typing import Any
 
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId
-from moldau.net.peers.listener import PeerListener
 from moldau.net.peers.rpc import PeerRpc
 from sim.mutants import mutant
 from sim.mutants.raft import ELECTIONS
@@ -64,14 +63,5 @@ MUTANTS = (
         ELECTIONS,
         (PeerRpc, "_settle", _settle_all_well),
         transactional=2,
-    ),
-    mutant(
-        "LetsAnybodyIn",
-        "peers",
-        "whoever calls is a peer, also one that was removed or has lost its disk",
-        ELECTIONS,
-        (PeerListener, "_judge", lambda self, hello: None),
-        operator=True,
-        brokers=4,
     ),
 )

@@ -1,4 +1,4 @@
-"""Mistakes of the queues: leases, acks, dead letters, and ordered groups."""
+"""Mistakes of the queues: leases, acks and dead letters."""
 
 import asyncio
 from collections.abc import Iterator
@@ -15,13 +15,11 @@ from moldau.model.ids import TimestampMs
 from moldau.service.queues import one_queue
 from moldau.service.queues.dead_letters import DeadLetters
 from moldau.service.queues.ledgers import Ledgers
-from moldau.service.queues.ordered import OrderedGroups
 from sim.mutants import mutant
 from sim.mutants.groups import LEADERS
 from sim.mutants.raft import ELECTIONS, LATE
 
 QUEUE = {"queue_workers": 4, "queue_senders": 2}
-ORDERED = {"ordered_workers": 3, "queue_senders": 2}
 
 _writing: set["asyncio.Task[None]"] = set()
 
@@ -73,24 +71,6 @@ async def _write_or_not(self: DeadLetters, origin: Any, topic: str, letters: Any
 _write_letters = DeadLetters.write
 
 
-async def _ask_nobody(self: OrderedGroups, topic: Any, index: Any) -> None:
-    pass
-
-
-async def _old_place(
-    self: OrderedGroups, group: str, member: str, topic: Any, index: Any, **named: Any
-) -> Any:
-    replica = self._replica(topic, index)
-    known = self._places.get((group, topic.topic_id, index))
-    if known is not None:
-        known.epoch, known.member = replica.epoch, member
-        return known
-    return await _place(self, group, member, topic, index, **named)
-
-
-_place = OrderedGroups._place
-
-
 MUTANTS = (
     mutant(
         "AnswersAcksEarly",
@@ -139,21 +119,5 @@ MUTANTS = (
         LEADERS,
         (DeadLetters, "write", _write_or_not),
         **QUEUE,
-    ),
-    mutant(
-        "OrdersWithoutAsking",
-        "queues",
-        "who leads an ordered partition does not ask whether it still does",
-        {"pause": 3.0, "isolate": 4.0},
-        (OrderedGroups, "_confirm", _ask_nobody),
-        **ORDERED,
-    ),
-    mutant(
-        "KeepsOldPlaces",
-        "queues",
-        "who leads an ordered partition again goes on where it was then",
-        ELECTIONS,
-        (OrderedGroups, "_place", _old_place),
-        **ORDERED,
     ),
 )

@@ -1,28 +1,19 @@
-"""Mistakes of what stands between the doors and the replicas: offsets, fetches, deletions."""
+"""Mistakes of what stands between the doors and the replicas: offsets, fetches, acks."""
 
 from typing import Any
 
 from moldau.model.errors import ErrorCode
-from moldau.model.ids import Offset
 from moldau.replica.replica import Replica
 from moldau.service import offsets
 from moldau.service.fetch import FetchRequest, FetchResult, FetchService
 from moldau.service.offsets import FoundOffset
 from sim.mutants import mutant
-from sim.mutants.raft import DIVERGENCE, ELECTIONS, LATE
+from sim.mutants.raft import DIVERGENCE, ELECTIONS
 
 
 def _find_end(replica: Replica, timestamp: int, *rest: Any) -> FoundOffset:
     found = _find(replica, timestamp, *rest)
     return found._replace(offset=replica.log.end_offset) if timestamp == offsets.LATEST else found
-
-
-def _find_too_soon(replica: Replica, *rest: Any) -> FoundOffset:
-    is_ready, replica.is_ready = replica.is_ready, True
-    try:
-        return _find(replica, *rest)
-    finally:
-        replica.is_ready = is_ready
 
 
 _find = offsets._find
@@ -52,13 +43,6 @@ def _answer_well(self: Replica, code: ErrorCode) -> None:
 _answer_all = Replica._answer_all
 
 
-def _trim_alone(self: Replica, offset: Offset, callback: Any) -> None:
-    self._driver.check_leading(self.group)
-    self._trim_to = max(self._trim_to, min(offset, self.high_watermark))
-    self._trims.append((offset, callback))
-    self._delete_trimmed()
-
-
 MUTANTS = (
     mutant(
         "ListsTheUncommitted",
@@ -67,13 +51,6 @@ MUTANTS = (
         DIVERGENCE,
         (offsets, "_find", _find_end),
         producers=4,
-    ),
-    mutant(
-        "ListsTooSoon",
-        "service",
-        "a leader that was just elected tells the end that it had heard of",
-        ELECTIONS | LATE,
-        (offsets, "_find", _find_too_soon),
     ),
     mutant(
         "FetchesTheUncommitted",
@@ -88,13 +65,5 @@ MUTANTS = (
         "whoever waits for a commit when a leader falls is told that it is done",
         ELECTIONS,
         (Replica, "_answer_all", _answer_well),
-    ),
-    mutant(
-        "TrimsAlone",
-        "service",
-        "records are deleted by the leader, and by nobody else",
-        ELECTIONS | LATE,
-        (Replica, "trim", _trim_alone),
-        admin=True,
     ),
 )
