@@ -12,7 +12,7 @@ from moldau.replica.replica import Replica
 from moldau.service import metadata_store
 from moldau.service.metadata_store import MetadataStore
 from sim.mutants import mutant
-from sim.mutants.raft import DIVERGENCE, ELECTIONS, LATE
+from sim.mutants.raft import ELECTIONS, LATE
 
 
 async def _commit_at_once(self: MetadataStore, command: Any) -> Any:
@@ -65,9 +65,10 @@ MUTANTS = (
         "AppliesTheUncommitted",
         "metadata",
         "the image is made from all that is in the log",
-        DIVERGENCE,
+        {"power": 3.0, "isolate": 3.0, "slow-network": 4.0, "kill": 4.0},
         (MetadataStore, "on_progress", _apply_appended),
         admin=True,
+        brokers=5,
     ),
     mutant(
         "AnswersBeforeItIsKnown",
