@@ -4,11 +4,13 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from faults.checker import check
+from sim.clients.ends import find_wrong_ends
 from sim.clients.producer import Producer
 from sim.clients.reader import Reader
 from sim.clients.wire import Place
 from sim.plan import Plan
 from sim.process import ClientProcess
+from sim.scene import Violation
 from sim.workload import TopicWanted, Workload, raise_unless_clean
 
 if TYPE_CHECKING:
@@ -58,6 +60,8 @@ class Logs(Workload):
 
     def judge(self) -> None:
         raise_unless_clean("", check(self.scene.history))
+        if wrong := list(find_wrong_ends(self.scene.history)):
+            raise Violation(f"{len(wrong)} ends, e.g. {wrong[0]}")
 
 
 class Compacted(Workload):

@@ -38,7 +38,7 @@ class _Batch:
 
 
 class Producer:
-    """Writes to one partition after the other, several batches at a time."""
+    """Writes to one partition or some, several batches at a time."""
 
     def __init__(
         self,
@@ -69,10 +69,17 @@ class Producer:
         if not await self._begin():
             return
         while not self._scene.is_over:
-            place = self._rng.choice(self._places)
-            count = self._rng.randint(1, IN_FLIGHT_MAX)
-            await self._write(place, [self._batch(place) for _ in range(count)])
+            await asyncio.gather(*map(self._write_some, self._next_places()))
             await self._scene.pause(self._rng, self._pause_seconds)
+
+    def _next_places(self) -> list[Place]:
+        """One, or some at a time: their answers share connections, and must not overtake."""
+        most = len(self._places) if self._rng.random() < 0.3 else 1
+        return self._rng.sample(self._places, self._rng.randint(1, most))
+
+    async def _write_some(self, place: Place) -> None:
+        count = self._rng.randint(1, IN_FLIGHT_MAX)
+        await self._write(place, [self._batch(place) for _ in range(count)])
 
     async def _begin(self) -> bool:
         while not self._scene.is_over:

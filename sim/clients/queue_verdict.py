@@ -10,8 +10,11 @@ from typing import Any, Final
 
 from faults.leases import judge_queue
 from faults.ordered import judge_ordered
-from sim.clients.queue_worker import ATTEMPTS_MAX, Board, poison
+from sim.clients.queue_worker import ATTEMPTS_MAX, VISIBILITY_MS, Board, poison
 
+_LATE: Final = 30
+"""So many acks, and more than were taken, are not called late while their leases last: some are,
+of members that were not heard of for a while."""
 _AHEAD: Final = 2_100_000
 """Microseconds: so far the clock of a broker may be ahead within a turn that waits for its disk."""
 Event = Mapping[str, Any]
@@ -29,6 +32,7 @@ def judge(events: Iterable[Event], board: Board) -> list[str]:
     found += _again(history)
     found += _contents(history, board)
     found += _ends(history)
+    found += _early(history)
     return found
 
 
@@ -42,6 +46,22 @@ def _again(history: list[Event]) -> Iterator[str]:
             before = done.get((event["tp"], event["o"]))
             if before is not None and event["since"] > before["at"]:
                 yield f"queue: given after its ack was answered: {event}, {before}"
+
+
+def _early(history: list[Event]) -> Iterator[str]:
+    """Acks were called late all the time, before their leases could have ended."""
+    leased: dict[tuple[str, str, int, int], int] = {}
+    done, early = 0, []
+    for event in history:
+        if event["op"] == "x-got":
+            leased[event["w"], event["tp"], event["o"], event["a"]] = event["since"]
+        elif event["op"] == "x-acked":
+            since = leased[event["w"], event["tp"], event["o"], event["a"]]
+            done += event["r"] == "done"
+            if event["r"] == "EXPIRED" and event["at"] < since + VISIBILITY_MS * 1000:
+                early.append(event)
+    if len(early) > max(_LATE, done):
+        yield f"queue: leases ended too early: {len(early)}, e.g. {early[0]}"
 
 
 def _contents(history: list[Event], board: Board) -> Iterator[str]:

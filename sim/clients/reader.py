@@ -189,6 +189,9 @@ class Reader:
         if code in PASSING:
             kafka.forget_leader(self._place)
             await self._scene.pause(self._rng, 0.2)
+            if self._rng.random() < 0.3:
+                # Perhaps of one who leads since a moment, and has yet to learn what it leads.
+                await self._look()
             return
         if code is not ErrorCode.NONE:
             self._scene.violation(

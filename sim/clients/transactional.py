@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from sim.clients.transactor import Aborting, Ended, Identity, Transactor
@@ -12,6 +13,8 @@ from sim.process import ClientProcess
 from sim.scene import Scene
 
 TIMEOUTS_MS: Final = (4_000, 15_000, 60_000)
+_LEFT_MS_MAX: Final = 15_000
+"""Of a transaction that is left open: not every world shall wait for a minute."""
 _ABORT_CHANCE: Final = 0.2
 _CRASH_CHANCE: Final = 0.05
 _ZOMBIE_CHANCE: Final = 0.04
@@ -61,7 +64,9 @@ class Application:
         for task in self._older:
             await task
         # Whatever is left open is aborted by the next one.
-        await self.begin_instance().transactor.begin()
+        last = self.begin_instance()
+        await last.transactor.begin()
+        await last.leave()
 
     async def finish(self) -> None:
         """What is left to do when nobody begins anything new."""
@@ -128,6 +133,9 @@ class Instance:
     def crashed(self) -> None:
         """In the middle of a turn."""
 
+    async def leave(self) -> None:
+        """The last that is done for a transactional id."""
+
     async def end(self, *, is_whole: bool) -> str:
         """Commit or, by chance, abort."""
         if self.rng.random() < _HANG_CHANCE:
@@ -184,12 +192,22 @@ class _Writes(Instance):
         except Ended:
             self._writer.history.add("txn", t=self._transaction, outcome="abort")
             return
+        self._writer.history.add("x-ending", t=self._transaction)
         outcome = await self.end(is_whole=is_whole)
         self._writer.history.add("txn", t=self._transaction, outcome=outcome)
 
     def crashed(self) -> None:
         outcome = "unknown" if self.transactor.is_commit_asked else "abort"
         self._writer.history.add("txn", t=self._transaction, outcome=outcome)
+
+    async def leave(self) -> None:
+        """With a transaction that nobody ends: its time does, or readers wait for ever."""
+        if self.application.identity.timeout_ms > _LEFT_MS_MAX:
+            return
+        self._transactions += 1
+        with suppress(Aborting, Ended):
+            await self._write()
+        self._writer.history.add("txn", t=self._transaction, outcome="abort")
 
     async def _write(self) -> None:
         places = self._writer.places

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 from faults.checker import check
 from sim.clients.list_append import ListAppend, Lists
 from sim.clients.reader import COMMITTED, Reader
+from sim.clients.stable import find_unstable
 from sim.clients.transaction_admin import TransactionAdmin
 from sim.clients.transactional import Application, TransactionalProducer
 from sim.clients.transformer import Transformer, judge_once
@@ -116,6 +117,8 @@ class Transactions(Workload):
         """Raises Violation."""
         if self._has_writers:
             raise_unless_clean("transactions", check(self._written))
+            if wrong := list(find_unstable(self._written)):
+                raise Violation(f"transactions: {len(wrong)}, e.g. {wrong[0]}")
             raise_unless_clean(
                 "transactions, uncommitted", check([*_uncommitted(self._written), *self._all])
             )

@@ -52,6 +52,10 @@ class Lost(Exception):
     """No answer: nobody knows whether what was asked for has been done."""
 
 
+class OutOfOrder(Exception):
+    """An answer came before that to an earlier question: most clients take it for the earlier."""
+
+
 class _Connection(asyncio.Protocol):
     """One connection; answers come in the order of the requests."""
 
@@ -80,6 +84,10 @@ class _Connection(asyncio.Protocol):
     def _received(self, frame: bytes) -> None:
         (number,) = _LENGTH.unpack_from(frame)
         key, version, future = self._waiting.pop(number)
+        for earlier, (_, _, other) in self._waiting.items():
+            # Who gave up does not wait any more, nor does one that asked for no answer.
+            if earlier < number and not other.done():
+                raise OutOfOrder(f"number {number} is answered, and {earlier} is not")
         view = memoryview(frame)
         _, position = read_response_header(view, key, version)
         if not future.done():

@@ -31,6 +31,26 @@ class Mutant(Struct, frozen=True, kw_only=True):
     """The scripts in tests/scenarios that show it."""
 
 
+def mutant(
+    name: str,
+    layer: str,
+    about: str,
+    faults: dict[str, float] | None,
+    *patches: Patch,
+    scenarios: tuple[str, ...] = (),
+    **plan: Any,
+) -> Mutant:
+    return Mutant(
+        name=name,
+        layer=layer,
+        about=about,
+        patches=lambda: list(patches),
+        faults=faults,
+        plan=plan,
+        scenarios=scenarios,
+    )
+
+
 @contextmanager
 def planted(mutant: Mutant) -> Iterator[None]:
     """While it lasts, the product makes this mistake."""

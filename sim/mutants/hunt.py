@@ -7,7 +7,19 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from sim.mutants import Mutant, groups, planted, raft, storage
+from sim.mutants import (
+    Mutant,
+    groups,
+    kafka,
+    metadata,
+    peers,
+    planted,
+    queues,
+    raft,
+    service,
+    storage,
+    transactions,
+)
 from sim.plan import Plan
 from sim.scenario import run_scenario
 from sim.scene import Violation
@@ -17,7 +29,17 @@ EVENTS_MAX: Final = 3_000_000
 """Every mutant has to be found within so many events."""
 _SECONDS: Final = 40.0
 
-ALL: Final = (*raft.MUTANTS, *storage.MUTANTS, *groups.MUTANTS)
+ALL: Final = (
+    *raft.MUTANTS,
+    *storage.MUTANTS,
+    *groups.MUTANTS,
+    *metadata.MUTANTS,
+    *transactions.MUTANTS,
+    *queues.MUTANTS,
+    *service.MUTANTS,
+    *peers.MUTANTS,
+    *kafka.MUTANTS,
+)
 
 
 SCENARIOS: Final = Path(__file__).parents[2] / "tests" / "scenarios"

@@ -16,28 +16,8 @@ from moldau.replica.vote_writer import VoteWriter
 from moldau.server import storage
 from moldau.service.fetch import FetchService
 from moldau.testing.simdisk import SimDisk
-from sim.mutants import Mutant, Patch
+from sim.mutants import mutant
 from sim.mutants.raft import DIVERGENCE, ELECTIONS, POWER
-
-
-def _mutant(
-    name: str,
-    layer: str,
-    about: str,
-    faults: dict[str, float] | None,
-    *patches: Patch,
-    scenarios: tuple[str, ...] = (),
-    **plan: Any,
-) -> Mutant:
-    return Mutant(
-        name=name,
-        layer=layer,
-        about=about,
-        patches=lambda: list(patches),
-        faults=faults,
-        plan=plan,
-        scenarios=scenarios,
-    )
 
 
 def _flush_nothing(self: DataFlush) -> None:
@@ -120,35 +100,35 @@ def _check_nothing(self: ProducerTable, header: Any) -> None:
 
 
 MUTANTS = (
-    _mutant(
+    mutant(
         "FlushesNothing",
         "log",
         "a flush of records ends without the disk",
         POWER,
         (DataFlush, "run", _flush_nothing),
     ),
-    _mutant(
+    mutant(
         "FlushesNoControls",
         "log",
         "a flush of control entries ends without the disk",
         POWER,
         (JournalFlush, "run", _flush_nothing),
     ),
-    _mutant(
+    mutant(
         "CountsWhatCameLater",
         "log",
         "a flush counts for what was appended after it began",
         POWER,
         (WritingLog, "_end_data_flush", _mark_all_flushed),
     ),
-    _mutant(
+    mutant(
         "CountsLateFlushes",
         "log",
         "the end of a flush counts, though what it covered was cut meanwhile",
         DIVERGENCE | {"power": 6.0},
         (WritingLog, "end_flush", _end_late),
     ),
-    _mutant(
+    mutant(
         "VotesInMemory",
         "log",
         "votes are written and not flushed",
@@ -156,14 +136,14 @@ MUTANTS = (
         (VoteJournal, "_store", _store_unflushed),
         brokers=5,
     ),
-    _mutant(
+    mutant(
         "TrustsThePageCache",
         "log",
         "a start after a failed flush believes what it reads",
         {"flush-error": 3.0, "power": 5.0, "kill": 8.0},
         (storage, "leave_fence", _leave_no_fence),
     ),
-    _mutant(
+    mutant(
         "SyncsNoNames",
         "log",
         "names of new files are not made durable",
@@ -171,7 +151,7 @@ MUTANTS = (
         (SimDisk, "sync_dir", _sync_nothing),
         segment_bytes=4096,
     ),
-    _mutant(
+    mutant(
         "ForgetsVotes",
         "replica",
         "a broker starts without reading its votes",
@@ -179,7 +159,7 @@ MUTANTS = (
         (VoteWriter, "get", _forget_vote),
         scenarios=("vote_then_crash",),
     ),
-    _mutant(
+    mutant(
         "TellsVotesEarly",
         "replica",
         "a vote counts as written while it is being written",
@@ -188,7 +168,7 @@ MUTANTS = (
         brokers=5,
         flush_seconds=0.2,
     ),
-    _mutant(
+    mutant(
         "AnswersBeforeTheCommit",
         "replica",
         "acks=all is answered when the leader has it",
@@ -196,28 +176,28 @@ MUTANTS = (
         (Replica, "when_acknowledged", _acknowledge_at_once),
         (Replica, "is_acknowledged", lambda self, offset: True),
     ),
-    _mutant(
+    mutant(
         "ReadsTheUncommitted",
         "service",
         "consumers read beyond the high watermark",
         DIVERGENCE,
         (FetchService, "_read_one", _read_beyond),
     ),
-    _mutant(
+    mutant(
         "FollowersForgetSequences",
         "replica",
         "followers do not keep the sequences of producers",
         ELECTIONS,
         (Replica, "on_stored", _remember_nothing),
     ),
-    _mutant(
+    mutant(
         "KeepsSequencesOfTheCut",
         "replica",
         "sequences of batches that were cut stay",
         DIVERGENCE,
         (Replica, "on_truncated", _keep_cut),
     ),
-    _mutant(
+    mutant(
         "DropsWhatIsCountedOn",
         "replica",
         "a partition that has moved away is dropped while its group counts on it",
@@ -226,7 +206,7 @@ MUTANTS = (
         admin=True,
         brokers=5,
     ),
-    _mutant(
+    mutant(
         "TakesDuplicates",
         "replica",
         "a batch that comes again is stored again",

@@ -1,0 +1,67 @@
+"""Mistakes between brokers: the questions they ask each other."""
+
+from typing import Any
+
+from moldau.model.errors import ErrorCode, RefusedError
+from moldau.model.ids import BrokerId
+from moldau.net.peers.rpc import PeerRpc
+from sim.mutants import mutant
+from sim.mutants.raft import ELECTIONS
+
+BREAKS = {"break": 0.5, "slow-network": 3.0}
+"""Questions are on their way when a connection ends."""
+
+
+async def _call_by_free_number(self: PeerRpc, *args: Any) -> bytes:
+    self._next_id = next(number for number in range(1, 10_000) if number not in self._open)
+    return await _call(self, *args)
+
+
+async def _call_again(
+    self: PeerRpc, peer: BrokerId, method: int, payload: bytes, timeout_seconds: float
+) -> bytes:
+    try:
+        return await _call(self, peer, method, payload, timeout_seconds)
+    except RefusedError as error:
+        if error.code not in (ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT):
+            raise
+        return await _call(self, peer, method, payload, timeout_seconds)
+
+
+_call = PeerRpc.call
+
+
+def _settle_all_well(self: PeerRpc, sender: BrokerId, request_id: int, result: Any) -> None:
+    _settle(self, sender, request_id, b"" if isinstance(result, RefusedError) else result)
+
+
+_settle = PeerRpc._settle
+
+
+MUTANTS = (
+    mutant(
+        "GivesNumbersAgain",
+        "peers",
+        "an answer that comes late is taken for that to another question of the same number",
+        BREAKS,
+        (PeerRpc, "call", _call_by_free_number),
+        admin=True,
+        transactional=2,
+    ),
+    mutant(
+        "AsksAgain",
+        "peers",
+        "a question whose answer is lost is asked again, whatever it is about",
+        BREAKS | {"pause": 4.0},
+        (PeerRpc, "call", _call_again),
+        admin=True,
+    ),
+    mutant(
+        "HearsNoRefusals",
+        "peers",
+        "a refusal is taken for an empty answer",
+        ELECTIONS,
+        (PeerRpc, "_settle", _settle_all_well),
+        transactional=2,
+    ),
+)

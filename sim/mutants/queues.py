@@ -1,0 +1,123 @@
+"""Mistakes of the queues: leases, acks and dead letters."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+from msgspec.structs import replace
+
+from moldau.groups.queue import decide
+from moldau.groups.queue.config import QueueConfig
+from moldau.groups.queue.state import Leased, Open, QueueState, Waiting
+from moldau.metadata.queue_groups import QueueGroup
+from moldau.model.errors import RefusedError
+from moldau.model.ids import TimestampMs
+from moldau.service.queues import one_queue
+from moldau.service.queues.dead_letters import DeadLetters
+from moldau.service.queues.ledgers import Ledgers
+from sim.mutants import mutant
+from sim.mutants.groups import LEADERS
+from sim.mutants.raft import ELECTIONS, LATE
+
+QUEUE = {"queue_workers": 4, "queue_senders": 2}
+
+_writing: set["asyncio.Task[None]"] = set()
+
+
+async def _write_later(self: Ledgers, queue: Any, records: Any) -> None:
+    task = asyncio.get_running_loop().create_task(_write(self, queue, list(records)))
+    _writing.add(task)
+    task.add_done_callback(_written)
+
+
+def _written(task: "asyncio.Task[None]") -> None:
+    _writing.discard(task)
+    if not task.cancelled():
+        task.exception()
+
+
+_write = Ledgers.write
+
+
+def _in_seconds(group: QueueGroup) -> QueueConfig:
+    config = _config_of(group)
+    longest = min(config.visibility_ms_default * 1000, config.visibility_ms_max)
+    return replace(config, visibility_ms_default=longest)
+
+
+def _for_milliseconds(group: QueueGroup) -> QueueConfig:
+    config = _config_of(group)
+    return replace(config, visibility_ms_default=config.visibility_ms_default // 1000)
+
+
+_config_of = one_queue.config_of
+
+
+def _all_waiting(state: QueueState, now: TimestampMs) -> Iterator[Any]:
+    yield from state.waiting_by_time()
+
+
+def _uncounted(config: QueueConfig, lease: Leased, now: TimestampMs, last: str) -> Open:
+    return Waiting(lease.attempts - 1, now)
+
+
+async def _write_or_not(self: DeadLetters, origin: Any, topic: str, letters: Any) -> Any:
+    try:
+        return await _write_letters(self, origin, topic, letters)
+    except RefusedError:
+        return {letter.record.offset for letter in letters}
+
+
+_write_letters = DeadLetters.write
+
+
+MUTANTS = (
+    mutant(
+        "AnswersAcksEarly",
+        "queues",
+        "an ack is answered while it is being written",
+        LEADERS,
+        (Ledgers, "write", _write_later),
+        **QUEUE,
+    ),
+    mutant(
+        "LeasesInSeconds",
+        "queues",
+        "a lease lasts so many seconds, not milliseconds",
+        ELECTIONS,
+        (one_queue, "config_of", _in_seconds),
+        **QUEUE,
+    ),
+    mutant(
+        "LeasesTooShort",
+        "queues",
+        "a lease lasts so many milliseconds as it should last seconds",
+        LATE,
+        (one_queue, "config_of", _for_milliseconds),
+        **QUEUE,
+    ),
+    mutant(
+        "GivesEarly",
+        "queues",
+        "what is for later is given as soon as somebody asks",
+        ELECTIONS,
+        (decide, "_due", _all_waiting),
+        **QUEUE,
+    ),
+    mutant(
+        "CountsNoAttempts",
+        "queues",
+        "a lease that ended by itself was no attempt",
+        ELECTIONS,
+        (decide, "_sent_back", _uncounted),
+        **QUEUE,
+    ),
+    mutant(
+        "BuriesTheUnwritten",
+        "queues",
+        "a dead letter that could not be written is forgotten",
+        LEADERS,
+        (DeadLetters, "write", _write_or_not),
+        **QUEUE,
+    ),
+)

@@ -1,0 +1,69 @@
+"""Mistakes of what stands between the doors and the replicas: offsets, fetches, acks."""
+
+from typing import Any
+
+from moldau.model.errors import ErrorCode
+from moldau.replica.replica import Replica
+from moldau.service import offsets
+from moldau.service.fetch import FetchRequest, FetchResult, FetchService
+from moldau.service.offsets import FoundOffset
+from sim.mutants import mutant
+from sim.mutants.raft import DIVERGENCE, ELECTIONS
+
+
+def _find_end(replica: Replica, timestamp: int, *rest: Any) -> FoundOffset:
+    found = _find(replica, timestamp, *rest)
+    return found._replace(offset=replica.log.end_offset) if timestamp == offsets.LATEST else found
+
+
+_find = offsets._find
+
+
+def _read_to_the_end(
+    self: FetchService, request: FetchRequest, left: int, is_first: bool
+) -> FetchResult:
+    hosted = self._partitions.get(request.topic or "", request.partition)
+    if hosted is None:
+        return _read_one(self, request, left, is_first)
+    replica = hosted.replica
+    watermark, replica.high_watermark = replica.high_watermark, replica.log.end_offset
+    try:
+        return _read_one(self, request, left, is_first)
+    finally:
+        replica.high_watermark = watermark
+
+
+_read_one = FetchService._read_one
+
+
+def _answer_well(self: Replica, code: ErrorCode) -> None:
+    _answer_all(self, ErrorCode.NONE)
+
+
+_answer_all = Replica._answer_all
+
+
+MUTANTS = (
+    mutant(
+        "ListsTheUncommitted",
+        "service",
+        "the end that is told is that of the leader's log",
+        DIVERGENCE,
+        (offsets, "_find", _find_end),
+        producers=4,
+    ),
+    mutant(
+        "FetchesTheUncommitted",
+        "service",
+        "a fetch is given what is in the leader's log",
+        DIVERGENCE,
+        (FetchService, "_read_one", _read_to_the_end),
+    ),
+    mutant(
+        "AnswersWhenDeposed",
+        "service",
+        "whoever waits for a commit when a leader falls is told that it is done",
+        ELECTIONS,
+        (Replica, "_answer_all", _answer_well),
+    ),
+)

@@ -1,0 +1,94 @@
+"""Mistakes of transactions: their coordinator, their markers, and what readers are told."""
+
+from typing import Any
+
+from moldau.model.errors import ErrorCode
+from moldau.model.ids import Offset
+from moldau.replica.aborted import AbortedList, AbortedTransaction
+from moldau.replica.replica import Replica
+from moldau.service import markers
+from moldau.service.groups import GroupService
+from moldau.transactions import decide
+from moldau.transactions.coordinator import Coordinator
+from moldau.transactions.decide import Change
+from moldau.transactions.entries import Entry
+from sim.mutants import mutant
+from sim.mutants.groups import LEADERS
+from sim.mutants.raft import ELECTIONS, LATE
+
+
+def _same_epoch(stored: Any, event: Any, now_ms: Any, *, goes_on: bool) -> Any:
+    return Change(
+        decide._initialized(
+            event, now_ms, producer_id=stored.producer_id, epoch=stored.producer_epoch
+        )
+    )
+
+
+def _let_it_be(self: Coordinator, now: float, entry: Entry) -> None:
+    pass
+
+
+def _list_nothing(self: AbortedList, start: Offset, end: Offset) -> list[AbortedTransaction]:
+    return []
+
+
+def _tell_groups_of_commits(self: GroupService, *args: Any) -> Any:
+    tell = _transaction_ends(self, *args)
+    return lambda is_commit: tell(True)
+
+
+_transaction_ends = GroupService.transaction_ends
+
+
+MUTANTS = (
+    mutant(
+        "SkipsMarkers",
+        "txn",
+        "a partition that refuses a marker counts as marked",
+        LEADERS,
+        (markers, "_OVER", frozenset(ErrorCode)),
+        transactional=2,
+    ),
+    mutant(
+        "KeepsTheEpoch",
+        "txn",
+        "who begins anew gets the epoch of the one before",
+        ELECTIONS,
+        (decide, "_next_epoch", _same_epoch),
+        transactional=2,
+    ),
+    mutant(
+        "NeverTimesOut",
+        "txn",
+        "a transaction that nobody ends stays open",
+        {"kill": 8.0},
+        (Coordinator, "_time_out", _let_it_be),
+        transactional=2,
+    ),
+    mutant(
+        "ReadsTheUnstable",
+        "txn",
+        "who reads committed gets what is still open",
+        LATE,
+        (Replica, "last_stable_offset", property(lambda self: self.high_watermark)),
+        transactional=2,
+        list_append=1,
+    ),
+    mutant(
+        "ListsNoAborted",
+        "txn",
+        "who reads committed does not hear what was aborted",
+        LATE,
+        (AbortedList, "between", _list_nothing),
+        transactional=2,
+    ),
+    mutant(
+        "CommitsAbortedOffsets",
+        "txn",
+        "offsets of a transaction that was aborted count",
+        LATE,
+        (GroupService, "transaction_ends", _tell_groups_of_commits),
+        transformers=2,
+    ),
+)
