@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from sim.mutants import Mutant, groups, planted, raft, storage
+from sim.mutants import Mutant, compaction, groups, planted, raft, repairs, storage
 from sim.plan import Plan
 from sim.scene import Violation
 from sim.world import World
@@ -14,7 +14,13 @@ EVENTS_MAX: Final = 3_000_000
 """Every mutant has to be found within so many events."""
 _SECONDS: Final = 40.0
 
-ALL: Final = (*raft.MUTANTS, *storage.MUTANTS, *groups.MUTANTS)
+ALL: Final = (
+    *raft.MUTANTS,
+    *storage.MUTANTS,
+    *compaction.MUTANTS,
+    *groups.MUTANTS,
+    *repairs.MUTANTS,
+)
 
 
 class Found(NamedTuple):

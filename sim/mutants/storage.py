@@ -194,15 +194,6 @@ MUTANTS = (
         (Replica, "on_truncated", _keep_cut),
     ),
     _mutant(
-        "DropsWhatIsCountedOn",
-        "replica",
-        "a partition that has moved away is dropped while its group counts on it",
-        ELECTIONS,
-        (Replica, "is_counted", False),
-        admin=True,
-        brokers=5,
-    ),
-    _mutant(
         "TakesDuplicates",
         "replica",
         "a batch that comes again is stored again",
