@@ -9,7 +9,9 @@ Clients see what was lost when it is too late to say why. These rules are broken
 - high watermarks never go back while a process runs;
 - a replica remembers of its producers what is in its log, also after that was cut;
 - the metadata of all brokers are equal where their versions are;
-- no log is dropped while its group counts on the broker as a voter.
+- no log is dropped while its group counts on the broker as a voter, and who lost its log stands for
+  no election;
+- in the end, every replica has caught up.
 """
 
 from hashlib import blake2b
@@ -22,6 +24,7 @@ from moldau.metadata.image import Image
 from moldau.metadata.snapshot import encode_image
 from moldau.model.ids import BrokerId, PartitionIndex, TopicId
 from moldau.raft.events import Role
+from moldau.raft.membership import NO_BROKER
 from moldau.records.record import NO_PRODUCER_ID
 from moldau.replica.group import Group
 from moldau.replica.peer_codec import METADATA_GROUP, GroupKey
@@ -64,6 +67,8 @@ class Invariants:
     def __init__(self, world: "World") -> None:
         self._world = world
         self._leaders: dict[tuple[str, int], str] = {}
+        self.elected: list[int] = []
+        """When somebody began to lead something, in the time of the history."""
         self._newest: dict[str, int] = {}
         """The latest epoch of each group that had a leader."""
         self._committed: dict[str, int] = {}
@@ -125,8 +130,34 @@ class Invariants:
             self._look_at_producers(node, name, group)
         if core.commit > self._committed.get(name, 0):
             self._committed[name] = core.commit
+        if core.role in (Role.PRE_CANDIDATE, Role.CANDIDATE):
+            self._look_at_candidate(node, name, group)
+        elif core.role is Role.FOLLOWER:
+            self._look_at_vote(node, name, group)
         if core.role is Role.LEADER:
             self._look_at_leader(node, name, group)
+
+    def _look_at_candidate(self, node: "Node", name: str, group: Group) -> None:
+        core = group.core
+        if not core.members.is_voter(core.me, core.log_id) and not (
+            core.members_index >= core.commit
+            and core._previous_members.is_voter(core.me, core.log_id)
+        ):
+            self._broken(f"{node.name} stands for {name} without the log that may vote")
+
+    def _look_at_vote(self, node: "Node", name: str, group: Group) -> None:
+        """As long as the candidate is one, it counts on the logs that it asked."""
+        core = group.core
+        other = self._world.node_of(core.voted_for) if core.voted_for != NO_BROKER else None
+        driver = other.server._driver if other is not None and other.server is not None else None
+        asking = driver.groups.get(name) if driver is not None else None
+        if (
+            asking is not None
+            and asking.core.role is Role.CANDIDATE
+            and asking.core.epoch == core.epoch
+            and asking.core.members.log_of(core.me) != core.log_id
+        ):
+            self._broken(f"{node.name} votes in {name} without the log that may vote")
 
     def _look_at_start(self, node: "Node", name: str, group: Group, seen: _Seen) -> None:
         seen.is_new = False
@@ -192,6 +223,8 @@ class Invariants:
 
     def _look_at_leader(self, node: "Node", name: str, group: Group) -> None:
         core = group.core
+        if (name, core.epoch) not in self._leaders:
+            self.elected.append(self._world.scene.history.now())
         known = self._leaders.setdefault((name, core.epoch), node.name)
         self._newest[name] = newest = max(core.epoch, self._newest.get(name, core.epoch))
         if known != node.name:
@@ -240,6 +273,19 @@ class Invariants:
         digest = blake2b(encode_image(image)).digest()
         if self._images.setdefault(image.version, digest) != digest:
             self._broken(f"{node.name} has other metadata than others in version {image.version}")
+
+    def are_copies_whole(self) -> bool:
+        """Whether every member of a group that is led has all that is committed there."""
+        for node in self._world.nodes:
+            server = node.server
+            driver = server._driver if server is not None else None
+            for group in driver.groups.values() if driver is not None else ():
+                core = group.core
+                if core.role is not Role.LEADER or group.failure is not None or group.is_removed:
+                    continue
+                if any(each.received < core.commit for each in core.progress.values()):
+                    return False
+        return True
 
     def dropping(self, node: "Node", topic: str, topic_id: TopicId, index: PartitionIndex) -> None:
         """A broker is about to delete the log of a partition."""

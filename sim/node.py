@@ -75,6 +75,8 @@ class Node:
         self.skew_ms = 0
         self.starts = 0
         self.process: Process | None = None
+        self.failures = 0
+        """Processes that gave up by themselves."""
 
     @property
     def is_running(self) -> bool:
@@ -149,6 +151,7 @@ class Node:
     def _ended(self, process: Process) -> None:
         """By itself."""
         if self.process is process:
+            self.failures += process.failure is not None
             self.kill()
             self._on_end(self, process)
 

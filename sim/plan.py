@@ -8,6 +8,7 @@ import random
 from typing import ClassVar, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 KINDS: Final = (
     "kill",
@@ -84,6 +85,10 @@ class Plan(Struct, frozen=True, kw_only=True):
     """Somebody adds and removes brokers, one of which may have lost its disk."""
     web: bool = False
     """Somebody writes and reads over HTTP."""
+    savers: int = 0
+    """Who save offsets in transactions that stay open for long; old offsets go soon then."""
+    tight: bool = False
+    """Links are full soon, and the metadata's log is cut often (bounds.py)."""
 
     SMALLEST: ClassVar = {
         "producers": 1,
@@ -97,6 +102,8 @@ class Plan(Struct, frozen=True, kw_only=True):
         "admin": False,
         "operator": False,
         "web": False,
+        "savers": 0,
+        "tight": False,
         "partitions": 1,
     }
     """What there may be less of, and the least of it."""
@@ -112,7 +119,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         chosen = [kind for kind in KINDS if rng.random() < 0.35]
         # Transactions time out and delayed messages come by the wall clock: it must not jump there.
         some = (0,) if "skew" in chosen else (0, 0, 0, 1, 2)
-        return cls(
+        drawn = cls(
             seed=seed,
             seconds=seconds,
             brokers=brokers,
@@ -135,4 +142,11 @@ class Plan(Struct, frozen=True, kw_only=True):
             admin=rng.random() < 0.35,
             operator=rng.random() < 0.3 and brokers >= 3,
             web=rng.random() < 0.2,
+        )
+        # The offsets of others must not grow old between two of their commits.
+        may_save = not (drawn.groups or drawn.transformers or drawn.has_queues)
+        return replace(
+            drawn,
+            savers=rng.choice(some) if may_save else 0,
+            tight=rng.random() < 0.25,
         )

@@ -16,6 +16,7 @@ from moldau.records.batch import BatchFormatError, read_header
 from moldau.testing.simdisk import SimDisk
 from sim.node import Node
 
+_METADATA: Final = "metadata"
 _CHECKED_FROM: Final = 21
 """Of a batch: what lies before is not covered by its checksum."""
 
@@ -26,6 +27,7 @@ class Rot(Struct, frozen=True):
     node: Node
     path: str
     byte: int
+    bit: int
     value: int
 
     @property
@@ -36,6 +38,11 @@ class Rot(Struct, frozen=True):
             return False
         data = disk.read(self.path)
         return self.byte < len(data) and data[self.byte] == self.value
+
+    def mend(self) -> None:
+        """As from a backup."""
+        if self.is_there:
+            self.node.disk.flip_bit(self.path, self.byte, self.bit)
 
 
 def flip(node: Node, folder: str, rng: random.Random) -> Rot | None:
@@ -49,10 +56,24 @@ def flip(node: Node, folder: str, rng: random.Random) -> Rot | None:
         if not found:
             continue
         at, size = rng.choice(found)
-        byte = at + rng.randrange(_CHECKED_FROM, size)
-        disk.flip_bit(path, byte, rng.randrange(8))
-        return Rot(node, path, byte, disk.read(path)[byte])
+        return _flip(node, path, at + rng.randrange(_CHECKED_FROM, size), rng)
     return None
+
+
+def flip_snapshot(node: Node, rng: random.Random) -> Rot | None:
+    """In the newest snapshot of the metadata; None: there is none."""
+    disk = node.disk
+    names = sorted(name for name in disk.listdir(_METADATA) if name.endswith(".snapshot"))
+    if not names:
+        return None
+    path = f"{_METADATA}/{names[-1]}"
+    return _flip(node, path, rng.randrange(len(disk.read(path))), rng)
+
+
+def _flip(node: Node, path: str, byte: int, rng: random.Random) -> Rot:
+    bit = rng.randrange(8)
+    node.disk.flip_bit(path, byte, bit)
+    return Rot(node, path, byte, bit, node.disk.read(path)[byte])
 
 
 def _flushed_batches(disk: SimDisk, path: str, base: int) -> list[tuple[int, int]]:

@@ -13,10 +13,11 @@ import random
 import zlib
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from moldau.model.errors import ConfigError, ErrorCode, StorageError
+from moldau.model.errors import ConfigError, CorruptionError, ErrorCode, StorageError
 from moldau.model.ids import PartitionIndex, TopicId
 from moldau.server.broker import BrokerServer
 from moldau.server.config.schema import (
@@ -38,6 +39,7 @@ from moldau.wire.messages.create_topics import (
     CreatableTopicConfig,
     CreateTopicsRequest,
 )
+from sim.bounds import bounded
 from sim.clients.groups import Groups
 from sim.clients.logs import Compacted, Logs
 from sim.clients.operations import Operations
@@ -80,6 +82,9 @@ class World:
         self.nodes = [self._node(number) for number in range(1, plan.brokers + 1)]
         self._retired: list[Node] = []
         self._numbers = plan.brokers
+        self._is_founded = False
+        self.rotten: set[Node] = set()
+        """Whose metadata are damaged: they may refuse to start."""
         bootstrap = [(node.address, KAFKA_PORT) for node in self.nodes]
         self.scene = Scene(self.scheduler, self.network, seed, bootstrap, histories)
         self.invariants = Invariants(self)
@@ -107,10 +112,12 @@ class World:
         address = f"10.0.0.{number}"
         member = next((node for node in self.nodes if node.address != address), self.nodes[0])
         is_first = number == 1
+        # Who keeps the order to found in a broker's settings founds again when its disk is lost.
+        is_founder = is_first and not self._is_founded
         return ServerConfig(
             data_dir="/sim",
             broker_id=number if is_named else None,
-            bootstrap=is_first,
+            bootstrap=is_founder,
             join_addr=None if is_first else Address(member.address, HTTP_PORT),
             kafka=KafkaConfig(addr=Address(address, KAFKA_PORT)),
             raft=RaftConfig(addr=Address(address, RAFT_PORT)),
@@ -194,8 +201,31 @@ class World:
         self.nodes.remove(node)
         self._retired.append(node)
         self.told("wipe", node)
-        self.invariants.forget(node)
-        self.scheduler.after(0.0, node.wipe)
+
+        def lose() -> None:
+            node.wipe()
+            self.invariants.forget(node)
+
+        self.scheduler.after(0.0, lose)
+
+    def start_without_disk(self, node: Node) -> None:
+        """Somebody starts a broker that was wiped as always: it must refuse."""
+        self.told("start without its disk", node)
+        node.start()
+
+    def restart(self, node: Node, seconds: float) -> None:
+        """Killed, and away for so long."""
+        self.told("kill", node)
+        node.kill()
+        self.scheduler.after(seconds, lambda: self.start(node))
+
+    def lose_log(self, node: Node, folder: str) -> None:
+        """Somebody deletes one log while its broker is down."""
+        self.told("lost log", node)
+        node.kill()
+        if node.disk.exists(folder):
+            node.disk.remove_tree(folder)
+        self.scheduler.after(node.rng.random() * 2, lambda: self.start(node))
 
     def rot(self, node: Node, flip: Callable[[], Rot | None]) -> Rot | None:
         """Its files change while it is down."""
@@ -210,7 +240,9 @@ class World:
         """A process ended by itself, which is right only if its disk failed or it was told to."""
         code, failure = process.exit_code, process.failure
         self.note(node.name, f"ended with {code}{f': {failure!r}' if failure else ''}")
-        may_fail = isinstance(failure, (StorageError, ConfigError))
+        may_fail = isinstance(failure, (StorageError, ConfigError)) or (
+            isinstance(failure, CorruptionError) and node in self.rotten
+        )
         if code not in (0, EXIT_STORAGE, None) and not may_fail:
             self.scene.violation(f"{node.name} ended with {code}: {failure!r}")
         seconds = _RESTART_SECONDS * (0.5 + node.rng.random())
@@ -222,7 +254,9 @@ class World:
         """Raises Violation."""
         collecting = gc.isenabled()
         gc.disable()
+        bounds = ExitStack()
         try:
+            bounds.enter_context(bounded(self.plan))
             self.begin()
             self.began_at = self.scheduler.now - START
             self.faults.begin()
@@ -232,12 +266,13 @@ class World:
                 workload.judge()
         finally:
             self.close()
+            bounds.close()
             if collecting:
                 gc.enable()
 
     def close(self) -> None:
         """End all that still runs."""
-        for node in self.nodes:
+        for node in (*self.nodes, *self._retired):
             node.kill()
         for process in self.scene.processes:
             process.kill()
@@ -247,6 +282,7 @@ class World:
         for node in self.nodes:
             self.start(node)
         self.wait(lambda: all(node.is_ready for node in self.nodes), "the cluster did not start")
+        self._is_founded = True
         process = self.scene.process("topics")
         wanted = [topic for workload in self.workloads for topic in workload.topics()]
         created = process.run(self._create_topics(process, wanted))
@@ -293,6 +329,7 @@ class World:
             for finish in workload.stages():
                 finish()
                 self.wait(self._are_clients_done, "clients did not come to their ends")
+        self.wait(self.invariants.are_copies_whole, "replicas did not catch up")
 
     def _are_clients_done(self) -> bool:
         return all(process.is_done for process in self.scene.processes)

@@ -18,7 +18,7 @@ from moldau.server.config.schema import Address
 from sim.machine import ask_http
 from sim.node import Node
 from sim.process import ClientProcess
-from sim.rot import Rot, flip
+from sim.rot import Rot, flip, flip_snapshot
 from sim.scene import Scene
 
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ class Operator:
             self._wipe,
             self._rot,
             self._rot,
+            self._rot_metadata,
+            self._lose_log,
         )
         while not self._scene.is_over:
             await self._scene.pause(self._rng, 2.0)
@@ -106,9 +108,15 @@ class Operator:
             return
         if self._scene.is_over:
             return
-        node = self._rng.choice(nodes)
+        is_founder = nodes[0].number == 1 and self._rng.random() < 0.8
+        node = nodes[0] if is_founder else self._rng.choice(nodes)
         self._world.wipe(node)
         await self._scene.pause(self._rng, self._rng.choice((0.1, 3.0)))
+        if node.number == 1:
+            # Others were told whom to join, and would; this one has nobody to ask.
+            self._world.start_without_disk(node)
+            await self._scene.pause(self._rng, 1.0)
+            node.kill()
         if len(self._world.nodes) < BROKERS_MAX:
             await self._add()
         while await self._order("leave", node) is not True:
@@ -146,6 +154,43 @@ class Operator:
         self._scene.count("bits flipped")
         while self._rot_left() is not None and not self._scene.is_over:
             await self._scene.pause(self._rng, _LOOK_SECONDS)
+
+    async def _lose_log(self) -> None:
+        """Of one partition, on one broker; and its leader is away when that broker comes back."""
+        topology = await self._whole()
+        if topology is None or self._rot_left() is not None or not topology.topics:
+            return
+        topic = self._rng.choice(topology.topics)
+        partition = self._rng.choice(topic.partitions)
+        nodes = {self._numbers.get(node): node for node in self._world.nodes}
+        leader = nodes.get(partition.leader)
+        others = [nodes[each] for each in partition.replicas if each in nodes]
+        if leader is None or leader not in others or len(others) < _COPIES:
+            return
+        others.remove(leader)
+        node = self._rng.choice(others)
+        self._world.lose_log(node, f"topics/{topic.name}/{topic.id}/{partition.partition}")
+        if self._rng.random() < 0.7:
+            self._world.restart(leader, 1.0 + 4.0 * self._rng.random())
+        self._scene.count("logs lost")
+
+    async def _rot_metadata(self) -> None:
+        """In the newest snapshot of a broker: it may not go on without it. Then it is restored."""
+        if await self._whole() is None or self._rot_left() is not None:
+            return
+        node = self._rng.choice(self._world.nodes)
+        failures = node.failures
+        self._world.rotten.add(node)
+        rot = self._world.rot(node, lambda: flip_snapshot(node, self._rng))
+        await self._until(
+            lambda: node.is_ready or node.failures > failures,
+            lambda: f"{node.name} neither starts with rotten metadata nor refuses to",
+        )
+        if node.failures > failures:
+            self._scene.count("rotten metadata refused")
+        if rot is not None:
+            rot.mend()
+        self._world.rotten.discard(node)
 
     def _rot_left(self) -> str | None:
         self._rots = [rot for rot in self._rots if rot.is_there]

@@ -5,7 +5,7 @@ clients have one clock: what is done is never given to who asks later, what was 
 got, and nothing comes before its time.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from faults.leases import judge_queue
@@ -20,8 +20,8 @@ _AHEAD: Final = 2_100_000
 Event = Mapping[str, Any]
 
 
-def judge(events: Iterable[Event], board: Board) -> list[str]:
-    """What is wrong."""
+def judge(events: Iterable[Event], board: Board, elected: Sequence[int] = ()) -> list[str]:
+    """What is wrong. `elected`: when somebody began to lead something."""
     history = list(events)
     found: list[str] = []
     queue = judge_queue(history, attempts_max=ATTEMPTS_MAX, poison=poison)
@@ -30,6 +30,7 @@ def judge(events: Iterable[Event], board: Board) -> list[str]:
     ordered = judge_ordered(history)
     found += [f"ordered group: {text}" for text in ordered.examples]
     found += _again(history)
+    found += _called_settled(history, elected)
     found += _contents(history, board)
     found += _ends(history)
     found += _early(history)
@@ -62,6 +63,20 @@ def _early(history: list[Event]) -> Iterator[str]:
                 early.append(event)
     if len(early) > max(_LATE, done):
         yield f"queue: leases ended too early: {len(early)}, e.g. {early[0]}"
+
+
+def _called_settled(history: list[Event], elected: Sequence[int]) -> Iterator[str]:
+    """A worker that came too late took a dead letter for done. New leaders have forgotten."""
+    dead = {(event["tp"], event["o"]) for event in history if event["op"] == "x-dead"}
+    got: dict[tuple[str, str, int], int] = {}
+    for event in history:
+        if event["op"] == "x-got":
+            got[event["w"], event["tp"], event["o"]] = event["at"]
+        elif event["op"] in ("x-acked", "x-nacked") and event["r"] == "SETTLED":
+            since = got.get((event["w"], event["tp"], event["o"]), 0)
+            is_known = not any(since <= at <= event["at"] for at in elected)
+            if is_known and (event["tp"], event["o"]) in dead:
+                yield f"queue: a dead letter was called settled: {event}"
 
 
 def _contents(history: list[Event], board: Board) -> Iterator[str]:

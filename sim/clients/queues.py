@@ -52,5 +52,7 @@ class Queues(Workload):
         process.run(keeper.run())
 
     def judge(self) -> None:
-        if wrong := queue_verdict.judge(self.scene.history, self._board):
+        if wrong := queue_verdict.judge(
+            self.scene.history, self._board, self.world.invariants.elected
+        ):
             raise Violation("; ".join(wrong[:5]))

@@ -19,6 +19,7 @@ _ABORT_CHANCE: Final = 0.2
 _CRASH_CHANCE: Final = 0.05
 _ZOMBIE_CHANCE: Final = 0.04
 _HANG_CHANCE: Final = 0.01
+_AT_ONCE_CHANCE: Final = 0.1
 
 
 class Application:
@@ -109,7 +110,15 @@ class Instance:
             if not await self._crashing(self.turn()):
                 self.crashed()
                 return
-            await self.scene.pause(self.rng, self.application.pause_seconds)
+            if self.rng.random() < _AT_ONCE_CHANCE:
+                await self._abort_nothing()
+            else:
+                await self.scene.pause(self.rng, self.application.pause_seconds)
+
+    async def _abort_nothing(self) -> None:
+        """Right after the last end, whose markers may not be written yet."""
+        if self.transactor.is_ready:
+            await self.transactor.end(is_commit=False)
 
     async def _crashing(self, work: Coroutine[Any, Any, None]) -> bool:
         """False: it crashed on the way."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 from faults.checker import check
 from sim.clients.list_append import ListAppend, Lists
 from sim.clients.reader import COMMITTED, Reader
+from sim.clients.saver import Saver
 from sim.clients.stable import find_unstable
 from sim.clients.transaction_admin import TransactionAdmin
 from sim.clients.transactional import Application, TransactionalProducer
@@ -23,6 +24,7 @@ INPUT: Final = "txn-in"
 OUTPUT: Final = "txn-out"
 OTHER: Final = "txn-log"
 LISTS: Final = "txn-lists"
+SAVED: Final = "txn-saved"
 _PARTITIONS: Final = 2
 
 
@@ -54,6 +56,8 @@ class Transactions(Workload):
             names.append(OUTPUT)
         if self.plan.list_append:
             names.append(LISTS)
+        if self.plan.savers:
+            names.append(SAVED)
         return [TopicWanted(name, _PARTITIONS) for name in names]
 
     def begin(self) -> None:
@@ -85,6 +89,9 @@ class Transactions(Workload):
             appender = ListAppend(scene, process, self._lists, pause_seconds=plan.pause_seconds)
             self._appenders.append(appender)
         applications += [*self._transformers, *self._appenders]
+        for number in range(1, plan.savers + 1):
+            process = scene.process(f"saver{number}")
+            applications.append(Saver(scene, process, (SAVED, 0)))
         for application in applications:
             application.process.run(application.run())
         if applications:

@@ -16,6 +16,7 @@ from sim.mutants import (
     planted,
     queues,
     raft,
+    repairs,
     service,
     storage,
     transactions,
@@ -39,6 +40,7 @@ ALL: Final = (
     *service.MUTANTS,
     *peers.MUTANTS,
     *kafka.MUTANTS,
+    *repairs.MUTANTS,
 )
 
 

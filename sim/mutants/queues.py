@@ -19,7 +19,7 @@ from sim.mutants import mutant
 from sim.mutants.groups import LEADERS
 from sim.mutants.raft import ELECTIONS, LATE
 
-QUEUE = {"queue_workers": 4, "queue_senders": 2}
+QUEUE: dict[str, Any] = {"queue_workers": 4, "queue_senders": 2}
 
 _writing: set["asyncio.Task[None]"] = set()
 

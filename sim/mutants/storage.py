@@ -1,9 +1,11 @@
 """Mistakes of the log and of the replicas over it."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from moldau.log.flush import DataFlush
 from moldau.log.journal import JournalFlush
+from moldau.log.keymap import KeyMap
 from moldau.log.port import Files
 from moldau.log.votes import VoteJournal
 from moldau.log.writing import WritingLog
@@ -58,6 +60,13 @@ def _write_and_tell(self: VoteWriter) -> None:
 
 
 _write = VoteWriter.write
+
+
+def _newer_than_all(self: KeyMap, keys: Sequence[bytes | None]) -> list[int]:
+    return [offset + 1 if offset >= 0 else offset for offset in _newest(self, keys)]
+
+
+_newest = KeyMap.newest
 
 
 def _leave_no_fence(files: Files, reason: str) -> None:
@@ -152,6 +161,14 @@ MUTANTS = (
         segment_bytes=4096,
     ),
     mutant(
+        "RemovesTheLast",
+        "log",
+        "compaction removes the last record of a key with those before it",
+        ELECTIONS,
+        (KeyMap, "newest", _newer_than_all),
+        keyed=2,
+    ),
+    mutant(
         "ForgetsVotes",
         "replica",
         "a broker starts without reading its votes",
@@ -196,15 +213,6 @@ MUTANTS = (
         "sequences of batches that were cut stay",
         DIVERGENCE,
         (Replica, "on_truncated", _keep_cut),
-    ),
-    mutant(
-        "DropsWhatIsCountedOn",
-        "replica",
-        "a partition that has moved away is dropped while its group counts on it",
-        ELECTIONS,
-        (Replica, "is_counted", False),
-        admin=True,
-        brokers=5,
     ),
     mutant(
         "TakesDuplicates",
