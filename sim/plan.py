@@ -8,6 +8,7 @@ import random
 from typing import ClassVar, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 KINDS: Final = (
     "kill",
@@ -25,6 +26,7 @@ KINDS: Final = (
     "blackout",
     "skew",
 )
+KNOBS: Final = ("epochs", "sends", "keeps", "files", "shelves", "forgets", "few")
 
 
 class GroupPlan(Struct, frozen=True):
@@ -34,6 +36,8 @@ class GroupPlan(Struct, frozen=True):
     """The protocols that its members speak: "classic", "consumer", or both."""
     members: int
     is_cooperative: bool
+    more_topics: int = 0
+    """That not all of its members want to read."""
 
     @classmethod
     def draw(cls, rng: random.Random) -> "GroupPlan":
@@ -82,6 +86,9 @@ class Plan(Struct, frozen=True, kw_only=True):
     web: bool = False
     """Somebody writes and reads over HTTP."""
 
+    knobs: frozenset[str] = frozenset()
+    """Bounds of the product that are small in this world, by theme (knobs.py)."""
+
     SMALLEST: ClassVar = {
         "producers": 1,
         "keyed": 0,
@@ -95,6 +102,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         "operator": False,
         "web": False,
         "partitions": 1,
+        "knobs": frozenset(),
     }
     """What there may be less of, and the least of it."""
 
@@ -109,7 +117,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         chosen = [kind for kind in KINDS if rng.random() < 0.35]
         # Transactions time out and delayed messages come by the wall clock: it must not jump there.
         some = (0,) if "skew" in chosen else (0, 0, 0, 1, 2)
-        return cls(
+        plan = cls(
             seed=seed,
             seconds=seconds,
             brokers=brokers,
@@ -132,4 +140,13 @@ class Plan(Struct, frozen=True, kw_only=True):
             admin=rng.random() < 0.35,
             operator=rng.random() < 0.3 and brokers >= 3,
             web=rng.random() < 0.2,
+        )
+        # Drawn last, so that the rest of a seed's plan is what it was.
+        more = []
+        if rng.random() < 0.3:
+            more.append(replace(GroupPlan.draw(rng), more_topics=rng.choice((1, 2, 3)), members=3))
+        return replace(
+            plan,
+            groups=[*plan.groups, *more],
+            knobs=frozenset(knob for knob in KNOBS if rng.random() < 0.3),
         )

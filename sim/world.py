@@ -45,6 +45,7 @@ from sim.clients.transactions import Transactions
 from sim.clients.wire import Lost
 from sim.faults import Faults
 from sim.invariants import Invariants
+from sim.knobs import configured, turned
 from sim.network import Network, Rates
 from sim.node import Node, Process
 from sim.plan import Plan
@@ -106,7 +107,7 @@ class World:
         address = f"10.0.0.{number}"
         member = next((node for node in self.nodes if node.address != address), self.nodes[0])
         is_first = number == 1
-        return ServerConfig(
+        config = ServerConfig(
             data_dir="/sim",
             broker_id=number if is_named else None,
             bootstrap=is_first,
@@ -133,6 +134,7 @@ class World:
             transaction=TransactionConfig(state_partitions=2),
             queue=QueueConfig(state_partitions=2),
         )
+        return configured(config, self.plan.knobs)
 
     # ---- what happens
 
@@ -219,6 +221,10 @@ class World:
 
     def run(self) -> None:
         """Raises Violation."""
+        with turned(self.plan.knobs):
+            self._run()
+
+    def _run(self) -> None:
         collecting = gc.isenabled()
         gc.disable()
         try:

@@ -23,6 +23,7 @@ from moldau.wire.messages.offset_delete import (
 from moldau.wire.messages.offset_fetch import OffsetFetchRequest
 from sim.clients.group_book import GroupBook
 from sim.clients.group_member import GROUPS, at_least, committed_offsets
+from sim.clients.group_wrong import GroupWrong
 from sim.clients.reader import LATEST, list_offset
 from sim.clients.wire import COORDINATOR_GONE, Kafka, Lost, Place
 from sim.process import ClientProcess
@@ -62,10 +63,18 @@ class GroupAdmin:
         self._rng: random.Random = process.rng
         self._kafka: Kafka = scene.kafka(process)
         self._are_others_done = are_others_done
+        self._wrong = GroupWrong(scene, self._kafka, book.group)
         at_least(self._kafka, MetadataRequest, 10)
 
     async def run(self) -> None:
-        looks = [self._list, self._describe, self._offsets, self._use_own, self._delete_own]
+        looks = [
+            self._wrong.do,
+            self._list,
+            self._describe,
+            self._offsets,
+            self._use_own,
+            self._delete_own,
+        ]
         if self._rng.random() < 0.3:
             looks.append(self._delete_offsets)
         while not self._scene.is_over:
