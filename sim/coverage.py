@@ -25,10 +25,7 @@ PACKAGES: Final = (
 _UNREACHED: Final = frozenset(
     # What nobody calls in a broker: checks for tests, a log in memory, a process of its own.
     {
-        "groups/invariants.py",
         "groups/queue/invariants.py",
-        "transactions/invariants.py",
-        "metadata/invariants.py",
         "log/memory.py",
         "log/memory_clean.py",
         "log/files.py",

@@ -53,6 +53,7 @@ from sim.process import ClientProcess
 from sim.rot import Rot
 from sim.scene import Scene, Violation
 from sim.scheduler import START, Scheduler
+from sim.soundness import Soundness
 from sim.workload import TopicWanted, Workload
 
 SETTLE_SECONDS: Final = 180.0
@@ -83,6 +84,7 @@ class World:
         bootstrap = [(node.address, KAFKA_PORT) for node in self.nodes]
         self.scene = Scene(self.scheduler, self.network, seed, bootstrap)
         self.invariants = Invariants(self)
+        self.soundness = Soundness(self)
         self.faults = Faults(self)
         self.workloads: list[Workload] = [kind(self) for kind in _WORKLOADS]
         self.trace = 0
@@ -333,6 +335,7 @@ class World:
 
     def _look(self) -> None:
         """Whether something failed that nobody waits for."""
+        self.soundness.look()
         for node in self.nodes:
             process = node.process
             if process is not None and process.exceptions:
