@@ -123,9 +123,14 @@ def configured(config: ServerConfig, knobs: frozenset[str]) -> ServerConfig:
             inflight_bytes_per_connection_max=4_096,
             inflight_bytes_max=1 << 20,
         )
-        config = replace(config, kafka=kafka)
+        config = replace(config, kafka=kafka, group=replace(config.group, size_max=5))
     if "forgets" in knobs:
-        config = replace(config, transaction=replace(config.transaction, id_expiry_ms=90_000))
+        config = replace(
+            config,
+            transaction=replace(config.transaction, id_expiry_ms=60_000),
+            group=replace(config.group, offsets_retention_minutes=1),
+            producer=replace(config.producer, id_expiry_ms=60_000),
+        )
     if "files" in knobs:
         config = replace(config, log=replace(config.log, compaction_map_bytes=64 * 32))
     return config

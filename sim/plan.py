@@ -148,5 +148,10 @@ class Plan(Struct, frozen=True, kw_only=True):
         return replace(
             plan,
             groups=[*plan.groups, *more],
-            knobs=frozenset(knob for knob in KNOBS if rng.random() < 0.3),
+            # Offsets of transformers must last as long as the world.
+            knobs=frozenset(
+                knob
+                for knob in KNOBS
+                if rng.random() < 0.3 and not (knob == "forgets" and plan.transformers)
+            ),
         )

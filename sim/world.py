@@ -37,6 +37,7 @@ from moldau.wire.messages.create_topics import (
     CreatableTopicConfig,
     CreateTopicsRequest,
 )
+from sim.clients.forgotten import Forgotten
 from sim.clients.groups import Groups
 from sim.clients.logs import Compacted, Logs
 from sim.clients.operations import Operations
@@ -64,7 +65,7 @@ HTTP_PORT: Final = 8080
 _RESTART_SECONDS: Final = 1.0
 _COLLECT_EVENTS: Final = 100_000
 _LOOK_EVENTS: Final = 64
-_WORKLOADS: Final = (Logs, Compacted, Transactions, Queues, Operations, Groups)
+_WORKLOADS: Final = (Logs, Compacted, Transactions, Queues, Operations, Groups, Forgotten)
 
 
 class World:

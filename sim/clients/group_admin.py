@@ -35,6 +35,8 @@ _LATER: Final = COORDINATOR_GONE | {
     ErrorCode.UNKNOWN_TOPIC_ID,
     ErrorCode.UNSTABLE_OFFSET_COMMIT,
 }
+_YOUNG_SECONDS: Final = 40.0
+"""So long an offset is kept in any world."""
 _STATES: Final = {
     "Stable", "PreparingRebalance", "CompletingRebalance", "Empty", "Dead", "Assigning",
     "Reconciling",
@@ -59,6 +61,7 @@ class GroupAdmin:
         self._own = f"{book.group}-own1"
         self._own_offset: int | None = None
         """What is committed there; None: nobody knows."""
+        self._own_at = 0.0
         self._name = process.name
         self._rng: random.Random = process.rng
         self._kafka: Kafka = scene.kafka(process)
@@ -187,7 +190,8 @@ class GroupAdmin:
         if not self._is_fine("OffsetFetch", code):
             self._own_offset = before
             return
-        if before is not None and told[place] != before:
+        is_young = self._scene.scheduler.now - self._own_at < _YOUNG_SECONDS
+        if before is not None and is_young and told[place] != before:
             self._scene.violation(f"{self._own}: {told[place]} is committed, {before} was acked")
         offset = self._rng.randrange(1000)
         partition = OffsetCommitRequestPartition(
@@ -199,7 +203,7 @@ class GroupAdmin:
         request = OffsetCommitRequest(group_id=self._own, member_id="", topics=[topic])
         answer = await self._ask(self._own, request)
         if self._is_fine("OffsetCommit", answer.topics[0].partitions[0].error_code):
-            self._own_offset = offset
+            self._own_offset, self._own_at = offset, self._scene.scheduler.now
 
     async def _delete_own(self) -> None:
         self._own_offset = None
