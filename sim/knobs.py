@@ -32,7 +32,7 @@ KNOBS: Final[Mapping[str, Values]] = {
         "replica.turns:_COLD_BYTES": 1_000,
         "replica.cold_sends:_READS_MAX": 1,
         "replica.receiver:_HELD_BYTES_MAX": 4_000,
-        "net.peers.frames:PIECE_BYTES_MAX": 4_096,
+        "net.peers.frames:PIECE_BYTES_MAX": 700,
         "net.outgoing:SENDFILE_BYTES_MIN": 256,
         "net.outgoing:_IOV_MAX": 4,
         "net.peers.rpc:_OPEN_MAX": 16,
@@ -100,6 +100,7 @@ _MADE: Final[Mapping[str, tuple[tuple[str, Mapping[str, Any]], ...]]] = {
             "replica.driver:RaftConfig",
             {"append_bytes_max": 2_000, "inflight_bytes_max": 5_000, "inflight_count_max": 2},
         ),
+        ("net.peers.link:LinkLimits", {"queue_bytes_max": 3_000, "queue_chunks_max": 8}),
     ),
     "keeps": (("server.coordinators:GroupConfig", {"persist_bytes_max": 150}),),
     "forgets": (

@@ -26,6 +26,7 @@ KINDS: Final = (
     "blackout",
     "skew",
 )
+_DARK: Final = frozenset({"power", "power-in-write", "blackout", "flush-error"})
 KNOBS: Final = ("epochs", "sends", "keeps", "files", "shelves", "forgets", "few")
 
 
@@ -89,6 +90,11 @@ class Plan(Struct, frozen=True, kw_only=True):
     knobs: frozenset[str] = frozenset()
     """Bounds of the product that are small in this world, by theme (knobs.py)."""
 
+    stranger: bool = False
+    """Somebody calls brokers as if it were one of them."""
+    flush: str = "always"
+    """When brokers flush what is appended; only without faults that cut the power."""
+
     SMALLEST: ClassVar = {
         "producers": 1,
         "keyed": 0,
@@ -103,6 +109,8 @@ class Plan(Struct, frozen=True, kw_only=True):
         "web": False,
         "partitions": 1,
         "knobs": frozenset(),
+        "stranger": False,
+        "flush": "always",
     }
     """What there may be less of, and the least of it."""
 
@@ -145,6 +153,8 @@ class Plan(Struct, frozen=True, kw_only=True):
         more = []
         if rng.random() < 0.3:
             more.append(replace(GroupPlan.draw(rng), more_topics=rng.choice((1, 2, 3)), members=3))
+        # What is acked may be lost with the power then, and an operator who loses disks cuts it.
+        is_lit = _DARK.isdisjoint(chosen) and not plan.operator
         return replace(
             plan,
             groups=[*plan.groups, *more],
@@ -154,4 +164,6 @@ class Plan(Struct, frozen=True, kw_only=True):
                 for knob in KNOBS
                 if rng.random() < 0.3 and not (knob == "forgets" and plan.transformers)
             ),
+            stranger=rng.random() < 0.25,
+            flush=rng.choice(("always", "always", "interval", "never")) if is_lit else "always",
         )

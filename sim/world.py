@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Final
 
 from moldau.model.errors import ConfigError, ErrorCode, StorageError
+from moldau.model.flush import FlushPolicy
 from moldau.model.ids import PartitionIndex, TopicId
 from moldau.server.broker import BrokerServer
 from moldau.server.config.schema import (
@@ -120,6 +121,7 @@ class World:
             http=HttpConfig(addr=Address(address, HTTP_PORT)),
             grpc=GrpcConfig(addr=Address(address, GRPC_PORT) if self.plan.has_queues else None),
             log=StorageConfig(
+                flush=FlushPolicy(self.plan.flush),
                 segment_bytes=self.plan.segment_bytes,
                 disk_reserve_bytes=0,
                 scrub_interval_ms=5_000,
