@@ -158,6 +158,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         return replace(
             plan,
             groups=[*plan.groups, *more],
+            admin=plan.admin or rng.random() < 0.25,
             # Offsets of transformers must last as long as the world.
             knobs=frozenset(
                 knob

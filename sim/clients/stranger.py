@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Final
 
 from moldau.log.datadir import Identity, read_identity
 from moldau.model.errors import CorruptionError
-from moldau.model.ids import BrokerId, Epoch, RaftIndex
+from moldau.model.ids import BrokerId, Epoch, Offset, RaftIndex, TimestampMs
 from moldau.net.peers.frames import MORE_FOLLOWS, FrameKind, frame_head
 from moldau.net.peers.handshake import Hello, decode_answer, encode_hello
+from moldau.records.record import Record, build_batch
 from moldau.replica.peer_codec import encode_append
 from sim.process import ClientProcess
 from sim.scene import Scene
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 _PORT: Final = 19092
 _LENGTH: Final = struct.Struct(">I")
+_RUN: Final = struct.Struct(">BI")
+_CONTROL: Final = struct.Struct(">BBiH")
 _PATIENCE_SECONDS: Final = 45.0
 """Longer than any broker waits for a hello, or for the rest of one."""
 
@@ -44,7 +47,7 @@ class Stranger:
                 self._scene.count("strange calls")
             except (OSError, EOFError, TimeoutError):
                 self._scene.count("strange calls lost")
-            await self._scene.pause(self._rng, 0.7)
+            await self._scene.pause(self._rng, 0.4)
 
     # ---- whom it calls, and who it says it is
 
@@ -164,10 +167,23 @@ class Stranger:
         group = self._rng.choice(led)
         core = group.core
         start = RaftIndex(max(0, core.commit - self._rng.randint(0, 3)))
-        junk = b"\x00" + struct.pack(">I", 70) + self._rng.randbytes(70)
+        start = group.view.boundary(start) if start >= group.view.start_index else start
+        junk = self._junk()
         head = encode_append(group.wire, core.epoch, start, Epoch(0), core.commit, len(junk))
         body = head + junk
         await self._speak(target, good, frame_head(FrameKind.RAFT, len(body)) + body)
+
+    def _junk(self) -> bytes:
+        """Entries of an Append."""
+        good = build_batch([Record(Offset(0), TimestampMs(1_700_000_000_000), b"k", b"mad", [])])
+        torn = bytearray(good)
+        torn[-1] ^= 1
+        runs = (self._rng.randbytes(70), bytes(torn), good[:-1], good + good)
+        parts = [_RUN.pack(0, len(run)) + run for run in runs]
+        parts += [_RUN.pack(0, 0), _RUN.pack(0, 9_999), b"\x07", b"\x00"]
+        parts += [_CONTROL.pack(1, 1, 0, 500), _CONTROL.pack(1, 99, 0, 0)]
+        parts += [_CONTROL.pack(1, 1, 1 << 30, 0)]
+        return bytes(self._rng.choice(parts))
 
     async def _speak(self, target: "Node", hello: Hello, frame: bytes) -> None:
         body = encode_hello(hello)

@@ -46,9 +46,8 @@ class Wrong:
     async def do(self) -> None:
         """Raises Lost."""
         chance = self._rng.random()
-        if chance < 0.5:
+        if chance < 0.65:
             await self._refused()
-        elif chance < 0.65:
             await self._orders()
         elif chance < 0.85:
             await self._bad_batch()
