@@ -42,7 +42,7 @@ from moldau.replica.transport import Transport
 from moldau.server.clock import SystemClock
 from moldau.testing.logs import headers_of, make_batch
 from moldau.testing.ports import free_ports
-from moldau.testing.replicas import MemoryVotes
+from moldau.testing.replicas import MemoryVotes, propose_batches
 from moldau.testing.waiting import until, wait_seconds_max
 
 CLUSTER = "c1"
@@ -415,7 +415,7 @@ class Cluster:
 
 def propose(broker: Broker, *, value: bytes = b"v", number: int = 0, records: int = 1) -> int:
     data = bytearray(make_batch(0, count=records, value=value))
-    _, end = broker.driver.propose(broker.group(number), data, headers_of(bytes(data)))
+    _, end = propose_batches(broker.driver, broker.group(number), data, headers_of(bytes(data)))
     return end
 
 
