@@ -96,8 +96,11 @@ def _hunt(names: list[str]) -> int:
     return 1 if any(one.events is None for one in hunted) else 0
 
 
-def _count_statements(first: int, worlds: int, seconds: float) -> int:
-    counted = count_statements(first, worlds, seconds)
+def _count_statements(first: int, worlds: int, seconds: float, *, is_long: bool) -> int:
+    statements = count_statements(first, worlds, seconds)
+    counted = statements.by_package()
+    for name, lines in statements.missing().items() if is_long else ():
+        print(f"{name}: {' '.join(map(str, lines))}")
     for package, (executed, total) in counted.items():
         print(f"{package}: {executed} of {total} statements, {100 * executed / total:.1f} %")
     keep_statements(counted)
@@ -133,6 +136,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--mutants", nargs="*", metavar="NAME", help="all, or those that are named")
     parser.add_argument("--statements", type=int, metavar="WORLDS", help="count what they execute")
+    parser.add_argument("--missing", action="store_true", help="and name the lines they do not")
     parser.add_argument("--write-docs", action="store_true", help="publish what is kept")
     parser.add_argument("--shrink", action="store_true", help="find a smaller world that fails")
     options = parser.parse_args(arguments)
@@ -154,7 +158,9 @@ def main(arguments: list[str] | None = None) -> int:
     if options.mutants is not None:
         return _hunt(options.mutants)
     if options.statements is not None:
-        return _count_statements(options.seed, options.statements, options.virtual_seconds)
+        return _count_statements(
+            options.seed, options.statements, options.virtual_seconds, is_long=options.missing
+        )
     plan = Plan.draw(options.seed, options.virtual_seconds)
     if options.plan is not None:
         plan = msgspec.json.decode(options.plan.read_bytes(), type=Plan)

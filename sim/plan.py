@@ -27,6 +27,8 @@ KINDS: Final = (
     "skew",
     "forsake",
 )
+_DARK: Final = frozenset({"power", "power-in-write", "blackout", "flush-error"})
+KNOBS: Final = ("epochs", "sends", "keeps", "files", "shelves", "forgets", "few", "tight")
 
 
 class GroupPlan(Struct, frozen=True):
@@ -36,6 +38,8 @@ class GroupPlan(Struct, frozen=True):
     """The protocols that its members speak: "classic", "consumer", or both."""
     members: int
     is_cooperative: bool
+    more_topics: int = 0
+    """That not all of its members want to read."""
 
     @classmethod
     def draw(cls, rng: random.Random) -> "GroupPlan":
@@ -87,8 +91,13 @@ class Plan(Struct, frozen=True, kw_only=True):
     """Somebody writes and reads over HTTP."""
     savers: int = 0
     """Who save offsets in transactions that stay open for long; old offsets go soon then."""
-    tight: bool = False
-    """Links are full soon, and the metadata's log is cut often (bounds.py)."""
+    knobs: frozenset[str] = frozenset()
+    """Bounds of the product that are small in this world, by theme (knobs.py)."""
+
+    stranger: bool = False
+    """Somebody calls brokers as if it were one of them."""
+    flush: str = "always"
+    """When brokers flush what is appended; only without faults that cut the power."""
 
     SMALLEST: ClassVar = {
         "producers": 1,
@@ -103,8 +112,10 @@ class Plan(Struct, frozen=True, kw_only=True):
         "operator": False,
         "web": False,
         "savers": 0,
-        "tight": False,
         "partitions": 1,
+        "knobs": frozenset(),
+        "stranger": False,
+        "flush": "always",
     }
     """What there may be less of, and the least of it."""
 
@@ -119,7 +130,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         chosen = [kind for kind in KINDS if rng.random() < 0.35]
         # Transactions time out and delayed messages come by the wall clock: it must not jump there.
         some = (0,) if "skew" in chosen else (0, 0, 0, 1, 2)
-        drawn = cls(
+        plan = cls(
             seed=seed,
             seconds=seconds,
             brokers=brokers,
@@ -143,10 +154,28 @@ class Plan(Struct, frozen=True, kw_only=True):
             operator=rng.random() < 0.3 and brokers >= 3,
             web=rng.random() < 0.2,
         )
+        # Drawn last, so that the rest of a seed's plan is what it was.
+        more = []
+        if rng.random() < 0.3:
+            more.append(replace(GroupPlan.draw(rng), more_topics=rng.choice((1, 2, 3)), members=3))
+        groups = [*plan.groups, *more]
         # The offsets of others must not grow old between two of their commits.
-        may_save = not (drawn.groups or drawn.transformers or drawn.has_queues)
+        may_save = not (groups or plan.transformers or plan.has_queues)
+        savers = rng.choice(some) if may_save else 0
+        knobs = {knob for knob in KNOBS if rng.random() < 0.3}
+        if plan.transformers or savers:
+            # Offsets must last as long as the world, or go sooner.
+            knobs.discard("forgets")
+        if savers:
+            knobs.add("expires")
+        # What is acked may be lost with the power then, and an operator who loses disks cuts it.
+        is_lit = _DARK.isdisjoint(chosen) and not plan.operator
         return replace(
-            drawn,
-            savers=rng.choice(some) if may_save else 0,
-            tight=rng.random() < 0.25,
+            plan,
+            groups=groups,
+            admin=plan.admin or rng.random() < 0.25,
+            savers=savers,
+            knobs=frozenset(knobs),
+            stranger=rng.random() < 0.25,
+            flush=rng.choice(("always", "always", "interval", "never")) if is_lit else "always",
         )

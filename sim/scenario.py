@@ -47,6 +47,7 @@ from moldau.records.batch import read_header
 from moldau.records.record import Record, build_batch
 from moldau.replica.peer_codec import encode_message
 from moldau.testing.logs import flush
+from moldau.testing.replicas import propose_batches
 from sim.group import KEY, STEP_SECONDS, VOTES_PATH, GroupBroker, GroupWorld, describe
 
 SEPARATOR: Final = "----"
@@ -244,7 +245,7 @@ class Scenario:
                 return
             self._proposals += 1
             data = bytearray(_batch(self._proposals, 0, Epoch(-1)))
-            broker.driver.propose(broker.group, data, [read_header(data)])
+            propose_batches(broker.driver, broker.group, data, [read_header(data)])
             end = broker.group.log.end_index
             broker.pending.append((end, broker.group.core.epoch, self._proposals))
 

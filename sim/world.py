@@ -13,11 +13,11 @@ import random
 import zlib
 from collections import Counter
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
 from moldau.model.errors import ConfigError, CorruptionError, ErrorCode, StorageError
+from moldau.model.flush import FlushPolicy
 from moldau.model.ids import PartitionIndex, TopicId
 from moldau.server.broker import BrokerServer
 from moldau.server.config.schema import (
@@ -39,7 +39,7 @@ from moldau.wire.messages.create_topics import (
     CreatableTopicConfig,
     CreateTopicsRequest,
 )
-from sim.bounds import bounded
+from sim.clients.forgotten import Forgotten
 from sim.clients.groups import Groups
 from sim.clients.logs import Compacted, Logs
 from sim.clients.operations import Operations
@@ -48,6 +48,7 @@ from sim.clients.transactions import Transactions
 from sim.clients.wire import Lost
 from sim.faults import Faults
 from sim.invariants import Invariants
+from sim.knobs import configured, turned
 from sim.network import Network, Rates
 from sim.node import Node, Process
 from sim.plan import Plan
@@ -55,6 +56,7 @@ from sim.process import ClientProcess
 from sim.rot import Rot
 from sim.scene import Scene, Violation
 from sim.scheduler import START, Scheduler
+from sim.soundness import Soundness
 from sim.workload import TopicWanted, Workload
 
 SETTLE_SECONDS: Final = 180.0
@@ -65,7 +67,7 @@ HTTP_PORT: Final = 8080
 _RESTART_SECONDS: Final = 1.0
 _COLLECT_EVENTS: Final = 100_000
 _LOOK_EVENTS: Final = 64
-_WORKLOADS: Final = (Logs, Compacted, Transactions, Queues, Operations, Groups)
+_WORKLOADS: Final = (Logs, Compacted, Transactions, Queues, Operations, Groups, Forgotten)
 
 
 class World:
@@ -88,6 +90,7 @@ class World:
         bootstrap = [(node.address, KAFKA_PORT) for node in self.nodes]
         self.scene = Scene(self.scheduler, self.network, seed, bootstrap, histories)
         self.invariants = Invariants(self)
+        self.soundness = Soundness(self)
         self.faults = Faults(self)
         self.workloads: list[Workload] = [kind(self) for kind in _WORKLOADS]
         self.trace = 0
@@ -114,7 +117,7 @@ class World:
         is_first = number == 1
         # Who keeps the order to found in a broker's settings founds again when its disk is lost.
         is_founder = is_first and not self._is_founded
-        return ServerConfig(
+        config = ServerConfig(
             data_dir="/sim",
             broker_id=number if is_named else None,
             bootstrap=is_founder,
@@ -124,6 +127,7 @@ class World:
             http=HttpConfig(addr=Address(address, HTTP_PORT)),
             grpc=GrpcConfig(addr=Address(address, GRPC_PORT) if self.plan.has_queues else None),
             log=StorageConfig(
+                flush=FlushPolicy(self.plan.flush),
                 segment_bytes=self.plan.segment_bytes,
                 disk_reserve_bytes=0,
                 scrub_interval_ms=5_000,
@@ -141,6 +145,7 @@ class World:
             transaction=TransactionConfig(state_partitions=2),
             queue=QueueConfig(state_partitions=2),
         )
+        return configured(config, self.plan.knobs)
 
     # ---- what happens
 
@@ -252,11 +257,13 @@ class World:
 
     def run(self) -> None:
         """Raises Violation."""
+        with turned(self.plan.knobs):
+            self._run()
+
+    def _run(self) -> None:
         collecting = gc.isenabled()
         gc.disable()
-        bounds = ExitStack()
         try:
-            bounds.enter_context(bounded(self.plan))
             self.begin()
             self.began_at = self.scheduler.now - START
             self.faults.begin()
@@ -266,7 +273,6 @@ class World:
                 workload.judge()
         finally:
             self.close()
-            bounds.close()
             if collecting:
                 gc.enable()
 
@@ -365,6 +371,7 @@ class World:
 
     def _look(self) -> None:
         """Whether something failed that nobody waits for."""
+        self.soundness.look()
         for node in self.nodes:
             process = node.process
             if process is not None and process.exceptions:

@@ -5,7 +5,11 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from moldau.model.errors import ErrorCode
-from moldau.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from moldau.wire.messages.create_partitions import (
+    CreatePartitionsAssignment,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+)
 from moldau.wire.messages.create_topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
@@ -168,7 +172,14 @@ class Admin:
         if topic is None or topic.partitions >= PARTITIONS_MAX or not topic.is_count_sure:
             return
         count = topic.partitions + self._rng.randint(1, 2)
-        asked = CreatePartitionsTopic(name=topic.name, count=count, assignments=None)
+        brokers = sorted(self._kafka.brokers)
+        placed: list[CreatePartitionsAssignment] | None = None
+        if self._rng.random() < 0.5 and len(brokers) >= topic.replication:
+            placed = [
+                CreatePartitionsAssignment(broker_ids=self._rng.sample(brokers, topic.replication))
+                for _ in range(count - topic.partitions)
+            ]
+        asked = CreatePartitionsTopic(name=topic.name, count=count, assignments=placed)
         topic.is_count_sure = False
         session = await Session.begin(self._kafka)
         answer = await session.ask(
@@ -180,7 +191,9 @@ class Admin:
             self._scene.count("topics grown")
             await self._check(session, topic)
         else:
-            self._expect(code, f"grow {topic.name}")
+            # A move may have changed the number of replicas, or a broker is about to leave.
+            is_placed = {ErrorCode.INVALID_REPLICA_ASSIGNMENT} if placed is not None else set()
+            self._expect(code, f"grow {topic.name}", is_placed)
 
     # ---- the rest
 

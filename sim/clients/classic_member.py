@@ -14,7 +14,11 @@ from sim.clients.wire import COORDINATOR_GONE, Lost, Place
 
 COOPERATIVE: Final = "cooperative-sticky"
 _STRANGER: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID})
-_AGAIN: Final = COORDINATOR_GONE | {ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.REQUEST_TIMED_OUT}
+_AGAIN: Final = COORDINATOR_GONE | {
+    ErrorCode.REBALANCE_IN_PROGRESS,
+    ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.GROUP_MAX_SIZE_REACHED,
+}
 
 
 class ClassicMember(GroupMember):
@@ -73,9 +77,7 @@ class ClassicMember(GroupMember):
             await self.commit()
         if not self.is_cooperative:
             self._let_go(list(self.owned))
-        said = subscription_bytes(
-            [self._book.places[0][0]], self.owned, self.epoch, self._bytes_version
-        )
+        said = subscription_bytes(self._book.topics, self.owned, self.epoch, self._bytes_version)
         request = JoinGroupRequest(
             group_id=self._group,
             session_timeout_ms=self._session_ms,

@@ -15,14 +15,24 @@ from sim.clients.wire import COORDINATOR_GONE, Lost, Place
 
 _JOIN, _LEAVE, _AWAY = 0, -1, -2
 _FENCED: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH})
-_AGAIN: Final = COORDINATOR_GONE | {ErrorCode.REQUEST_TIMED_OUT}
+_AGAIN: Final = COORDINATOR_GONE | {
+    ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.GROUP_MAX_SIZE_REACHED,
+}
 _PATTERNS: Final = (
     "START.*",
     "^START[a-z]+$",
     "(START|no)\\w{1,5}",
     "START(?:[[:alpha:]]|x)?\\D*",
     "START[^-]+?",
+    "(?i)NAME",
+    "(?i:START).*",
+    "\\QSTART\\E.*",
+    "\\ASTART.*\\z",
+    "(?P<some>START)\\x67",
+    "START\\w{1}|\\.\\t",
 )
+"""START: how the topic begins; NAME: in capitals."""
 
 
 class ConsumerMember(GroupMember):
@@ -38,9 +48,10 @@ class ConsumerMember(GroupMember):
         if self._version >= 1:
             self.member_id = self._new_id()
         self._pattern: str | None = None
-        if self._version >= 1 and rng.random() < 0.5:
-            start = self._book.places[0][0][:2]
-            self._pattern = rng.choice(_PATTERNS).replace("START", start)
+        first = self._book.topics[0]
+        if first in self._topics and self._version >= 1 and rng.random() < 0.5:
+            pattern = rng.choice(_PATTERNS).replace("START", first[:2])
+            self._pattern = pattern.replace("NAME", first.upper())
         self._assignor = rng.choice((None, "uniform", "range"))
         self._rebalance_ms = rng.choice((1_000, 5_000))
         self.epoch = _JOIN
@@ -86,6 +97,9 @@ class ConsumerMember(GroupMember):
         await self._told(given, sent_at, is_news=is_news)
 
     async def _told(self, given: set[Place], sent_at: int, *, is_news: bool) -> None:
+        strange = {topic for topic, _ in given}.difference(self._topics)
+        if strange:
+            self._scene.violation(f"{self.name} wants {self._topics}, and got {strange}")
         gone = [place for place in self.owned if place not in given]
         if is_news:
             for place in self.owned.keys() & given:
@@ -120,8 +134,7 @@ class ConsumerMember(GroupMember):
             HeartbeatOwnedTopic(topic_id=self._kafka.topic_ids[topic], partitions=sorted(some))
             for topic, some in by_topic.items()
         ]
-        topic = self._book.places[0][0]
-        names = [] if self._pattern else [topic]
+        names = self._topics[1:] if self._pattern else self._topics
         return ConsumerGroupHeartbeatRequest(
             group_id=self._group,
             member_id=self.member_id,

@@ -24,6 +24,7 @@ from moldau.wire.messages.offset_delete import (
 from moldau.wire.messages.offset_fetch import OffsetFetchRequest
 from sim.clients.group_book import GroupBook
 from sim.clients.group_member import GROUPS, at_least, committed_offsets
+from sim.clients.group_wrong import GroupWrong
 from sim.clients.reader import LATEST, list_offset
 from sim.clients.wire import COORDINATOR_GONE, Kafka, Lost, Place
 from sim.process import ClientProcess
@@ -35,6 +36,8 @@ _LATER: Final = COORDINATOR_GONE | {
     ErrorCode.UNKNOWN_TOPIC_ID,
     ErrorCode.UNSTABLE_OFFSET_COMMIT,
 }
+_YOUNG_SECONDS: Final = 40.0
+"""So long an offset is kept in any world."""
 _STATES: Final = {
     "Stable", "PreparingRebalance", "CompletingRebalance", "Empty", "Dead", "Assigning",
     "Reconciling",
@@ -59,14 +62,23 @@ class GroupAdmin:
         self._own = f"{book.group}-own1"
         self._own_offset: int | None = None
         """What is committed there; None: nobody knows."""
+        self._own_at = 0.0
         self._name = process.name
         self._rng: random.Random = process.rng
         self._kafka: Kafka = scene.kafka(process)
         self._are_others_done = are_others_done
+        self._wrong = GroupWrong(scene, self._kafka, book.group)
         at_least(self._kafka, MetadataRequest, 10)
 
     async def run(self) -> None:
-        looks = [self._list, self._describe, self._offsets, self._use_own, self._delete_own]
+        looks = [
+            self._wrong.do,
+            self._list,
+            self._describe,
+            self._offsets,
+            self._use_own,
+            self._delete_own,
+        ]
         if self._rng.random() < 0.3:
             looks.append(self._delete_offsets)
         while not self._scene.is_over:
@@ -204,7 +216,8 @@ class GroupAdmin:
         if not self._is_fine("OffsetFetch", code):
             self._own_offset = before
             return
-        if before is not None and told[place] != before:
+        is_young = self._scene.scheduler.now - self._own_at < _YOUNG_SECONDS
+        if before is not None and is_young and told[place] != before:
             self._scene.violation(f"{self._own}: {told[place]} is committed, {before} was acked")
         offset = self._rng.randrange(1000)
         partition = OffsetCommitRequestPartition(
@@ -216,7 +229,7 @@ class GroupAdmin:
         request = OffsetCommitRequest(group_id=self._own, member_id="", topics=[topic])
         answer = await self._ask(self._own, request)
         if self._is_fine("OffsetCommit", answer.topics[0].partitions[0].error_code):
-            self._own_offset = offset
+            self._own_offset, self._own_at = offset, self._scene.scheduler.now
 
     async def _delete_own(self) -> None:
         self._own_offset = None

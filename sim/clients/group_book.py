@@ -51,6 +51,10 @@ class GroupBook:
         self._deletes = 0
         self._deleted_at = -1
 
+    @property
+    def topics(self) -> list[str]:
+        return list(dict.fromkeys(topic for topic, _ in self.places))
+
     def now(self) -> int:
         return self.scene.history.now()
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from moldau.model.errors import ErrorCode
@@ -136,8 +136,11 @@ class GroupMember:
         *,
         number: int,
         instance_id: str | None,
+        topics: Sequence[str],
     ) -> None:
+        """`topics`: those that it wants to read, if the broker assigns."""
         self._scene = scene
+        self._topics = list(topics)
         self._process = process
         self._book = book
         self._group = book.group

@@ -24,12 +24,14 @@ class GroupSeat:
         *,
         kinds: Sequence[str],
         is_cooperative: bool,
+        topics: Sequence[str],
     ) -> None:
         self._scene = scene
         self._process = process
         self._book = book
         self._kinds = list(kinds)
         self._is_cooperative = is_cooperative
+        self._topics = list(topics)
         self._rng: random.Random = process.rng
         self._instance_id = process.name if self._rng.random() < 0.4 else None
         self._count = 0
@@ -64,6 +66,7 @@ class GroupSeat:
             self._book,
             number=self._count,
             instance_id=self._instance_id,
+            topics=self._topics,
         )
         if isinstance(member, ClassicMember) and self._is_cooperative:
             member.be_cooperative()

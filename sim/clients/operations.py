@@ -1,8 +1,9 @@
-"""Owns those who run the cluster in one world: an admin, an operator, and a user of HTTP."""
+"""Owns those who run the cluster in one world, a user of HTTP, and a stranger."""
 
 from sim.clients.admin import Admin
 from sim.clients.logs import TOPIC
 from sim.clients.operator import Operator
+from sim.clients.stranger import Stranger
 from sim.clients.web import Web
 from sim.workload import Workload
 
@@ -19,6 +20,9 @@ class Operations(Workload):
         if plan.web:
             process = scene.process("web")
             process.run(Web(world, scene, process).run())
+        if plan.stranger:
+            process = scene.process("stranger")
+            process.run(Stranger(world, scene, process).run())
         if plan.operator:
             process = scene.process("operator")
             process.run(Operator(world, scene, process).run())

@@ -37,6 +37,10 @@ _LATER_TOPIC: Final = "later"
 _HOUR_MS: Final = 3_600_000
 
 
+def _connect(group: str, topics: list[str], **named: Any) -> pb.ConnectRequest:
+    return pb.ConnectRequest(group=group, topics=topics, mode=pb.QUEUE, **named)
+
+
 class Keeper:
     """Looks around while there is work; then waits until all of it is done."""
 
@@ -70,6 +74,7 @@ class Keeper:
             self._wire.refresh,
             self._visit,
             self._send_later,
+            self._mistakes,
         ]
         while not self._scene.is_over:
             try:
@@ -133,6 +138,44 @@ class Keeper:
                 deliver_at_ms=self._clock.wall_ms() + ahead_ms + self._rng.randrange(5000),
             )
             await self._wire.call_any("Send", pb.SendRequest(topic=_LATER_TOPIC, message=message))
+
+    async def _mistakes(self) -> None:
+        """None of it may be accepted; why it is refused does not matter here."""
+        settings = [
+            pb.QueueSettings(visibility_ms=-1),
+            pb.QueueSettings(visibility_ms=2_000_000_000),
+            pb.QueueSettings(attempts_max=-4),
+            pb.QueueSettings(backoff_ms=2_000_000_000),
+            pb.QueueSettings(dead_letter_topic=TOPIC),
+            pb.QueueSettings(dead_letter_topic="__consumer_offsets"),
+            pb.QueueSettings(dead_letter_topic="a b"),
+        ]
+        wrong: list[tuple[str, Any]] = [
+            ("Connect", _connect("wrong", [TOPIC], settings=each)) for each in settings
+        ]
+        wrong += [
+            ("Connect", _connect("", [TOPIC])),
+            ("Connect", _connect("x" * 300, [TOPIC])),
+            ("Connect", _connect("wrong", [])),
+            ("Connect", _connect("wrong", ["nobody"])),
+            ("Connect", _connect("wrong", ["__consumer_offsets"])),
+            ("Connect", _connect("wrong", [f"t{number}" for number in range(101)])),
+            ("DeleteGroup", pb.DeleteGroupRequest(group="nobody")),
+            ("Stats", pb.StatsRequest(group="nobody")),
+            ("Peek", pb.PeekRequest(group=GROUP, topic="nobody", max_messages=1)),
+            ("Poll", pb.PollRequest(group=GROUP, consumer_id="nobody", max_messages=-1)),
+            ("Ack", pb.AckRequest(group=GROUP, consumer_id="nobody", tokens=[b"x"])),
+            ("CreateTopic", pb.CreateTopicRequest(topic="a b", partitions=1)),
+            ("CreateTopic", pb.CreateTopicRequest(topic="w", partitions=-7)),
+        ]
+        for method, request in self._rng.sample(wrong, 5):
+            try:
+                answer = await self._wire.call_any(method, request)
+            except Refused:
+                self._scene.count("queue mistakes")
+                continue
+            if method != "Ack" or answer.done:
+                self._scene.violation(f"{self._name}: {method} {request} was accepted: {answer}")
 
     async def _visit(self) -> None:
         """A group that comes, takes a little, and is forgotten."""

@@ -8,10 +8,10 @@ from typing import Final
 
 from moldau.model.errors import ErrorCode
 from moldau.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
-from sim.bounds import RETENTION_MS
 from sim.clients.transactional import Application, Instance
 from sim.clients.transactor import GROUPS, Aborting, Ended, Transactor
 from sim.clients.wire import COORDINATOR_GONE, Kafka, Lost, Place
+from sim.knobs import RETENTION_MS
 from sim.process import ClientProcess
 from sim.scene import Scene
 

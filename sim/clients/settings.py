@@ -15,6 +15,7 @@ from moldau.wire.messages.incremental_alter_configs import (
     IncrementalConfig,
     IncrementalConfigsResource,
 )
+from moldau.wire.schema import Request
 from sim.clients.own_topics import BROKER_KIND, TOPIC_KIND, OwnTopic
 from sim.clients.session import PASSING, Session
 from sim.clients.wire import Kafka
@@ -37,6 +38,8 @@ VALUES: Final = {
 _BROKER_VALUES: Final = {
     "log.index.interval.bytes": ("512", "4096"),
     "log.segment.bytes": ("5000", "70000"),
+    "log.retention.hours": ("100", "200"),
+    "unclean.leader.election.enable": ("false", "FALSE"),
     "message.max.bytes": ("900000", "1000000"),
 }
 
@@ -93,7 +96,10 @@ class Settings:
             return _DELETE, None, None
         value = self._rng.choice(VALUES[name])
         if name == "cleanup.policy" and name not in topic.unsure and self._rng.random() < 0.5:
-            return _APPEND, *self._appended(topic.configs.get(name, "delete"), value)
+            before = topic.configs.get(name, "delete")
+            if "," in before and self._rng.random() < 0.5:
+                return _SUBTRACT, value, ",".join(one for one in before.split(",") if one != value)
+            return _APPEND, *self._appended(before, value)
         return _SET, value, value
 
     def _appended(self, before: str, value: str) -> tuple[str, str]:
@@ -127,23 +133,16 @@ class Settings:
         name = self._rng.choice(sorted(_BROKER_VALUES))
         value = self._rng.choice(_BROKER_VALUES[name])
         broker = self._rng.choice(sorted(self._kafka.brokers))
-        change = IncrementalConfig(name=name, config_operation=_SET, value=value)
-        resource = IncrementalConfigsResource(
-            resource_type=BROKER_KIND,
-            resource_name=self._rng.choice(("", str(broker))),
-            configs=[change],
-        )
+        resource_name = self._rng.choice(("", str(broker)))
         session = await Session.begin(self._kafka, self._kafka.brokers[broker])
-        answer = await session.ask(
-            IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
-        )
+        answer = await session.ask(self._broker_change(resource_name, name, value))
         code = ErrorCode(answer.responses[0].error_code)
         if code is not ErrorCode.NONE:
             self._expect(code, "alter a broker", {ErrorCode.INVALID_REQUEST})
             return False
         described = DescribeConfigsResource(
             resource_type=BROKER_KIND,
-            resource_name=resource.resource_name,
+            resource_name=resource_name,
             configuration_keys=[name],
         )
         told = (await session.ask(DescribeConfigsRequest(resources=[described]))).results[0]
@@ -151,6 +150,21 @@ class Settings:
         if not told.error_code and shown != [value]:
             self._scene.violation(f"{name} of broker {broker} is {shown} instead of {value}")
         return False
+
+    def _broker_change(self, broker: str, name: str, value: str) -> Request:
+        """Of one setting, or of all to one that is set."""
+        if self._rng.random() < 0.3:
+            all_of_it = AlterConfigsResource(
+                resource_type=BROKER_KIND,
+                resource_name=broker,
+                configs=[AlterableConfig(name=name, value=value)],
+            )
+            return AlterConfigsRequest(resources=[all_of_it], validate_only=False)
+        change = IncrementalConfig(name=name, config_operation=_SET, value=value)
+        resource = IncrementalConfigsResource(
+            resource_type=BROKER_KIND, resource_name=broker, configs=[change]
+        )
+        return IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
 
     def _expect(self, code: ErrorCode, what: str, also: set[ErrorCode] | None = None) -> None:
         """A refusal that may be."""

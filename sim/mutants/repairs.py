@@ -125,7 +125,7 @@ MUTANTS = (
         (MetadataStore, "_load", _load_any),
         operator=True,
         admin=True,
-        tight=True,
+        knobs=frozenset({"tight"}),
     ),
     mutant(
         "FoundsAgain",
@@ -142,6 +142,7 @@ MUTANTS = (
         {"kill": 15.0},
         (Offsets, "expired", _expired),
         savers=2,
+        knobs=frozenset({"expires"}),
     ),
     mutant(
         "FencesTheNextEnd",

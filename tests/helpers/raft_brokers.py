@@ -42,7 +42,7 @@ from moldau.replica.transport import Transport
 from moldau.server.clock import SystemClock
 from moldau.testing.logs import headers_of, make_batch
 from moldau.testing.ports import free_ports
-from moldau.testing.replicas import MemoryVotes
+from moldau.testing.replicas import MemoryVotes, propose_batches
 from moldau.testing.waiting import until, wait_seconds_max
 
 CLUSTER = "c1"
@@ -240,7 +240,7 @@ class Broker:
             self.votes.close()
 
     def group(self, number: int = 0) -> Group:
-        group = self.driver.get(key(number))
+        group = self.driver.groups.get(key(number).name)
         assert group is not None
         return group
 
@@ -302,7 +302,7 @@ class Cluster:
             broker
             for broker in self.brokers.values()
             if broker.is_running
-            and (group := broker.driver.get(key(number))) is not None
+            and (group := broker.driver.groups.get(key(number).name)) is not None
             and group.core.is_ready
         ]
         return max(leaders, key=lambda broker: broker.group(number).epoch, default=None)
@@ -313,7 +313,8 @@ class Cluster:
         held = [
             (broker, group)
             for broker in self.brokers.values()
-            if broker.is_running and (group := broker.driver.get(key(number))) is not None
+            if broker.is_running
+            and (group := broker.driver.groups.get(key(number).name)) is not None
         ]
         if not held or any(
             group.epoch > 0 or group.core.leader >= 0 or group.core.role is not Role.FOLLOWER
@@ -379,7 +380,10 @@ class Cluster:
         """Everything that a core knows, for a test that waits in vain."""
         lines = []
         for broker in self.brokers.values():
-            if not broker.is_running or (group := broker.driver.get(key(number))) is None:
+            if (
+                not broker.is_running
+                or (group := broker.driver.groups.get(key(number).name)) is None
+            ):
                 continue
             core = group.core
             peers = broker.driver._peers.values()
@@ -415,7 +419,7 @@ class Cluster:
 
 def propose(broker: Broker, *, value: bytes = b"v", number: int = 0, records: int = 1) -> int:
     data = bytearray(make_batch(0, count=records, value=value))
-    _, end = broker.driver.propose(broker.group(number), data, headers_of(bytes(data)))
+    _, end = propose_batches(broker.driver, broker.group(number), data, headers_of(bytes(data)))
     return end
 
 

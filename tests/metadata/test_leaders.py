@@ -62,11 +62,6 @@ def test_deleted_topics_are_forgotten() -> None:
     assert kept.only(image) is kept
 
 
-def test_a_broker_that_connects_is_told_what_one_leads() -> None:
-    leaders = Leaders().announced([said(A, 0, 1, 1), said(A, 1, 2, 1), said(B, 3, 1, 4)])
-    assert list(leaders.led_by(BrokerId(1))) == [said(A, 0, 1, 1), said(B, 3, 1, 4)]
-
-
 @given(
     st.lists(
         st.builds(

@@ -15,7 +15,7 @@ from moldau.metadata.commands import (
     ReportReplicas,
     SpreadInternalTopics,
 )
-from moldau.metadata.decide import decide, decide_each
+from moldau.metadata.decide import decide
 from moldau.metadata.image import EMPTY_IMAGE, Image, Partition
 from moldau.metadata.replica_rules import (
     Reassignment,
@@ -206,18 +206,6 @@ def test_moves_are_listed_for_the_partitions_asked_for(image: Image) -> None:
     assert len(reassignments(image, [("a", 0), ("a", 7), ("a", -1), ("b", 0)])) == 1
     assert reassignments(image, []) == []
     assert reassignments(cluster(1), [("a", 0)]) == []
-
-
-def test_each_command_of_a_request_is_judged_after_those_before_it(image: Image) -> None:
-    outcomes = decide_each([move(4), move(9), CANCEL, CANCEL], image)
-    assert [isinstance(outcome, RefusedError) for outcome in outcomes] == [
-        False,
-        True,
-        False,
-        False,
-    ]
-    records = [r for outcome in outcomes if isinstance(outcome, list) for r in outcome]
-    assert first(apply_all(image, records)).wish == 2
 
 
 def offsets(partitions: int, factor: int) -> CreateTopic:

@@ -148,7 +148,6 @@ def test_the_listing_names_value_source_and_synonyms() -> None:
     assert set(entries) == set(TOPIC_CONFIGS)
     retention = entries["retention.ms"]
     assert (retention.value, retention.source) == ("7", ConfigSource.DYNAMIC_TOPIC_CONFIG)
-    assert not retention.is_default
     assert retention.type is ConfigType.LONG
     assert [(s.name, s.value, s.source.value) for s in retention.synonyms] == [
         ("retention.ms", "7", 1),

@@ -337,7 +337,7 @@ def test_roles_are_told_in_order_and_a_removed_group_is_forgotten() -> None:
             roles = [role for role, _, _ in leader.owners[0].roles]
             assert roles[-3:] == [Role.PRE_CANDIDATE, Role.CANDIDATE, Role.LEADER]
             leader.driver.remove_group(leader.group(), forget_vote=True)
-            assert leader.driver.get(key()) is None
+            assert leader.driver.groups.get(key().name) is None
             assert (await cluster.wait_for_leader(other_than=leader.id)).id != leader.id
             await until(
                 lambda: leader.memory_votes.get(key().name)[1] == -1, "the vote is forgotten"

@@ -398,7 +398,7 @@ def test_a_group_is_found_by_its_key_only_while_it_runs() -> None:
                     key(), broker.logs[0], Members((BrokerId(1),)), broker.owners[0]
                 )
             broker.driver.remove_group(broker.group())
-            assert broker.driver.get(key()) is None
+            assert broker.driver.groups.get(key().name) is None
             assert broker.logs[0].start_offset == Offset(0)
 
     run(scenario())

@@ -142,12 +142,6 @@ def raise_feature_level(command: RaiseFeatureLevel, image: Image) -> list[Metada
     return [FeatureLevelSet(level=command.level)]
 
 
-def possible_feature_level(image: Image) -> int:
-    """The highest level that every broker knows."""
-    levels = [broker.feature_level_max for broker in image.brokers.values()]
-    return max(image.feature_level, min((*levels, FEATURE_LEVEL_MAX))) if levels else 0
-
-
 def replicas_on(image: Image, broker_id: BrokerId) -> int:
     """How many replicas the broker holds or shall hold."""
     return sum(

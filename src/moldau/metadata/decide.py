@@ -6,10 +6,9 @@ most one uncommitted command per object under way, or two commands would be judg
 The rules for brokers and for moving replicas have modules of their own.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, assert_never
 
-from moldau.metadata.apply import apply_all
 from moldau.metadata.broker_rules import (
     drain_broker,
     keep_broker,
@@ -128,25 +127,6 @@ def decide(command: Command, image: Image) -> list[MetadataRecord]:
             return drop_queue_group(command, image)
         case _:
             assert_never(command)
-
-
-def decide_each(
-    commands: Iterable[Command], image: Image
-) -> list[list[MetadataRecord] | RefusedError]:
-    """The records or the refusal of each command, each judged after those before it.
-
-    For requests that name many objects: all records go into one write, in this order.
-    """
-    outcomes: list[list[MetadataRecord] | RefusedError] = []
-    for command in commands:
-        try:
-            records = decide(command, image)
-        except RefusedError as refusal:
-            outcomes.append(refusal)
-        else:
-            image = apply_all(image, records)
-            outcomes.append(records)
-    return outcomes
 
 
 def _create_cluster(command: CreateCluster, image: Image) -> list[MetadataRecord]:

@@ -90,10 +90,6 @@ class Leaders:
             }
         )
 
-    def led_by(self, broker: BrokerId) -> Iterator[Announcement]:
-        """What the broker is known to lead, for telling a broker that just connected."""
-        return (entry for entry in self if entry.leader.broker == broker)
-
     def __iter__(self) -> Iterator[Announcement]:
         for topic_id, entries in self._topics.items():
             for partition, leader in enumerate(entries):

@@ -141,11 +141,6 @@ class ConfigEntry(Struct, frozen=True, kw_only=True):
     read_only: bool = False
     sensitive: bool = False
 
-    @property
-    def is_default(self) -> bool:
-        """What DescribeConfigs v0 asks: was it set on the resource itself?"""
-        return self.source is not ConfigSource.DYNAMIC_TOPIC_CONFIG
-
 
 def topic_config_entries(
     topic_overrides: Mapping[str, str], broker_layers: tuple[Layer, ...] = ()

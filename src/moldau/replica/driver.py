@@ -14,7 +14,7 @@ import logging
 import random
 from asyncio import AbstractEventLoop
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 from moldau.log.interface import ControlKind, FlushPolicy, PartitionLog
@@ -27,7 +27,6 @@ from moldau.raft.core import RaftCore
 from moldau.raft.errors import RaftRefusal
 from moldau.raft.events import Event
 from moldau.raft.membership import NO_BROKER, Members
-from moldau.records.batch import BatchHeader, stamp
 from moldau.replica.beats import Beats
 from moldau.replica.effects import Effects
 from moldau.replica.flusher import Flusher, FlushHandle
@@ -237,40 +236,12 @@ class Driver:
         """Of a log that knows nothing of what was acknowledged in the group."""
         return LogId(self._rng.getrandbits(62) + 1)
 
-    def get(self, key: GroupKey) -> Group | None:
-        return self._groups.get(key.wire)
-
     @property
     def groups(self) -> Mapping[str, Group]:
         """By name."""
         return self._names
 
     # ---- what the owner asks for
-
-    def propose(
-        self, group: Group, data: bytearray | memoryview, headers: Sequence[BatchHeader]
-    ) -> tuple[Offset, Offset]:
-        """Append checked batches; returns the first offset and the one after the last.
-
-        `data` is stamped in place and not kept. They are committed once on_commit says so; if the
-        epoch ends before, they may be cut. Raises RefusedError, DiskFullError, StorageError.
-        """
-        self.check_leading(group)
-        partition_log = group.log
-        epoch = group.core.epoch
-        base = offset = partition_log.end_offset
-        position = 0
-        stamped = []
-        for header in headers:
-            stamp(data, position, offset, epoch)
-            header = header._replace(base_offset=offset, leader_epoch=epoch)
-            stamped.append(header)
-            position += header.size
-            offset = header.next_offset
-        with self._flusher.fencing():
-            partition_log.append(data, stamped)
-        self.appended(group, position)
-        return base, offset
 
     def check_leading(self, group: Group) -> None:
         """Raises RefusedError unless records may be appended now, also if too many wait."""

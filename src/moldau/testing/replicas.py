@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from moldau.log.interface import PartitionLog
 from moldau.model.clock import Clock
@@ -11,6 +11,7 @@ from moldau.model.ids import (
     NO_EPOCH,
     BrokerId,
     Epoch,
+    Offset,
     PartitionIndex,
     TimestampMs,
     TopicId,
@@ -18,9 +19,11 @@ from moldau.model.ids import (
 )
 from moldau.raft.config import RaftConfig
 from moldau.raft.membership import Members
+from moldau.records.batch import BatchHeader, stamp
 from moldau.replica.driver import Driver
 from moldau.replica.flush_threads import FlushThreads
 from moldau.replica.flusher import Flusher
+from moldau.replica.group import Group
 from moldau.replica.replica import Listener, Replica
 from moldau.replica.transport import Transport
 from moldau.testing.waiting import until
@@ -98,6 +101,30 @@ def make_flusher(
         workers=FlushThreads(threads) if threads else None,
         on_failure=on_failure,
     )
+
+
+def propose_batches(
+    driver: Driver, group: Group, data: bytearray | memoryview, headers: Sequence[BatchHeader]
+) -> tuple[Offset, Offset]:
+    """Append batches as an owner does; returns the first offset and the one after the last.
+
+    `data` is stamped in place. Raises RefusedError, DiskFullError, StorageError.
+    """
+    driver.check_leading(group)
+    epoch = group.core.epoch
+    base = offset = group.log.end_offset
+    position = 0
+    stamped = []
+    for header in headers:
+        stamp(data, position, offset, epoch)
+        header = header._replace(base_offset=offset, leader_epoch=epoch)
+        stamped.append(header)
+        position += header.size
+        offset = header.next_offset
+    with driver._flusher.fencing():
+        group.log.append(data, stamped)
+    driver.appended(group, position)
+    return base, offset
 
 
 def make_driver(

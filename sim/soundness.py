@@ -1,0 +1,54 @@
+"""Owns looks inside of brokers: whether the parts of one of them contradict themselves.
+
+The product says what must hold of each between two steps, for its own tests. Here it has to hold in
+whole brokers, under faults.
+"""
+
+from typing import TYPE_CHECKING
+
+from moldau.groups.invariants import InvariantError as GroupsError
+from moldau.raft.errors import RaftError
+from moldau.server.broker import BrokerServer
+from moldau.transactions.invariants import InvariantError as TransactionsError
+
+if TYPE_CHECKING:
+    from sim.node import Node
+    from sim.world import World
+
+
+class Soundness:
+    """Looks at one broker at a time, in turns."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self._turn = 0
+
+    def look(self) -> None:
+        """Between two events."""
+        nodes = self._world.nodes
+        self._turn += 1
+        node = nodes[self._turn % len(nodes)]
+        server = node.server
+        if server is None or not node.is_ready:
+            return
+        try:
+            self._look_at(server)
+        except (RaftError, GroupsError, TransactionsError) as error:
+            self._broken(node, error)
+
+    def _look_at(self, server: BrokerServer) -> None:
+        assert server._driver is not None
+        for group in server._driver.groups.values():
+            # What was appended in this turn the core hears of at its end.
+            if group.failure is None and not group.is_removed and not group.proposed:
+                group.core.check_invariants()
+        coordinators = server._coordinators
+        for groups in coordinators.groups._current():
+            if groups.loaded:
+                groups.state.check_invariants()
+        for transactions in coordinators.transactions._current():
+            if transactions.loaded:
+                transactions.state.check_invariants()
+
+    def _broken(self, node: "Node", error: Exception) -> None:
+        self._world.scene.violation(f"{node.name}: {type(error).__name__}: {error}")
