@@ -76,6 +76,8 @@ class Invariants:
         self._images: dict[int, bytes] = {}
         """Digests, by version."""
         self._image_of: dict[str, Image] = {}
+        self._newest_image: Image | None = None
+        """That any broker had, ever: after a start they know less for a while."""
 
     def watch(self, node: "Node", server: BrokerServer) -> None:
         """A new process: what is in memory begins anew."""
@@ -212,14 +214,11 @@ class Invariants:
     def _is_known(self, group: Group) -> bool:
         """Whether the newest metadata have the topic: what is deleted may come back empty, as long
         as a broker that was away does not know."""
-        newest = self._newest_image()
+        newest = self._newest_image
         topic_id = group.key.topic_id
         if group.key == METADATA_GROUP or newest is None:
             return True
         return newest.topic_by_id(topic_id) is not None
-
-    def _newest_image(self) -> Image | None:
-        return max(self._image_of.values(), key=lambda image: image.version, default=None)
 
     def _look_at_leader(self, node: "Node", name: str, group: Group) -> None:
         core = group.core
@@ -270,6 +269,8 @@ class Invariants:
 
     def _look_at_image(self, node: "Node", image: Image) -> None:
         self._image_of[node.name] = image
+        if self._newest_image is None or image.version > self._newest_image.version:
+            self._newest_image = image
         digest = blake2b(encode_image(image)).digest()
         if self._images.setdefault(image.version, digest) != digest:
             self._broken(f"{node.name} has other metadata than others in version {image.version}")
@@ -289,7 +290,7 @@ class Invariants:
 
     def dropping(self, node: "Node", topic: str, topic_id: TopicId, index: PartitionIndex) -> None:
         """A broker is about to delete the log of a partition."""
-        newest = self._newest_image()
+        newest = self._newest_image
         if newest is None or newest.topic_by_id(topic_id) is None:
             return
         name = GroupKey(topic_id, index).name
