@@ -7,6 +7,7 @@ and never join, and are of another kind than whoever else comes.
 
 import asyncio
 import random
+from collections.abc import Coroutine
 from typing import Any, Final
 
 from moldau.model.errors import ErrorCode
@@ -35,12 +36,24 @@ _REBALANCE_MS: Final = 1_500
 _OFFSETS: Final = "__consumer_offsets"
 _NEWS_SECONDS: Final = 4.0
 """So long it takes at most until all know who leads."""
-_STEP_SECONDS_MAX: Final = 3.0
-"""Whoever waits longer for an answer may have been taken for gone."""
+_STEP_SECONDS_MAX: Final = _REBALANCE_MS / 1000 / 2.2
+"""Whoever waits longer for an answer may have been taken for gone: two steps in a row take less
+than a rebalance may."""
 
 
 class _Disturbed(Exception):
     """The coordinator moved or was slow: the rest of the script is worth nothing."""
+
+
+async def _all(*steps: Coroutine[Any, Any, Any]) -> list[Any]:
+    """At the same time; if one cannot go on, none of them does."""
+    tasks = [asyncio.create_task(step) for step in steps]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class GroupScript:
@@ -234,7 +247,7 @@ class GroupScript:
 
     async def _statics(self) -> None:
         """Two that have names, and come back under them."""
-        one, two = await asyncio.gather(
+        one, two = await _all(
             self._join(instance="one", version=5),
             self._join(instance="two", version=9, kafka=self._second),
         )
@@ -244,7 +257,7 @@ class GroupScript:
         leader = one if one.leader == one.member_id else two
         given = {one.member_id: b"1", two.member_id: b"2"}
         names = {one.member_id: "one", two.member_id: "two"}
-        synced = await asyncio.gather(
+        synced = await _all(
             *(
                 self._sync(
                     each,
@@ -276,10 +289,8 @@ class GroupScript:
 
     async def _silent(self) -> None:
         """One of two takes part in the rebalance, and then says nothing."""
-        asked = await asyncio.gather(
-            *(self._join(expected=(E.MEMBER_ID_REQUIRED,)) for _ in range(2))
-        )
-        both = await asyncio.gather(
+        asked = await _all(*(self._join(expected=(E.MEMBER_ID_REQUIRED,)) for _ in range(2)))
+        both = await _all(
             self._join(asked[0].member_id), self._join(asked[1].member_id, kafka=self._second)
         )
         if both[0].generation_id != both[1].generation_id:
