@@ -185,6 +185,15 @@ def test_a_snapshot_for_which_there_is_no_room_says_nothing_of_the_old_log(
     assert (node.core.end, node.core.commit, node.core.verified) == (7, 7, 7)
 
 
+def test_a_snapshot_without_room_is_not_acknowledged_once_the_epoch_is_durable(make_node) -> None:
+    node = follower(make_node, [1, 1, 2, 2])
+    snapshot = Snapshot(Epoch(10), RaftIndex(7), Epoch(0), node.core.members)
+    node.core.step(0, e.Received(BrokerId(2), snapshot))
+    node.step(e.AppendFailed())
+    persisted = e.VotePersisted(node.core.epoch, node.core.voted_for)
+    assert answers(node, node.step(persisted)) == []
+
+
 def test_a_lost_log_costs_the_vote_until_an_entry_names_the_new_one(make_node, make_append) -> None:
     node = make_node(epoch=9, log_id=8)
     # An entry of old, met while the log is filled again, names the log that is gone.

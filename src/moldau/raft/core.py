@@ -7,7 +7,7 @@ through it, and lists what a driver must keep.
 
 from typing import assert_never
 
-from moldau.model.ids import BrokerId
+from moldau.model.ids import BrokerId, RaftIndex
 from moldau.raft.errors import RaftError
 from moldau.raft.events import (
     Appended,
@@ -188,6 +188,9 @@ class RaftCore(Leadership):
         self.verified = min(self.verified, self.end)
         self.flushed = min(self.flushed, self.end)
         self._set_members(*self.log.members(self.end))
+        # Answers that still wait for the vote to be durable speak of what was not stored.
+        self._held = [held for held in self._held if not isinstance(held.message, AppendAnswered)]
+        self._acked = RaftIndex(0)
         if self.role is Role.LEADER:
             self._become_follower(self.epoch, NO_BROKER)
 
