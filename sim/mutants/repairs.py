@@ -35,6 +35,15 @@ class VotesWithLostLog(RaftCore):
         return self.me in self.members.voters
 
 
+class AcksTheUnstored(RaftCore):
+    """An answer that waits for the vote is sent, though there was no room for what it is about."""
+
+    def _on_append_failed(self) -> None:
+        held = self._held
+        super()._on_append_failed()
+        self._held = held
+
+
 def _leave(self: Partitions, topic: Any, index: PartitionIndex) -> None:
     self._let_go(topic, index, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
@@ -105,6 +114,15 @@ MUTANTS = (
         {"isolate": 12.0},
         (driver, "RaftCore", VotesWithLostLog),
         operator=True,
+    ),
+    mutant(
+        "AcksTheUnstored",
+        "raft",
+        "an answer that waits for the vote is sent, though there was no room for what it is about",
+        {"full-disk": 4.0, "isolate": 6.0, "kill": 6.0},
+        (driver, "RaftCore", AcksTheUnstored),
+        admin=True,
+        knobs=frozenset({"tight"}),
     ),
     mutant(
         "DropsWhatCameBack",
