@@ -3,6 +3,7 @@
 python -m sim --seed 7 --trace          one world, and what happens in it
 python -m sim --seed 7 --shrink         make a failing world smaller
 python -m sim --plan FILE --trace       play a world again that was made smaller
+python -m sim --mutant NAME --seed 7    a world with a mistake planted in the product
 python -m sim --minutes 30 --jobs 2     world after world, for so long, on two cores
 python -m sim --healthy-hours 168       a week without faults, with rolling restarts
 python -m sim --mutants                 find all planted mistakes
@@ -16,13 +17,15 @@ import os
 import sys
 import time
 from asyncio import events
+from contextlib import nullcontext
 from pathlib import Path
 
 import msgspec
 
 from sim.healthy import run_healthy
 from sim.long import count_statements, run_long
-from sim.mutants.hunt import hunt_all
+from sim.mutants import Mutant, planted
+from sim.mutants.hunt import find, hunt_all, plan_for
 from sim.plan import Plan
 from sim.report import Hunted, keep_healthy, keep_long, keep_mutants, keep_statements, write_page
 from sim.scene import Violation
@@ -107,7 +110,7 @@ def _count_statements(first: int, worlds: int, seconds: float, *, is_long: bool)
     return 0
 
 
-def _shrink(plan: Plan, where: Path) -> int:
+def _shrink(plan: Plan, where: Path, again: str) -> int:
     """Returns the exit code."""
     try:
         small = shrink(plan, seconds_max=_SHRINK_SECONDS, tell=lambda line: print(line, flush=True))
@@ -115,7 +118,7 @@ def _shrink(plan: Plan, where: Path) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     where.write_bytes(msgspec.json.format(msgspec.json.encode(small)))
-    print(f"play it again: python -m sim --plan {where} --trace")
+    print(f"play it again: {again}--plan {where} --trace")
     return 1
 
 
@@ -128,6 +131,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1, help="the first, or the only one (1)")
     parser.add_argument("--virtual-seconds", type=float, default=60.0, help="with faults (60)")
     parser.add_argument("--plan", type=Path, help="a file that --shrink wrote, instead of a seed")
+    parser.add_argument("--mutant", metavar="NAME", help="plant this mistake: see --mutants")
     parser.add_argument("--trace", action="store_true", help="print what happens")
     parser.add_argument("--minutes", type=float, help="world after world, for so long")
     parser.add_argument("--jobs", type=int, default=1, help="processes of a long run (1)")
@@ -161,19 +165,38 @@ def main(arguments: list[str] | None = None) -> int:
         return _count_statements(
             options.seed, options.statements, options.virtual_seconds, is_long=options.missing
         )
-    plan = Plan.draw(options.seed, options.virtual_seconds)
-    if options.plan is not None:
-        plan = msgspec.json.decode(options.plan.read_bytes(), type=Plan)
-    if options.shrink:
-        return _shrink(plan, Path(f"sim-{plan.seed}.json"))
-    began = time.perf_counter()
-    world, failure = run_one(plan, trace=options.trace)
+    try:
+        mutant = find(options.mutant) if options.mutant else None
+        plan = _plan(options, mutant)
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    again = f"python -m sim {f'--mutant {mutant.name} ' if mutant is not None else ''}"
+    with planted(mutant) if mutant is not None else nullcontext():
+        if options.shrink:
+            return _shrink(plan, Path(f"sim-{plan.seed}.json"), again)
+        began = time.perf_counter()
+        world, failure = run_one(plan, trace=options.trace)
     for line in world.lines or ():
         print(line)
     print(_describe(world, failure, time.perf_counter() - began))
     if failure is not None and not options.trace:
-        print(f"see it happen: python -m sim --seed {plan.seed} --trace; smaller: --shrink")
+        print(f"see it happen: {again}--seed {plan.seed} --trace; smaller: --shrink")
     return 1 if failure is not None else 0
+
+
+def _plan(options: argparse.Namespace, mutant: Mutant | None) -> Plan:
+    """Raises ValueError, OSError."""
+    if options.plan is not None:
+        return msgspec.json.decode(options.plan.read_bytes(), type=Plan)
+    if mutant is not None and mutant.faults is None:
+        raise ValueError(
+            f"chance does not show {mutant.name}, a script does: "
+            f"python -m sim --mutants {mutant.name}"
+        )
+    if mutant is not None:
+        return plan_for(mutant, options.seed)
+    return Plan.draw(options.seed, options.virtual_seconds)
 
 
 if __name__ == "__main__":

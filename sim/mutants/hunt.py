@@ -2,6 +2,7 @@
 script that was written for it."""
 
 from collections.abc import Iterator
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -45,6 +46,15 @@ ALL: Final = (
 
 
 SCENARIOS: Final = Path(__file__).parents[2] / "tests" / "scenarios"
+
+
+def find(name: str) -> Mutant:
+    """Raises ValueError."""
+    for mutant in ALL:
+        if mutant.name.lower() == name.lower():
+            return mutant
+    near = get_close_matches(name, [mutant.name for mutant in ALL], 3)
+    raise ValueError(f"no mutant is called {name}; near: {', '.join(near) or 'none'}")
 
 
 class Found(NamedTuple):
