@@ -224,6 +224,9 @@ class Invariants:
         core = group.core
         if (name, core.epoch) not in self._leaders:
             self.elected.append(self._world.scene.history.now())
+        if (name, core.epoch) not in self._leaders and isinstance(group.owner, Replica):
+            topic, index = group.owner.partition
+            self._world.say(node.name, f"leads {topic}-{index} in epoch {core.epoch}")
         known = self._leaders.setdefault((name, core.epoch), node.name)
         self._newest[name] = newest = max(core.epoch, self._newest.get(name, core.epoch))
         if known != node.name:

@@ -96,6 +96,9 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     stranger: bool = False
     """Somebody calls brokers as if it were one of them."""
+    founders: int = 0
+    """Brokers that are there before anybody uses groups and transactions, whose topics spread when
+    the others join; 0: all."""
     flush: str = "always"
     """When brokers flush what is appended; only without faults that cut the power."""
 
@@ -115,6 +118,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         "partitions": 1,
         "knobs": frozenset(),
         "stranger": False,
+        "founders": 0,
         "flush": "always",
     }
     """What there may be less of, and the least of it."""
@@ -177,5 +181,6 @@ class Plan(Struct, frozen=True, kw_only=True):
             savers=savers,
             knobs=frozenset(knobs),
             stranger=rng.random() < 0.25,
+            founders=1 if rng.random() < 0.25 and brokers >= 3 else 0,
             flush=rng.choice(("always", "always", "interval", "never")) if is_lit else "always",
         )

@@ -65,6 +65,8 @@ KAFKA_PORT: Final = 9092
 RAFT_PORT: Final = 19092
 HTTP_PORT: Final = 8080
 _RESTART_SECONDS: Final = 1.0
+_COPIES: Final = 3
+"""Of what the brokers keep for themselves."""
 _COLLECT_EVENTS: Final = 100_000
 _LOOK_EVENTS: Final = 64
 _WORKLOADS: Final = (Logs, Compacted, Transactions, Queues, Operations, Groups, Forgotten)
@@ -285,16 +287,50 @@ class World:
 
     def begin(self) -> None:
         """Start everybody, and wait until the cluster serves."""
-        for node in self.nodes:
+        founders = self.nodes[: self.plan.founders or None]
+        for node in founders:
             self.start(node)
-        self.wait(lambda: all(node.is_ready for node in self.nodes), "the cluster did not start")
+        self.wait(lambda: all(node.is_ready for node in founders), "the cluster did not start")
         self._is_founded = True
+        if self.plan.founders:
+            self._grow()
         process = self.scene.process("topics")
         wanted = [topic for workload in self.workloads for topic in workload.topics()]
         created = process.run(self._create_topics(process, wanted))
         self.wait(created.done, "the topics were not created")
         for workload in self.workloads:
             workload.begin()
+
+    def _grow(self) -> None:
+        """The other brokers join a cluster that is in use."""
+        process = self.scene.process("coordinators")
+        found = process.run(self._find_coordinators(process))
+        self.wait(found.done, "nobody coordinates")
+        for node in self.nodes:
+            self.start(node)
+        self.wait(lambda: all(node.is_ready for node in self.nodes), "brokers did not join")
+
+    async def _find_coordinators(self, process: ClientProcess) -> None:
+        kafka = self.scene.kafka(process)
+        for kind in (0, 1):
+            while True:
+                try:
+                    await kafka.coordinator(kind, "early")
+                    break
+                except Lost:
+                    await self.scene.pause(process.rng, 0.3)
+
+    def _are_internals_spread(self) -> bool:
+        """Whether the broker's own topics have as many copies as there are brokers for."""
+        for node in self.nodes:
+            if node.is_ready and node.server is not None:
+                image = node.server._metadata.image
+                copies = min(_COPIES, len(image.active_brokers()))
+                for topic in image.topics.values():
+                    few = (len(each.replicas) < copies for each in topic.partitions)
+                    if topic.internal and any(few):
+                        return False
+        return True
 
     async def _create_topics(self, process: ClientProcess, wanted: list[TopicWanted]) -> None:
         kafka = self.scene.kafka(process)
@@ -336,6 +372,7 @@ class World:
                 finish()
                 self.wait(self._are_clients_done, "clients did not come to their ends")
         self.wait(self.invariants.are_copies_whole, "replicas did not catch up")
+        self.wait(self._are_internals_spread, "topics of the brokers themselves have few copies")
 
     def _are_clients_done(self) -> bool:
         return all(process.is_done for process in self.scene.processes)
