@@ -20,14 +20,14 @@ E = ErrorCode
 _HEAD: Final = struct.Struct(">ihhih")
 _AT_A_TIME: Final = 8
 _HTTP_PORT: Final = 8080
-_PLACE: Final = {"host": "10.9.9.9", "port": 9}
+_PLACE: Final = ["10.9.9.9", 9]
 _JOINS: Final[tuple[dict[str, Any], ...]] = (
     {"broker_id": -7},
     {"broker_id": 1},
     {"incarnation": ""},
     {"incarnation": "x" * 300},
-    {"kafka": {"host": "", "port": 9}},
-    {"raft": {"host": "10.9.9.9", "port": 0}},
+    {"kafka": ["", 9]},
+    {"raft": ["10.9.9.9", 0]},
     {"rack": "x" * 300},
     {"feature_level_max": -1},
     {"cluster_id": "another"},
