@@ -95,7 +95,8 @@ class Invariants:
             return
         for name, group in driver.groups.items():
             core = group.core
-            facts = (core.epoch, core.commit, core.flushed, core.role, core.end)
+            synced = group.log.flushed_offset
+            facts = (core.epoch, core.commit, core.flushed, core.role, core.end, synced)
             seen = self._seen.get((node.name, name))
             if seen is None:
                 seen = self._seen[node.name, name] = _Seen()
@@ -184,7 +185,7 @@ class Invariants:
         position = segment.position
         if offset < log.end_offset:
             position = segment.position_of(offset)[1]
-        if not node.disk.is_durable(segment.path, HEADER_BYTES, position):
+        if offset > log.end_offset or not node.disk.is_durable(segment.path, HEADER_BYTES, position):
             self._broken(f"{node.name} calls {name} flushed up to {offset}, which it is not")
 
     def _look_at_producers(self, node: "Node", name: str, group: Group) -> None:
