@@ -22,6 +22,7 @@ from moldau.model.ids import (
     RaftIndex,
     TopicId,
 )
+from moldau.net.peers.link import LinkLimits
 from moldau.raft.config import RaftConfig
 from moldau.raft.events import Effect, Role, Send, TransferEnded, Truncate
 from moldau.raft.membership import Members
@@ -49,19 +50,27 @@ _PORT: Final = 19092
 
 
 class _Workers:
-    """Flushes take one millisecond each, unless the disk stands still."""
+    """Flushes take one millisecond each, unless the disk stands still. They cover what was written
+    before they began."""
 
-    def __init__(self, loop: SimLoop) -> None:
+    def __init__(self, loop: SimLoop, disk: SimDisk) -> None:
         self._loop = loop
+        self._disk = disk
         self.is_stalled = False
         self._waiting: list[Work] = []
 
     def run(self, work: Work, running: int) -> None:
+        step = self._disk.steps
+
+        def flush() -> None:
+            with self._disk.as_begun(step):
+                work()
+
         def finish() -> None:
             if self.is_stalled:
-                self._waiting.append(work)
+                self._waiting.append(flush)
             else:
-                work()
+                flush()
 
         self._loop.run_as_thread(STEP_SECONDS, finish)
 
@@ -112,7 +121,7 @@ class GroupBroker:
         loop = self.loop = SimLoop(world.scheduler, rng, str(self.id))
         loop.new_socket = lambda: SimSocket(world.network, self.host, loop)
         loop.work_delay = lambda: STEP_SECONDS
-        self._workers = _Workers(loop)
+        self._workers = _Workers(loop, self.disk)
         self._workers.is_stalled = self.is_stalled
         self.disk.on_flush = lambda: loop.spend(STEP_SECONDS)
         loop.begin(self._begin())
@@ -200,6 +209,12 @@ class GroupBroker:
             self._workers.is_stalled = True
         else:
             self._workers.go_on()
+
+    def fill_link(self, peer: BrokerId, is_full: bool) -> None:
+        """As if other groups had sent so much that there is no room, or as if that were gone."""
+        link = self.transport.links[peer]
+        link._limits = LinkLimits(queue_bytes_max=0) if is_full else LinkLimits()
+        self.do(link.on_progress)
 
     def do(self, action: Callable[[], Any]) -> None:
         """In its process, now."""

@@ -5,6 +5,7 @@ Clients see what was lost when it is too late to say why. These rules are broken
 - of one group and epoch, one broker leads, and it has everything that is committed;
 - what a broker flushed and told is there after its next start, as long as its log may vote;
 - what a log calls flushed is on the disk;
+- compaction goes no further than what is committed, and no batch lies over a control entry;
 - a leader counts on nothing that is not on a disk, and commits what a majority has there;
 - high watermarks never go back while a process runs;
 - a replica remembers of its producers what is in its log, also after that was cut;
@@ -14,6 +15,7 @@ Clients see what was lost when it is too late to say why. These rules are broken
 - in the end, every replica has caught up.
 """
 
+from bisect import bisect_right
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +47,7 @@ class _Seen:
         "group",
         "is_new",
         "log_id",
+        "round",
         "synced",
         "truncations",
         "watermark",
@@ -54,6 +57,7 @@ class _Seen:
         self.facts: tuple[Any, ...] = ()
         self.flushed = 0
         self.log_id = -1
+        self.round = 0
         self.synced = -1
         self.truncations = 0
         self.group: Group | None = None
@@ -72,6 +76,7 @@ class Invariants:
         self._newest: dict[str, int] = {}
         """The latest epoch of each group that had a leader."""
         self._committed: dict[str, int] = {}
+        self._watermarks: dict[str, int] = {}
         self._seen: dict[tuple[str, str], _Seen] = {}
         self._images: dict[int, bytes] = {}
         """Digests, by version."""
@@ -97,7 +102,8 @@ class Invariants:
             return
         for name, group in driver.groups.items():
             core = group.core
-            facts = (core.epoch, core.commit, core.flushed, core.role, core.end)
+            synced = group.log.flushed_offset
+            facts = (core.epoch, core.commit, core.flushed, core.role, core.end, synced)
             seen = self._seen.get((node.name, name))
             if seen is None:
                 seen = self._seen[node.name, name] = _Seen()
@@ -124,6 +130,9 @@ class Invariants:
                 f"{node.name}: the high watermark of {name} was {seen.watermark}, is {watermark}"
             )
         seen.watermark = watermark
+        if watermark > self._watermarks.get(name, 0):
+            self._watermarks[name] = watermark
+        self._look_at_cleaned(node, name, group, seen)
         if seen.synced != group.log.flushed_offset:
             seen.synced = group.log.flushed_offset
             self._look_at_disk(node, name, group)
@@ -186,8 +195,27 @@ class Invariants:
         position = segment.position
         if offset < log.end_offset:
             position = segment.position_of(offset)[1]
-        if not node.disk.is_durable(segment.path, HEADER_BYTES, position):
+        is_there = node.disk.is_durable(segment.path, HEADER_BYTES, position)
+        if offset > log.end_offset or not is_there:
             self._broken(f"{node.name} calls {name} flushed up to {offset}, which it is not")
+
+    def _look_at_cleaned(self, node: "Node", name: str, group: Group, seen: _Seen) -> None:
+        log = group.log
+        assert isinstance(log, WritingLog)
+        cleaned = log._cleaned.state
+        if seen.round == cleaned.round or not isinstance(group.owner, Replica):
+            return
+        seen.round = cleaned.round
+        if cleaned.end > self._watermarks.get(name, 0):
+            self._broken(f"{node.name} compacted {name} up to {cleaned.end}, which may yet be cut")
+        begins = [entry.offset for entry in log._controls.entries]
+        for header in group.log.headers(log.start_offset):
+            place = bisect_right(begins, header.base_offset)
+            if place < len(begins) and begins[place] < header.next_offset:
+                self._broken(
+                    f"{node.name} has one batch of {name} from {header.base_offset} to "
+                    f"{header.last_offset}, and a control entry at {begins[place]}"
+                )
 
     def _look_at_producers(self, node: "Node", name: str, group: Group) -> None:
         """What is remembered and not in the log would be taken for a retry, and lost."""

@@ -18,6 +18,7 @@ the election times, which a fixed seed decides; messages, flushes and votes take
     read 1 | transfer 1 to=2 | members 1 voters=1,2 learners=3 | retain 1 below=5
     isolate 1 | cut 1 2 | cut 1>2 | heal | heal 1 2
     stall 2 | unstall 2          the disk of broker 2 ends no flush
+    full 1>2 | room 1>2          the link from 1 to 2 takes no entries
     again 1>2 nth=0              the nth frame with entries from 1 to 2 arrives once more
     ask 2>3 epoch=1 end=5 last=0 [pre]    a vote asked by hand
     answer 3>1 epoch=0 matched=5 flushed=5    an append answered by hand
@@ -125,6 +126,8 @@ class Scenario:
             "heal": self._heal,
             "stall": self._stall,
             "unstall": self._stall,
+            "full": self._fill_link,
+            "room": self._fill_link,
             "again": self._again,
             "ask": self._ask_vote,
             "answer": self._answer,
@@ -315,6 +318,10 @@ class Scenario:
         self._broker(words[1]).stall(words[0] == "stall")
         # What ended is told, and what it leads to has not begun to end.
         self.world.run(STEP_SECONDS / 2)
+
+    def _fill_link(self, words: list[str], named: dict[str, str]) -> None:
+        source, target = words[1].split(">")
+        self._broker(source).fill_link(BrokerId(int(target)), words[0] == "full")
 
     def _again(self, words: list[str], named: dict[str, str]) -> None:
         source, target = words[1].split(">")

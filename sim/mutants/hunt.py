@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from sim.mutants import (
     Mutant,
+    compaction,
     groups,
     kafka,
     metadata,
@@ -34,6 +35,7 @@ _SECONDS: Final = 40.0
 ALL: Final = (
     *raft.MUTANTS,
     *storage.MUTANTS,
+    *compaction.MUTANTS,
     *groups.MUTANTS,
     *metadata.MUTANTS,
     *transactions.MUTANTS,

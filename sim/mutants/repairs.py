@@ -11,9 +11,10 @@ from moldau.groups.queue import decide as queue_decide
 from moldau.groups.queue.answers import Refusal
 from moldau.metadata.snapshot import decode_image
 from moldau.model.errors import ErrorCode
-from moldau.model.ids import PartitionIndex, TopicId, TopicPartition
+from moldau.model.ids import BrokerId, PartitionIndex, TopicId, TopicPartition
 from moldau.raft.core import RaftCore
 from moldau.raft.messages import VoteAsked
+from moldau.raft.progress import Progress
 from moldau.replica import driver
 from moldau.server import entry
 from moldau.service import metadata_store
@@ -42,6 +43,15 @@ class AcksTheUnstored(RaftCore):
         held = self._held
         super()._on_append_failed()
         self._held = held
+
+
+class KeepsSending(RaftCore):
+    """A snapshot takes the place of an Append that waits for room, which is waited for for ever."""
+
+    def _send_snapshot(self, peer: BrokerId, progress: Progress) -> None:
+        was_sending = progress.is_sending
+        super()._send_snapshot(peer, progress)
+        progress.is_sending = was_sending
 
 
 def _leave(self: Partitions, topic: Any, index: PartitionIndex) -> None:
@@ -123,6 +133,14 @@ MUTANTS = (
         (driver, "RaftCore", AcksTheUnstored),
         admin=True,
         knobs=frozenset({"tight"}),
+    ),
+    mutant(
+        "KeepsSending",
+        "raft",
+        "a follower whose snapshot took the place of a waiting append is never sent to again",
+        None,
+        (driver, "RaftCore", KeepsSending),
+        scenarios=("full_link",),
     ),
     mutant(
         "DropsWhatCameBack",

@@ -134,8 +134,10 @@ MUTANTS = (
         "CountsLateFlushes",
         "log",
         "the end of a flush counts, though what it covered was cut meanwhile",
-        DIVERGENCE | {"power": 6.0},
+        {"forsake": 4.0},
         (WritingLog, "end_flush", _end_late),
+        flush_seconds=0.5,
+        pause_seconds=0.05,
     ),
     mutant(
         "VotesInMemory",

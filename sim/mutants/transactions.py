@@ -8,10 +8,12 @@ from moldau.replica.aborted import AbortedList, AbortedTransaction
 from moldau.replica.replica import Replica
 from moldau.service import markers
 from moldau.service.groups import GroupService
-from moldau.transactions import decide
+from moldau.transactions import coordinator, decide
 from moldau.transactions.coordinator import Coordinator
-from moldau.transactions.decide import Change
-from moldau.transactions.entries import Entry
+from moldau.transactions.decide import Change, Settled
+from moldau.transactions.entries import Entry, Write
+from moldau.transactions.events import EndTransaction
+from moldau.transactions.results import Effect
 from sim.mutants import mutant
 from sim.mutants.groups import LEADERS
 from sim.mutants.raft import ELECTIONS, LATE
@@ -27,6 +29,30 @@ def _same_epoch(stored: Any, event: Any, now_ms: Any, *, goes_on: bool) -> Any:
 
 def _let_it_be(self: Coordinator, now: float, entry: Entry) -> None:
     pass
+
+
+def _answer_ends_early(
+    self: Coordinator, now: float, entry: Entry, event: Any, verdict: decide.Verdict
+) -> None:
+    if isinstance(event, EndTransaction) and isinstance(verdict, Change):
+        self._reply(event, coordinator._answer(event, Settled(), verdict.stored))
+        self._write(Write(entry, [verdict.stored]))
+    else:
+        _carry_out(self, now, entry, event, verdict)
+
+
+_carry_out = Coordinator._carry_out
+
+
+def _leave_the_decided(self: Coordinator, now: float) -> list[Effect]:
+    self._unavailable = ErrorCode.NONE
+    self._schedule_expiry(now)
+    for entry in list(self._entries.values()):
+        if entry.stored is not None and entry.stored.state.is_prepared:
+            entry.unmarked = set(entry.stored.partitions)
+        else:
+            self._follow(now, entry)
+    return self._take_effects()
 
 
 def _list_nothing(self: AbortedList, start: Offset, end: Offset) -> list[AbortedTransaction]:
@@ -90,5 +116,23 @@ MUTANTS = (
         LATE,
         (GroupService, "transaction_ends", _tell_groups_of_commits),
         transformers=2,
+    ),
+    mutant(
+        "AnswersEndsEarly",
+        "txn",
+        "an end is answered while the decision is being written",
+        {"forsake": 4.0, "power": 6.0},
+        (Coordinator, "_carry_out", _answer_ends_early),
+        transactional=2,
+        flush_seconds=0.2,
+    ),
+    mutant(
+        "LeavesTheDecided",
+        "txn",
+        "a new coordinator does not go on with what was decided before it",
+        {"power": 5.0, "kill": 5.0},
+        (Coordinator, "finish_loading", _leave_the_decided),
+        transactional=2,
+        flush_seconds=0.2,
     ),
 )

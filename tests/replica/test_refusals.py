@@ -74,6 +74,11 @@ def test_an_earlier_epoch_in_the_log_does_not_tell_that_it_came(refusals: Refusa
     assert is_refused(refusals, batch(1, epoch=1), stored(9, epoch=0))
 
 
+@pytest.mark.parametrize("now", [1.0, 1000.0], ids=["soon", "late"])
+def test_who_was_locked_out_hears_of_no_gap(refusals: Refusals, now: float) -> None:
+    refusals.check(batch(11), stored(0, epoch=1), now)
+
+
 def is_told(
     refusals: Refusals, header: BatchHeader, state: ProducerState | None, now: float
 ) -> bool:

@@ -84,7 +84,8 @@ class Refusals:
         `state` is what the log has of the producer: the batch may have come by another broker.
         """
         known = self.waiting.get(header.producer_id)
-        if known is None:
+        if known is None or _is_old(header, state):
+            # Who was locked out must hear that, and not of a gap.
             return
         if _is_before(known, header) and not _is_stored(known, state):
             if now <= known.until:
@@ -122,6 +123,10 @@ class Refusals:
 
 def _seconds_max(header: BatchHeader) -> float:
     return _SECONDS_MIN if header.attributes & TRANSACTIONAL_BIT else _SECONDS_MAX
+
+
+def _is_old(header: BatchHeader, state: ProducerState | None) -> bool:
+    return state is not None and header.producer_epoch < state.epoch
 
 
 def _is_before(known: _Refused, header: BatchHeader) -> bool:

@@ -1,0 +1,44 @@
+"""Mistakes of compaction."""
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from moldau.log.clean import CleanRequest
+from moldau.log.clean_write import RUN_OFFSETS_MAX, CleanWriter, _Run
+from moldau.log.swapping import CleaningLog
+from moldau.records.batch import BatchHeader
+from sim.mutants import mutant
+
+
+def _clean_to_the_end(self: CleaningLog, request: CleanRequest) -> Any:
+    return _cleanable(self, replace(request, end_offset=self.end_offset))
+
+
+_cleanable = CleaningLog._cleanable
+
+
+def _join_all(self: CleanWriter, run: _Run, header: BatchHeader) -> bool:
+    length = header.next_offset - run.base
+    return run.base >= self._job.start_offset and length <= RUN_OFFSETS_MAX
+
+
+MUTANTS = (
+    mutant(
+        "CleansTheUncommitted",
+        "log",
+        "compaction goes beyond what is committed, and drops what a record replaced that is cut",
+        {"isolate": 3.0, "forsake": 5.0},
+        (CleaningLog, "_cleanable", _clean_to_the_end),
+        keyed=4,
+        flush_seconds=0.2,
+    ),
+    mutant(
+        "FillsOverControls",
+        "log",
+        "one empty batch takes the place of several, also where a control entry lies between",
+        {"kill": 3.0, "isolate": 5.0},
+        (CleanWriter, "_joins", _join_all),
+        keyed=2,
+    ),
+)
