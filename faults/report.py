@@ -7,7 +7,6 @@ can be played a few at a time; the page is written from all that is kept.
 import json
 import os
 import platform
-import re
 import textwrap
 import time
 from collections.abc import Sequence
@@ -205,23 +204,6 @@ def keep(brokers: int, played: Played, home: Path = RESULTS_PATH) -> None:
     (home / f"results-{brokers}.json").write_text(text)
 
 
-def simulation(home: Path = RESULTS_PATH) -> str:
-    """What the last long run of the simulation printed, and which mutants its tests caught."""
-    lines = []
-    if (home / "sim-long.txt").exists():
-        told = (home / "sim-long.txt").read_text()
-        if found := re.search(r"^\d+ seeds, .*violations$", told, re.MULTILINE):
-            lines.append(f"`make sim-long`: {found[0]}.")
-    if (home / "mutants.txt").exists():
-        told = (home / "mutants.txt").read_text()
-        outcomes: dict[str, bool] = {}
-        for mutant, outcome in re.findall(r"finds?_the_mutant\[(\w+)-.*?\] (\w+)", told):
-            outcomes[mutant] = outcomes.get(mutant, True) and outcome == "PASSED"
-        if outcomes:
-            lines.append(f"Planted mutants caught: {sum(outcomes.values())} of {len(outcomes)}.")
-    return "\n".join(lines)
-
-
 def write_docs(path: Path = DOCS_PATH, home: Path = RESULTS_PATH) -> None:
     """Replace what stands between the two markers; the rest of the page is written by people."""
     page = path.read_text()
@@ -240,7 +222,5 @@ def write_docs(path: Path = DOCS_PATH, home: Path = RESULTS_PATH) -> None:
             head = f"`python -m faults --brokers {brokers}` on {' to '.join(dates)}: {where}."
             table = markdown(BY_BROKERS[brokers], rows)
             parts.append(f"### {_SIZES[brokers]}\n\n{head}\n\n{table}")
-    if told := simulation(home):
-        parts.append(f"### Simulation\n\n{told}")
     whole = "\n\n".join(parts)
     path.write_text(f"{before}{BEGIN}\n\n{whole}\n\n{END}{after}")

@@ -100,22 +100,6 @@ def test_results_of_several_runs_come_together_and_the_later_one_counts(tmp_path
     assert report.load_rows(1, tmp_path)["3"].status == "passed"
 
 
-def test_the_simulation_and_its_mutants_are_told(tmp_path: Path) -> None:
-    assert report.simulation(tmp_path) == ""
-    (tmp_path / "sim-long.txt").write_text(
-        "12 seeds, 5 events (9 per second of a core), 0.5 simulated hours in 3 s; "
-        "7 proposals acknowledged; 0 violations\nkills: 3\n"
-    )
-    (tmp_path / "mutants.txt").write_text(
-        "tests/x.py::test_random_runs_find_the_mutant[A-] PASSED [ 10%]\n"
-        "tests/x.py::test_the_scenario_finds_the_mutant[A-figure_8] FAILED [ 20%]\n"
-        "tests/x.py::test_the_scenario_finds_the_mutant[B-figure_8] PASSED [ 30%]\n"
-    )
-    told = report.simulation(tmp_path)
-    assert "0.5 simulated hours" in told
-    assert "1 of 2" in told
-
-
 def test_the_page_has_the_markers() -> None:
     text = report.DOCS_PATH.read_text()
     assert text.index(BEGIN) < text.index(END)
