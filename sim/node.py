@@ -144,6 +144,9 @@ class Node:
                 self._config(), process.machine, on_ready=on_ready, on_made=on_made
             )
         except Exception as error:
+            if self.process is not process:
+                # Killed: what its coroutines do when they are closed is nobody's failure.
+                return
             process.failure = error
             process.exit_code = EXIT_DEFECT
         self._scheduler.after(0.0, lambda: self._ended(process))
