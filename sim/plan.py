@@ -167,8 +167,9 @@ class Plan(Struct, frozen=True, kw_only=True):
         may_save = not (groups or plan.transformers or plan.has_queues)
         savers = rng.choice(some) if may_save else 0
         knobs = {knob for knob in KNOBS if rng.random() < 0.3}
-        if plan.transformers or savers:
-            # Offsets must last as long as the world, or go sooner.
+        if plan.transformers or savers or "skew" in chosen:
+            # Offsets must last as long as the world, or go sooner; and a clock that jumps by an hour
+            # lets a broker forget at once what it keeps for a minute.
             knobs.discard("forgets")
         if savers:
             knobs.add("expires")

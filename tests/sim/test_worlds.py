@@ -52,7 +52,7 @@ def test_mutants_have_names_of_their_own() -> None:
 
 
 def test_a_failing_world_is_made_smaller() -> None:
-    planted_mutant = mutant("FlushesNothing")
+    planted_mutant = mutant("AcksBeforeFlush")
     with planted(planted_mutant):
         plan = next(
             plan
