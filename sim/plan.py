@@ -168,7 +168,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         savers = rng.choice(some) if may_save else 0
         knobs = {knob for knob in KNOBS if rng.random() < 0.3}
         if plan.transformers or savers or "skew" in chosen:
-            # Offsets must last as long as the world, or go sooner; and a clock that jumps by an hour
+            # Offsets must last as long as the world, or go sooner; a clock that jumps by an hour
             # lets a broker forget at once what it keeps for a minute.
             knobs.discard("forgets")
         if savers:
