@@ -36,7 +36,7 @@ _reply_completed = Connection.reply_completed
 MUTANTS = (
     mutant(
         "TakesAllForOne",
-        "kafka",
+        "edge/kafka",
         "acks=all is answered when the leader has it",
         DIVERGENCE,
         (produce, "ACKS_ALL", 2),
@@ -44,7 +44,7 @@ MUTANTS = (
     ),
     mutant(
         "SwallowsErrors",
-        "kafka",
+        "edge/kafka",
         "a commit of offsets is answered without its errors",
         LEADERS,
         (offset_commit, "_commit", _commit_well),
@@ -53,7 +53,7 @@ MUTANTS = (
     ),
     mutant(
         "IgnoresIsolation",
-        "kafka",
+        "edge/kafka",
         "a fetch of who reads committed is taken for one of everything",
         LATE,
         (fetch, "_READ_COMMITTED", 2),
@@ -61,7 +61,7 @@ MUTANTS = (
     ),
     mutant(
         "ListsTheUnstable",
-        "kafka",
+        "edge/kafka",
         "who reads committed is told the end of everything",
         LATE,
         (list_offsets, "_READ_COMMITTED", 2),
@@ -69,7 +69,7 @@ MUTANTS = (
     ),
     mutant(
         "AnswersOutOfOrder",
-        "kafka",
+        "edge/kafka",
         "what is ready first is answered first",
         ELECTIONS,
         (Connection, "reply_completed", _send_what_is_ready),

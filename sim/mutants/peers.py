@@ -41,7 +41,7 @@ _settle = PeerRpc._settle
 MUTANTS = (
     mutant(
         "GivesNumbersAgain",
-        "peers",
+        "net/peers",
         "an answer that comes late is taken for that to another question of the same number",
         BREAKS,
         (PeerRpc, "call", _call_by_free_number),
@@ -50,7 +50,7 @@ MUTANTS = (
     ),
     mutant(
         "AsksAgain",
-        "peers",
+        "net/peers",
         "a question whose answer is lost is asked again, whatever it is about",
         BREAKS | {"pause": 4.0},
         (PeerRpc, "call", _call_again),
@@ -58,7 +58,7 @@ MUTANTS = (
     ),
     mutant(
         "HearsNoRefusals",
-        "peers",
+        "net/peers",
         "a refusal is taken for an empty answer",
         ELECTIONS,
         (PeerRpc, "_settle", _settle_all_well),

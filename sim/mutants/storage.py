@@ -16,7 +16,6 @@ from moldau.replica.producers import ProducerTable
 from moldau.replica.replica import Replica
 from moldau.replica.vote_writer import VoteWriter
 from moldau.server import storage
-from moldau.service.fetch import FetchService
 from moldau.testing.simdisk import SimDisk
 from sim.mutants import mutant
 from sim.mutants.raft import DIVERGENCE, ELECTIONS, POWER
@@ -79,21 +78,6 @@ def _sync_nothing(self: SimDisk, path: str) -> None:
 
 def _acknowledge_at_once(self: Replica, offset: Offset, callback: Any) -> None:
     callback(ErrorCode.NONE)
-
-
-def _read_beyond(self: FetchService, request: Any, left: int, is_first: bool) -> Any:
-    hosted = self._partitions.get(request.topic, request.partition)
-    if hosted is None:
-        return _read_one(self, request, left, is_first)
-    replica = hosted.replica
-    watermark, replica.high_watermark = replica.high_watermark, replica.log.end_offset
-    try:
-        return _read_one(self, request, left, is_first)
-    finally:
-        replica.high_watermark = watermark
-
-
-_read_one = FetchService._read_one
 
 
 def _remember_nothing(self: Replica, *_: Any) -> None:
@@ -194,13 +178,6 @@ MUTANTS = (
         DIVERGENCE,
         (Replica, "when_acknowledged", _acknowledge_at_once),
         (Replica, "is_acknowledged", lambda self, offset: True),
-    ),
-    mutant(
-        "ReadsTheUncommitted",
-        "service",
-        "consumers read beyond the high watermark",
-        DIVERGENCE,
-        (FetchService, "_read_one", _read_beyond),
     ),
     mutant(
         "FollowersForgetSequences",

@@ -70,7 +70,7 @@ _transaction_ends = GroupService.transaction_ends
 MUTANTS = (
     mutant(
         "SkipsMarkers",
-        "txn",
+        "transactions",
         "a partition that refuses a marker counts as marked",
         LEADERS,
         (markers, "_OVER", frozenset(ErrorCode)),
@@ -78,7 +78,7 @@ MUTANTS = (
     ),
     mutant(
         "KeepsTheEpoch",
-        "txn",
+        "transactions",
         "who begins anew gets the epoch of the one before",
         ELECTIONS,
         (decide, "_next_epoch", _same_epoch),
@@ -86,7 +86,7 @@ MUTANTS = (
     ),
     mutant(
         "NeverTimesOut",
-        "txn",
+        "transactions",
         "a transaction that nobody ends stays open",
         {"kill": 8.0},
         (Coordinator, "_time_out", _let_it_be),
@@ -94,7 +94,7 @@ MUTANTS = (
     ),
     mutant(
         "ReadsTheUnstable",
-        "txn",
+        "transactions",
         "who reads committed gets what is still open",
         LATE,
         (Replica, "last_stable_offset", property(lambda self: self.high_watermark)),
@@ -103,7 +103,7 @@ MUTANTS = (
     ),
     mutant(
         "ListsNoAborted",
-        "txn",
+        "transactions",
         "who reads committed does not hear what was aborted",
         LATE,
         (AbortedList, "between", _list_nothing),
@@ -111,7 +111,7 @@ MUTANTS = (
     ),
     mutant(
         "CommitsAbortedOffsets",
-        "txn",
+        "transactions",
         "offsets of a transaction that was aborted count",
         LATE,
         (GroupService, "transaction_ends", _tell_groups_of_commits),
@@ -119,7 +119,7 @@ MUTANTS = (
     ),
     mutant(
         "AnswersEndsEarly",
-        "txn",
+        "transactions",
         "an end is answered while the decision is being written",
         {"forsake": 4.0, "power": 6.0},
         (Coordinator, "_carry_out", _answer_ends_early),
@@ -128,7 +128,7 @@ MUTANTS = (
     ),
     mutant(
         "LeavesTheDecided",
-        "txn",
+        "transactions",
         "a new coordinator does not go on with what was decided before it",
         {"power": 5.0, "kill": 5.0},
         (Coordinator, "finish_loading", _leave_the_decided),
