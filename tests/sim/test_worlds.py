@@ -82,6 +82,15 @@ def test_what_is_wrong_is_told_with_the_next_step(capsys: pytest.CaptureFixture[
     assert "--shrink" in out
 
 
+def test_a_mistake_can_be_planted_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--mutant", "FlushesNothing", "--seed", "1"]) == 1
+    assert "--mutant FlushesNothing --seed 1 --trace" in capsys.readouterr().out
+    assert main(["--mutant", "FlushNothing"]) == 2
+    assert "FlushesNothing" in capsys.readouterr().err
+    assert main(["--mutant", "CommitsOldEpochs"]) == 2
+    assert "a script does" in capsys.readouterr().err
+
+
 def test_a_world_that_does_not_fail_cannot_be_made_smaller(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -438,6 +438,21 @@ def test_faults_that_did_not_come_yet_can_be_taken_back():
     assert flushes == [1]
 
 
+def test_a_flush_covers_what_was_written_before_it_began():
+    disk = disk_with("a", b"")
+    file = disk.open("a")
+    file.pwrite(b"before", 0)
+    begun = disk.steps
+    file.pwrite(b"after", 6)
+    with disk.as_begun(begun):
+        file.flush()
+    assert disk.durable_bytes("a") == b"before"
+    assert disk.is_durable("a", 0, 6)
+    assert not disk.is_durable("a", 0, 11)
+    file.flush()
+    assert disk.is_durable("a", 0, 11)
+
+
 class TinyLog:
     """Fixed-size entries in one file. Acknowledges what append returned for."""
 
