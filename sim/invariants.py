@@ -259,7 +259,8 @@ class Invariants:
         self._newest[name] = newest = max(core.epoch, self._newest.get(name, core.epoch))
         if known != node.name:
             self._broken(f"{known} and {node.name} lead {name} in epoch {core.epoch}")
-        if core.epoch == newest and core.end < self._committed.get(name, 0):
+        is_short = core.end < self._committed.get(name, 0)
+        if core.epoch == newest and is_short and self._is_known(group):
             self._broken(
                 f"{node.name} leads {name} and ends at {core.end}, "
                 f"{self._committed[name]} are committed"
