@@ -311,8 +311,10 @@ class GroupScript:
         if not answer.error_code:
             await asyncio.sleep(_REBALANCE_MS / 1000 + 0.7)
         await self._beat(other.member_id, generation, E.UNKNOWN_MEMBER_ID, E.REBALANCE_IN_PROGRESS)
-        again = await self._join(leader.member_id)
-        if again.generation_id <= generation:
+        # Who comes back too late for the rebalance has been removed, too.
+        expected = (E.NONE, E.UNKNOWN_MEMBER_ID)
+        again = await self._join(leader.member_id, expected=expected)
+        if not again.error_code and again.generation_id <= generation:
             self._scene.violation(f"{self._group}: still generation {again.generation_id}")
 
     async def _pending(self) -> None:

@@ -1,6 +1,7 @@
 """One broker's metadata store: a decision at a time, applied when committed, read from the log."""
 
 import asyncio
+import gc
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,33 @@ async def test_who_gives_up_waiting_leaves_no_half_decision_behind(
     with pytest.raises(RefusedError) as refusal:
         await second
     assert refusal.value.code is ErrorCode.TOPIC_ALREADY_EXISTS
+    world.crash()
+
+
+async def test_a_refusal_that_nobody_waits_for_is_no_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = await set_up()
+    reached, gate = asyncio.Event(), asyncio.Event()
+
+    async def refuse_late(replica: Replica, batch: bytes) -> ErrorCode:
+        reached.set()
+        await gate.wait()
+        return ErrorCode.NOT_CONTROLLER
+
+    failures: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+    monkeypatch.setattr(metadata_store, "commit_batch", refuse_late)
+    impatient = asyncio.create_task(world.store.submit(topic("t", 1)))
+    await reached.wait()
+    impatient.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await impatient
+    gate.set()
+    while world.store._deciding:
+        await asyncio.sleep(0)
+    gc.collect()
+    assert failures == []
     world.crash()
 
 

@@ -437,8 +437,14 @@ class MetadataStore:
         """To the end, also if nobody waits any more: the next decision rests on this one."""
         task = asyncio.create_task(self._commit(command))
         self._deciding.add(task)
-        task.add_done_callback(self._deciding.discard)
+        task.add_done_callback(self._decided)
         return await asyncio.shield(task)
+
+    def _decided(self, task: asyncio.Task[tuple[list[MetadataRecord], Offset]]) -> None:
+        self._deciding.discard(task)
+        if not task.cancelled():
+            # Whoever asked may be gone: a refusal that nobody waits for is no failure.
+            task.exception()
 
     async def _commit(self, command: Command) -> tuple[list[MetadataRecord], Offset]:
         async with self._lock:
