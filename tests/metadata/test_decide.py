@@ -84,6 +84,11 @@ def test_a_topic_exists_once(image: Image) -> None:
     assert refused(image, create("a", 2)).code is ErrorCode.TOPIC_ALREADY_EXISTS
 
 
+def test_a_creation_that_is_sent_again_is_done_already(image: Image) -> None:
+    image = after(image, create("a", 1))
+    assert decide(create("a", 1), image) == []
+
+
 def test_names_that_differ_only_by_dot_and_underscore_collide(image: Image) -> None:
     image = after(image, create("a.b_c"))
     error = refused(image, create("a_b.c", 2))

@@ -144,7 +144,11 @@ def _create_cluster(command: CreateCluster, image: Image) -> list[MetadataRecord
 
 def _create_topic(command: CreateTopic, image: Image) -> list[MetadataRecord]:
     check_topic_name(command.name)
-    if command.name in image.topics:
+    existing = image.topic(command.name)
+    if existing is not None and existing.topic_id == command.topic_id:
+        # Sent again: an earlier leader stored it, and did not live to say so.
+        return []
+    if existing is not None:
         raise RefusedError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{command.name}' already exists")
     colliding = image.collision_names.get(collision_key(command.name))
     if colliding is not None:

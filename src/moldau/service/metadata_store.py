@@ -21,7 +21,6 @@ from moldau.metadata.commands import (
     AlterTopicConfigs,
     Command,
     CreatePartitions,
-    CreateTopic,
     DeleteTopic,
 )
 from moldau.metadata.decide import decide
@@ -361,23 +360,18 @@ class MetadataStore:
         REQUEST_TIMED_OUT, when nobody knows.
         """
         deadline = self._clock.monotonic() + seconds_max
-        is_repeated = False
         while True:
             try:
                 records, offset = await self._submit_once(command, deadline)
                 break
             except RefusedError as error:
-                if is_repeated and await self._was_done(command, error):
-                    return []
                 if error.code not in _RETRIED:
                     raise
-                if error.code not in _UNSENT:
-                    is_repeated = True
-                    if isinstance(command, _AMBIGUOUS):
-                        raise RefusedError(
-                            ErrorCode.REQUEST_TIMED_OUT,
-                            f"the metadata leader changed; it may be done or not: {error}",
-                        ) from None
+                if error.code not in _UNSENT and isinstance(command, _AMBIGUOUS):
+                    raise RefusedError(
+                        ErrorCode.REQUEST_TIMED_OUT,
+                        f"the metadata leader changed; it may be done or not: {error}",
+                    ) from None
                 if self._clock.monotonic() > deadline:
                     raise RefusedError(
                         ErrorCode.REQUEST_TIMED_OUT,
@@ -399,18 +393,6 @@ class MetadataStore:
     def leader_changed(self) -> None:
         """Whoever waits for a leader may try again."""
         self._leader_news.set()
-
-    async def _was_done(self, command: Command, error: RefusedError) -> bool:
-        """Whether a refusal means that an earlier try was carried out."""
-        if not isinstance(command, CreateTopic) or (
-            error.code is not ErrorCode.TOPIC_ALREADY_EXISTS
-        ):
-            return False
-        if command.topic_id not in self.image.topics_by_id:
-            # The leader has it; here it may not be known yet.
-            with suppress(RefusedError):
-                await self.fresh()
-        return command.topic_id in self.image.topics_by_id
 
     async def _submit_once(
         self, command: Command, deadline: float
