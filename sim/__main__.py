@@ -7,7 +7,7 @@ python -m sim --mutant NAME --seed 7    a world with a mistake planted in the pr
 python -m sim --minutes 30 --jobs 2     world after world, for so long, on two cores
 python -m sim --healthy-hours 168       a week without faults, with rolling restarts
 python -m sim --mutants                 find all planted mistakes
-python -m sim --statements 24           count what so many worlds execute
+python -m sim --statements 48 --jobs 2  count what so many worlds execute
 python -m sim --write-docs              docs/reliability.md from the results that are kept
 """
 
@@ -99,10 +99,12 @@ def _hunt(names: list[str]) -> int:
     return 1 if any(one.events is None for one in hunted) else 0
 
 
-def _count_statements(first: int, worlds: int, seconds: float, *, is_long: bool) -> int:
-    statements = count_statements(first, worlds, seconds)
+def _count_statements(options: argparse.Namespace) -> int:
+    statements = count_statements(
+        options.seed, options.statements, options.virtual_seconds, options.jobs
+    )
     counted = statements.by_package()
-    for name, lines in statements.missing().items() if is_long else ():
+    for name, lines in statements.missing().items() if options.missing else ():
         print(f"{name}: {' '.join(map(str, lines))}")
     for package, (executed, total) in counted.items():
         print(f"{package}: {executed} of {total} statements, {100 * executed / total:.1f} %")
@@ -134,7 +136,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--mutant", metavar="NAME", help="plant this mistake: see --mutants")
     parser.add_argument("--trace", action="store_true", help="print what happens")
     parser.add_argument("--minutes", type=float, help="world after world, for so long")
-    parser.add_argument("--jobs", type=int, default=1, help="processes of a long run (1)")
+    parser.add_argument("--jobs", type=int, default=1, help="processes of many worlds (1)")
     parser.add_argument(
         "--healthy-hours", type=int, metavar="HOURS", help="no faults, a rolling restart each hour"
     )
@@ -162,9 +164,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.mutants is not None:
         return _hunt(options.mutants)
     if options.statements is not None:
-        return _count_statements(
-            options.seed, options.statements, options.virtual_seconds, is_long=options.missing
-        )
+        return _count_statements(options)
     try:
         mutant = find(options.mutant) if options.mutant else None
         plan = _plan(options, mutant)

@@ -1,11 +1,11 @@
 """Owns the count of statements that simulated worlds execute, package by package."""
 
 import ast
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import CodeType, FrameType
-from typing import Any, Final
+from typing import Final
+
+from coverage import Coverage
 
 import moldau
 
@@ -39,71 +39,51 @@ _DEFECTS: Final = frozenset({"assert_never", "AssertionError", "RaftError", "Not
 
 
 class Statements:
-    """Counts while it is entered. Whole functions that were seen are not looked at any more."""
+    """Those that ran while it was entered, here and in other processes."""
 
     def __init__(self) -> None:
-        self._seen: dict[CodeType, set[int]] = {}
-        self._left: dict[CodeType, set[int]] = {}
+        self.seen: dict[str, set[int]] = {}
+        """Lines, by file."""
+        self._tracer = Coverage(data_file=None, config_file=False, include=[f"{ROOT}/*"])
 
     def __enter__(self) -> "Statements":
-        sys.settrace(self._enter)
+        self._tracer.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        sys.settrace(None)
+        self._tracer.stop()
+        data = self._tracer.get_data()
+        self.add({path: set(data.lines(path) or ()) for path in data.measured_files()})
 
-    def _enter(self, frame: FrameType, event: str, argument: Any) -> Any:
-        code = frame.f_code
-        left = self._left.get(code)
-        if left is None:
-            wanted = code.co_filename.startswith(str(ROOT))
-            left = self._left[code] = set(_lines(code)) if wanted else set()
-            self._seen[code] = set()
-        if not left:
-            return None
-        seen = self._seen[code]
-
-        def line(frame: FrameType, event: str, argument: Any) -> Any:
-            number = frame.f_lineno
-            seen.add(number)
-            left.discard(number)
-            return line
-
-        return line
+    def add(self, seen: dict[str, set[int]]) -> None:
+        for path, lines in seen.items():
+            self.seen.setdefault(path, set()).update(lines)
 
     def by_package(self) -> dict[str, tuple[int, int]]:
         """Executed and all, of functions and methods."""
-        seen = self._seen_by_file()
         found = {}
         for package in PACKAGES:
             executed = total = 0
             for path in _files(package):
-                statements = _statements(path)
+                statements = statements_of(path.read_text())
                 total += len(statements)
-                executed += len(statements) - len(_left(statements, seen.get(str(path), set())))
+                executed += len(statements) - len(self._left(path, statements))
             found[package] = (executed, total)
         return found
 
     def missing(self) -> dict[str, list[int]]:
         """The first lines of what nobody executed, by file."""
-        seen = self._seen_by_file()
         found = {}
         for package in PACKAGES:
             for path in _files(package):
-                left = _left(_statements(path), seen.get(str(path), set()))
+                left = self._left(path, statements_of(path.read_text()))
                 if left:
                     found[str(path.relative_to(ROOT))] = left
         return found
 
-    def _seen_by_file(self) -> dict[str, set[int]]:
-        seen: dict[str, set[int]] = {}
-        for code, lines in self._seen.items():
-            seen.setdefault(code.co_filename, set()).update(lines)
-        return seen
-
-
-def _left(statements: dict[int, range], seen: set[int]) -> list[int]:
-    return sorted(line for line, lines in statements.items() if seen.isdisjoint(lines))
+    def _left(self, path: Path, statements: dict[int, range]) -> list[int]:
+        seen = self.seen.get(str(path), set())
+        return sorted(line for line, lines in statements.items() if seen.isdisjoint(lines))
 
 
 def _files(package: str) -> Iterator[Path]:
@@ -112,21 +92,14 @@ def _files(package: str) -> Iterator[Path]:
             yield path
 
 
-def _lines(code: CodeType) -> Iterator[int]:
-    """Where its statements begin, without the line of its `def`."""
-    for _, _, number in code.co_lines():
-        if number is not None and number != code.co_firstlineno:
-            yield number
-
-
-def _statements(path: Path) -> dict[int, range]:
+def statements_of(source: str) -> dict[int, range]:
     """Those inside of functions, by their first line, with the lines that show that they ran.
 
     What a module does when it is imported says nothing. What no right product ever executes is no
     part of the count: what shows a defect, and bodies of protocols.
     """
     found: dict[int, range] = {}
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             for part in node.body:
                 _collect(part, found)
