@@ -257,7 +257,7 @@ class Invariants:
             self._world.say(node.name, f"leads {topic}-{index} in epoch {core.epoch}")
         known = self._leaders.setdefault((name, core.epoch), node.name)
         self._newest[name] = newest = max(core.epoch, self._newest.get(name, core.epoch))
-        if known != node.name:
+        if known != node.name and self._is_known(group):
             self._broken(f"{known} and {node.name} lead {name} in epoch {core.epoch}")
         is_short = core.end < self._committed.get(name, 0)
         if core.epoch == newest and is_short and self._is_known(group):

@@ -21,6 +21,8 @@ from moldau.server.config.schema import ServerConfig
 Values = Mapping[str, Any]
 """By module and name, "replica.peer:FRAME_BYTES_TARGET"."""
 
+WINDOW_BYTES: Final = 300
+"""So much is under way on a connection where links are tight."""
 RETENTION_MS: Final = 4_000
 """So long offsets live where they expire."""
 _MINUTE_MS, _HOUR_MS, _DAY_MS = 500, 2_000, 8_000
@@ -106,7 +108,8 @@ KNOBS: Final[Mapping[str, Values]] = {
     "forgets": {},
     # Clients and members: few at a time.
     "few": {"service.queues.desk:_WAITING_PER_QUEUE_MAX": 1},
-    # Links are full at once, and the log of the metadata is cut all the time.
+    # Links are full at once, what is not answered is sent again at once, and the log of the
+    # metadata is cut all the time.
     "tight": {"service.metadata_store:_SNAPSHOT_RECORDS": 2},
     # Offsets grow old in seconds.
     "expires": {"server.coordinators:_group_config": _short_lived},
@@ -128,7 +131,10 @@ _MADE: Final[Mapping[str, tuple[tuple[str, Mapping[str, Any]], ...]]] = {
         ("server.coordinators:TransactionConfig", {"id_expiry_check_ms": 1_500}),
     ),
     "few": (("server.coordinators:TransactionConfig", {"busy_waiting_max": 1}),),
-    "tight": (("net.peers.link:LinkLimits", {"queue_bytes_max": 600}),),
+    "tight": (
+        ("net.peers.link:LinkLimits", {"queue_bytes_max": 600}),
+        ("replica.driver:RaftConfig", {"retry_ms": 3}),
+    ),
 }
 """Settings that no file has: what makes them is given other defaults."""
 

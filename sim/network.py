@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from sim.loop import SimLoop
 
 Address = tuple[str, int]
+_Piece = tuple[bytes | None, bool]
+"""Bytes on their way, or None for the end; True: a reset."""
 
 _GIVES_UP_SECONDS: Final = 120.0
 """As long as a kernel sends again what nobody acknowledges, unless the socket says otherwise."""
@@ -85,8 +87,10 @@ class SimSocket(socket.socket):
         self._unread = 0
         """Bytes sent that the other side has not read."""
         self._gives_up_seconds = _GIVES_UP_SECONDS
-        self.held: list[tuple[bytes | None, bool]] = []
-        """Pieces sent over a path that was cut; None: the end. True: a reset."""
+        self.under_way: deque[_Piece] = deque()
+        """Sent, and not there yet."""
+        self.held: list[_Piece] = []
+        """Sent over a path that was cut."""
         self._held_since: float | None = None
         host.sockets[self] = None
         loop.opened(self)
@@ -444,29 +448,35 @@ class Network:
         if sock.held:
             sock.held.append((data, is_reset))
             return
+        sock.under_way.append((data, is_reset))
+        self._plan_arrival(sock)
+
+    def _plan_arrival(self, sock: SimSocket) -> None:
+        """Of the first piece that is under way then: those sent again come before later ones."""
         sent_at = self._scheduler.now + sock._loop.spent
         time = max(sent_at + self._delay(), sock._arrives_at)
         sock._arrives_at = time
-        self._scheduler.at(time, lambda: self._arrive(sock, data, is_reset))
+        self._scheduler.at(time, lambda: self._arrive(sock))
 
-    def _arrive(self, sock: SimSocket, data: bytes | None, is_reset: bool) -> None:
+    def _arrive(self, sock: SimSocket) -> None:
+        piece = sock.under_way.popleft()
         other = sock.other
         if other is None:
             return
         if sock.held or not self._is_open(sock, other):
-            self._hold(sock, data, is_reset)
+            self._hold(sock, piece)
             return
         if not other._host.is_on or (other._is_closed and not self._is_open(other, sock)):
             # Nobody answers, or nobody hears that the connection is no more: it is sent again.
-            self._hold(sock, data, is_reset)
+            self._hold(sock, piece)
             return
-        other.arrived(data, is_reset)
+        other.arrived(*piece)
 
     def _is_open(self, sock: SimSocket, other: SimSocket) -> bool:
         return (sock._host.address, other._host.address) not in self._cuts
 
-    def _hold(self, sock: SimSocket, data: bytes | None, is_reset: bool) -> None:
-        sock.held.append((data, is_reset))
+    def _hold(self, sock: SimSocket, piece: _Piece) -> None:
+        sock.held.append(piece)
         if sock not in self._holding:
             self._holding[sock] = None
             sock._held_since = self._scheduler.now
@@ -498,8 +508,9 @@ class Network:
                 continue
             held = list(sock.held)
             self._forget_held(sock)
-            for data, is_reset in held:
-                self.send(sock, data, is_reset)
+            sock.under_way.extendleft(reversed(held))
+            for _ in held:
+                self._plan_arrival(sock)
 
     # ---- faults
 

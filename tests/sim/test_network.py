@@ -78,6 +78,28 @@ def test_more_than_the_window_arrives_in_order(world: World) -> None:
     assert world.ends == ["end"]
 
 
+def test_what_is_sent_again_comes_before_what_was_sent_later() -> None:
+    # The second piece is slow: the first one meets the cut, and the path is open again before it.
+    world = World(delay_seconds=1.0, jitter_seconds=0.0)
+    world.server.run(world.serve())
+    world.run(0.1)
+    _, writer = world.do(connect())
+    network, scheduler = world.network, world.scheduler
+
+    async def send(data: bytes) -> None:
+        writer.write(data)
+
+    world.do(send(b"first "))
+    sent_at = scheduler.now
+    scheduler.at(sent_at + 0.9, lambda: network.cut("10.0.0.2", "10.0.0.1"))
+    scheduler.at(sent_at + 1.1, lambda: network.join("10.0.0.2", "10.0.0.1"))
+    scheduler.at(sent_at + 0.5, lambda: world.client.run(send(b"second")))
+    world.run(10)
+    assert bytes(world.received) == b"first second"
+    world.server.kill()
+    world.client.kill()
+
+
 def test_nobody_listens_at_a_port(world: World) -> None:
     with pytest.raises(ConnectionRefusedError):
         world.do(asyncio.open_connection("10.0.0.1", 10))
