@@ -74,6 +74,7 @@ _JUDGED_BY_STATE: Final = frozenset(
         ErrorCode.INVALID_PRODUCER_EPOCH,
         ErrorCode.INVALID_PRODUCER_ID_MAPPING,
         ErrorCode.PRODUCER_FENCED,
+        ErrorCode.TRANSACTION_ABORTABLE,
     }
 )
 """Refusals that clients do not ask again after."""
