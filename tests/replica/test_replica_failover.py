@@ -19,7 +19,7 @@ from replica_brokers import (
 
 from moldau.model.errors import DiskFullError, ErrorCode, RefusedError
 from moldau.model.flush import FlushPolicy
-from moldau.model.ids import BrokerId, Offset, ProducerId
+from moldau.model.ids import BrokerId, Offset, ProducerId, TimestampMs
 from moldau.raft.errors import RaftRefusal
 from moldau.raft.membership import Members
 from moldau.replica.replica import Replica
@@ -322,6 +322,25 @@ async def test_a_second_trim_waits_for_its_own_and_an_older_one_takes_nothing_ba
         leader.replica.trim(Offset(1), lambda _: told.append("one"))
         await until(lambda: told == ["three", "one"], "it is trimmed")
         assert leader.replica.log.start_offset == 3
+
+
+async def test_a_trim_to_where_retention_was_already_is_agreed_by_all() -> None:
+    async with ReplicaCluster(3) as cluster:
+        cluster.add_group()
+        leader = await cluster.ready()
+        for n in range(4):
+            await write(leader.replica, make_batch(b"%d" % n))
+        await cluster.alike()
+        leader.replica.log.delete_before(Offset(3))
+        told: list[ErrorCode] = []
+        leader.replica.trim(Offset(3), told.append)
+        leader.replica.retain(TimestampMs(0))
+        assert told == []
+        await until(lambda: told == [ErrorCode.NONE], "it is agreed")
+        await until(
+            lambda: all(broker.replica.log.start_offset == 3 for broker in cluster.all),
+            "all are trimmed",
+        )
 
 
 async def test_one_that_learns_votes_when_its_group_has_made_it_a_voter_and_not_before() -> None:

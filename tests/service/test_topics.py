@@ -12,7 +12,7 @@ from moldau.log.interface import LogConfig
 from moldau.log.memory import MemoryLog
 from moldau.metadata.commands import CreateCluster, RegisterBroker
 from moldau.model.errors import ErrorCode, RefusedError
-from moldau.model.ids import BrokerId, TopicId
+from moldau.model.ids import BrokerId, Offset, TopicId
 from moldau.service.disk import DiskGuard
 from moldau.service.metadata_store import MetadataStore
 from moldau.service.partitions import Partitions
@@ -120,6 +120,11 @@ async def test_records_are_deleted_up_to_what_is_committed_and_not_beyond() -> N
         with pytest.raises(RefusedError) as refused:
             await service.delete_records("t", 0, wrong)
         assert refused.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+    # Retention is each replica's own, and what is answered holds for all.
+    replica.log.delete_before(Offset(4))
+    before = replica.group.core.end
+    assert await service.delete_records("t", 0, 3) == 4
+    assert replica.group.core.end == before + 1
     assert await service.delete_records("t", 0, HIGH_WATERMARK) == 5
     assert replica.log.start_offset == replica.log.end_offset == 5
     hosted.deletes = False

@@ -130,7 +130,8 @@ class Replica:
         self.high_watermark = log.start_offset
         self._waiters: Waiters = deque()
         self._trims: list[tuple[Offset, Callable[[ErrorCode], None]]] = []
-        self._trim_to = log.start_offset
+        self._trim_to = Offset(0)
+        """Agreed by the group; retention may have brought this replica further."""
         self.watchers: dict[Watcher, None] = {}
         self.is_open = False
         self._is_leading = False
@@ -281,9 +282,8 @@ class Replica:
                 self._start_moved()
             except DiskFullError:
                 code = ErrorCode.KAFKA_STORAGE_ERROR
-        end = max(self._trim_to, self.log.start_offset)
-        done = [callback for until, callback in self._trims if until <= end]
-        self._trims = [trim for trim in self._trims if trim[0] > end]
+        done = [callback for until, callback in self._trims if until <= self._trim_to]
+        self._trims = [trim for trim in self._trims if trim[0] > self._trim_to]
         for callback in done:
             callback(code)
 

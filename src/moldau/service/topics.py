@@ -144,7 +144,9 @@ class TopicService:
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"{before} is not between 0 and {replica.high_watermark}",
             )
-        if offset > replica.log.start_offset:
+        # Also where retention was here already: the others may still have it, and one may lead next.
+        offset = max(offset, replica.log.start_offset)
+        if offset > 0:
             error = await trim_replica(replica, offset)
             if error is not ErrorCode.NONE:
                 raise RefusedError(error, f"{topic}-{partition} could not be cut now")
