@@ -17,12 +17,13 @@ from msgspec.structs import replace
 from moldau.groups.config import GroupConfig
 from moldau.server import coordinators
 from moldau.server.config.schema import ServerConfig
+from sim.network import Rates
 
 Values = Mapping[str, Any]
 """By module and name, "replica.peer:FRAME_BYTES_TARGET"."""
 
-WINDOW_BYTES: Final = 300
-"""So much is under way on a connection where links are tight."""
+FAR: Final = Rates(delay_seconds=0.015, jitter_seconds=0.015, window_bytes=300)
+"""Where everybody is far from everybody, and little is under way at a time."""
 RETENTION_MS: Final = 4_000
 """So long offsets live where they expire."""
 _MINUTE_MS, _HOUR_MS, _DAY_MS = 500, 2_000, 8_000
@@ -108,9 +109,13 @@ KNOBS: Final[Mapping[str, Values]] = {
     "forgets": {},
     # Clients and members: few at a time.
     "few": {"service.queues.desk:_WAITING_PER_QUEUE_MAX": 1},
-    # Links are full at once, what is not answered is sent again at once, and the log of the
-    # metadata is cut all the time.
-    "tight": {"service.metadata_store:_SNAPSHOT_RECORDS": 2},
+    # Links are full at once, and the log of the metadata is cut all the time.
+    "tight": {
+        "service.metadata_store:_SNAPSHOT_RECORDS": 1,
+        "service.upkeep:_SNAPSHOT_CHECK_SECONDS": 0.2,
+    },
+    # Answers take long on the way, and what is not answered is sent again before they are there.
+    "far": {},
     # Offsets grow old in seconds.
     "expires": {"server.coordinators:_group_config": _short_lived},
 }
@@ -131,10 +136,8 @@ _MADE: Final[Mapping[str, tuple[tuple[str, Mapping[str, Any]], ...]]] = {
         ("server.coordinators:TransactionConfig", {"id_expiry_check_ms": 1_500}),
     ),
     "few": (("server.coordinators:TransactionConfig", {"busy_waiting_max": 1}),),
-    "tight": (
-        ("net.peers.link:LinkLimits", {"queue_bytes_max": 600}),
-        ("replica.driver:RaftConfig", {"retry_ms": 3}),
-    ),
+    "tight": (("net.peers.link:LinkLimits", {"queue_bytes_max": 600}),),
+    "far": (("replica.driver:RaftConfig", {"retry_ms": 3}),),
 }
 """Settings that no file has: what makes them is given other defaults."""
 

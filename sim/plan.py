@@ -28,7 +28,7 @@ KINDS: Final = (
     "forsake",
 )
 _DARK: Final = frozenset({"power", "power-in-write", "blackout", "flush-error"})
-KNOBS: Final = ("epochs", "sends", "keeps", "files", "shelves", "forgets", "few", "tight")
+KNOBS: Final = ("epochs", "sends", "keeps", "files", "shelves", "forgets", "few", "tight", "far")
 
 
 class GroupPlan(Struct, frozen=True):

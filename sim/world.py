@@ -48,7 +48,7 @@ from sim.clients.transactions import Transactions
 from sim.clients.wire import Lost
 from sim.faults import Faults
 from sim.invariants import Invariants
-from sim.knobs import WINDOW_BYTES, configured, turned
+from sim.knobs import FAR, configured, turned
 from sim.network import Network, Rates
 from sim.node import Node, Process
 from sim.plan import Plan
@@ -79,7 +79,7 @@ class World:
         self.plan = plan
         seed = str(plan.seed)
         self.scheduler = Scheduler()
-        rates = Rates(window_bytes=WINDOW_BYTES) if "tight" in plan.knobs else Rates()
+        rates = FAR if "far" in plan.knobs else Rates()
         self.network = Network(self.scheduler, random.Random(f"{seed}/net"), rates)
         self.lines: list[str] | None = None
         """What happened, for people; None: nobody wants to know."""
