@@ -417,7 +417,6 @@ class Network:
 
     def closed(self, sock: SimSocket, host: Host) -> None:
         host.sockets.pop(sock, None)
-        self._holding.pop(sock, None)
         port = sock._local[1]
         if host.listening.get(port) is sock:
             del host.listening[port]
@@ -511,6 +510,11 @@ class Network:
             sock.under_way.extendleft(reversed(held))
             for _ in held:
                 self._plan_arrival(sock)
+        for sock in self.connections():
+            other = sock.other
+            if other is not None and other._is_closed and not sock.is_writable:
+                # Nothing is sent any more, but kernels ask whether there is room again.
+                self.refuse(other, sock)
 
     # ---- faults
 

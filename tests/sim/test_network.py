@@ -20,6 +20,7 @@ class World:
         self.client = self.process("10.0.0.2")
         self.received = bytearray()
         self.ends: list[str] = []
+        self.echoes = False
 
     def process(self, address: str) -> ClientProcess:
         return ClientProcess(address, address, self.scheduler, self.network, "7")
@@ -29,6 +30,8 @@ class World:
             try:
                 while data := await reader.read(1000):
                     self.received += data
+                    if self.echoes:
+                        writer.write(data)
                 self.ends.append("end")
             except ConnectionError as error:
                 self.ends.append(type(error).__name__)
@@ -57,6 +60,40 @@ def world() -> Iterator[World]:
     yield world
     world.server.kill()
     world.client.kill()
+
+
+async def fill(writer: asyncio.StreamWriter) -> None:
+    writer.write(bytes(20_000))
+    await asyncio.sleep(1)
+
+
+def test_the_end_of_a_process_is_heard_of_when_the_path_is_open_again(world: World) -> None:
+    world.echoes = True
+    reader, writer = world.do(connect())
+    world.network.cut("10.0.0.1", "10.0.0.2")
+
+    async def greet() -> None:
+        writer.write(b"hello")
+        await asyncio.sleep(1)
+
+    world.do(greet())
+    world.server.kill()
+    world.run(1)
+    world.network.join("10.0.0.1", "10.0.0.2")
+    assert world.do(reader.read()) == b"hello"
+
+
+def test_whoever_waits_for_room_hears_that_the_other_side_lost_its_power(world: World) -> None:
+    reader, writer = world.do(connect())
+    world.server.loop.paused_until = 1e9
+    world.do(fill(writer))
+    assert writer.transport.get_write_buffer_size() > 0
+    host = world.network.host("10.0.0.1")
+    world.network.process_ended(host, is_power_cut=True)
+    world.run(1)
+    world.network.switched_on(host)
+    with pytest.raises(ConnectionError):
+        world.do(reader.read())
 
 
 async def connect() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
