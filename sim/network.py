@@ -444,9 +444,6 @@ class Network:
     def send(self, sock: SimSocket, data: bytes | None, is_reset: bool = False) -> None:
         """None: the end."""
         self.pieces += 1
-        if sock.held:
-            sock.held.append((data, is_reset))
-            return
         sock.under_way.append((data, is_reset))
         self._plan_arrival(sock)
 

@@ -130,9 +130,10 @@ def test_what_is_sent_again_comes_before_what_was_sent_later() -> None:
     sent_at = scheduler.now
     scheduler.at(sent_at + 0.9, lambda: network.cut("10.0.0.2", "10.0.0.1"))
     scheduler.at(sent_at + 1.1, lambda: network.join("10.0.0.2", "10.0.0.1"))
-    scheduler.at(sent_at + 0.5, lambda: world.client.run(send(b"second")))
+    scheduler.at(sent_at + 0.5, lambda: world.client.run(send(b"second ")))
+    scheduler.at(sent_at + 1.05, lambda: world.client.run(send(b"third")))
     world.run(10)
-    assert bytes(world.received) == b"first second"
+    assert bytes(world.received) == b"first second third"
     world.server.kill()
     world.client.kill()
 
