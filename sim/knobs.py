@@ -22,7 +22,7 @@ from sim.network import Rates
 Values = Mapping[str, Any]
 """By module and name, "replica.peer:FRAME_BYTES_TARGET"."""
 
-FAR: Final = Rates(delay_seconds=0.015, jitter_seconds=0.015, window_bytes=300)
+FAR: Final = Rates(delay_seconds=0.015, jitter_seconds=0.015, window_bytes=2_000)
 """Where everybody is far from everybody, and little is under way at a time."""
 RETENTION_MS: Final = 4_000
 """So long offsets live where they expire."""

@@ -138,12 +138,15 @@ MUTANTS = (
         "KeepsSending",
         "raft",
         "a follower whose snapshot took the place of a waiting append is never sent to again",
-        {"pause": 6.0, "isolate": 4.0, "kill": 6.0},
+        {"isolate": 3.0, "stop": 4.0},
         (driver, "RaftCore", KeepsSending),
+        # What comes at the last reconnection is not mended by the next.
+        seconds=12.0,
         admin=True,
-        producers=3,
+        producers=4,
+        keyed=2,
         partitions=3,
-        knobs=frozenset({"tight", "far"}),
+        knobs=frozenset({"tight", "far", "sends"}),
     ),
     mutant(
         "DropsWhatCameBack",
