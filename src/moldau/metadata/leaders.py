@@ -5,7 +5,7 @@ announce themselves to all brokers; a later epoch wins. The table is a hint that
 answer Metadata: a client that is sent to the wrong broker is told so there.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -89,14 +89,3 @@ class Leaders:
                 if topic_id in image.topics_by_id
             }
         )
-
-    def __iter__(self) -> Iterator[Announcement]:
-        for topic_id, entries in self._topics.items():
-            for partition, leader in enumerate(entries):
-                if leader != NO_LEADER:
-                    yield Announcement(topic_id, PartitionIndex(partition), leader)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Leaders) and set(self) == set(other)
-
-    __hash__ = None  # type: ignore[assignment]

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from moldau.metadata.apply import apply
+from moldau.metadata.apply import apply, apply_all
 from moldau.metadata.command_codec import decode_command, encode_command
 from moldau.metadata.commands import (
     AlterBrokerConfigs,
@@ -472,10 +472,7 @@ class MetadataStore:
 
     def preview(self, command: Command) -> Image:
         """The image as it would be: for validate_only requests. Raises RefusedError."""
-        image = self.image
-        for record in decide(command, image):
-            image = apply(image, record)
-        return image
+        return apply_all(self.image, decide(command, self.image))
 
 
 def _held(image: Image, me: BrokerId) -> Iterator[Gone]:

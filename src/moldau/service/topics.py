@@ -144,7 +144,7 @@ class TopicService:
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"{before} is not between 0 and {replica.high_watermark}",
             )
-        # Also where retention was here already: the others may still have it, and one may lead next.
+        # Also where retention was before: others may still have it, and one of them lead next.
         offset = max(offset, replica.log.start_offset)
         if offset > 0:
             error = await trim_replica(replica, offset)
