@@ -6,7 +6,7 @@ python -m sim --plan FILE --trace       play a world again that was made smaller
 python -m sim --mutant NAME --seed 7    a world with a mistake planted in the product
 python -m sim --minutes 30 --jobs 2     world after world, for so long, on two cores
 python -m sim --healthy-hours 168       a week without faults, with rolling restarts
-python -m sim --mutants                 find all planted mistakes
+python -m sim --mutants --jobs 2        find all planted mistakes
 python -m sim --statements 48 --jobs 2  count what so many worlds execute
 python -m sim --write-docs              docs/reliability.md from the results that are kept
 """
@@ -79,10 +79,10 @@ def _describe(world: World, failure: Violation | None, took: float) -> str:
     return f"{text}\nVIOLATION: {failure}" if failure is not None else text
 
 
-def _hunt(names: list[str]) -> int:
+def _hunt(names: list[str], jobs: int) -> int:
     """Returns the exit code."""
     hunted = []
-    for mutant, found in hunt_all(names):
+    for mutant, found in hunt_all(names, jobs):
         events = None if found is None else found.events
         hunted.append(
             Hunted(
@@ -162,7 +162,11 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"VIOLATION: {violation}")
         return 1 if run.violations else 0
     if options.mutants is not None:
-        return _hunt(options.mutants)
+        try:
+            return _hunt(options.mutants, options.jobs)
+        except ValueError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 2
     if options.statements is not None:
         return _count_statements(options)
     try:

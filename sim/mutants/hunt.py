@@ -2,6 +2,7 @@
 script that was written for it."""
 
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -117,7 +118,14 @@ def _play_scripts(mutant: Mutant) -> Found | None:
     return None
 
 
-def hunt_all(names: list[str] | None = None) -> Iterator[tuple[Mutant, Found | None]]:
-    for mutant in ALL:
-        if not names or mutant.name in names:
-            yield mutant, hunt(mutant)
+def hunt_all(names: list[str], jobs: int) -> Iterator[tuple[Mutant, Found | None]]:
+    """Those that are named, or all of them, in so many processes."""
+    wanted = [find(name) for name in names] or list(ALL)
+    with ProcessPoolExecutor(jobs) as pool:
+        yield from zip(
+            wanted, pool.map(_hunt_named, [mutant.name for mutant in wanted]), strict=True
+        )
+
+
+def _hunt_named(name: str) -> Found | None:
+    return hunt(find(name))
