@@ -9,6 +9,7 @@ import asyncio
 import heapq
 import random
 import socket
+import warnings
 from asyncio import events
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
@@ -332,7 +333,10 @@ class SimLoop(asyncio.SelectorEventLoop, Turns):
             if task is not _current(self) and coroutine is not None:
                 events._set_running_loop(self)
                 try:
-                    coroutine.close()
+                    with warnings.catch_warnings():
+                        # One that was to be awaited next is not awaited any more.
+                        warnings.simplefilter("ignore", RuntimeWarning)
+                        coroutine.close()
                 except BaseException:
                     pass
                 finally:
