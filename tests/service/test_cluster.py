@@ -63,6 +63,7 @@ class World:
         self.clock = SetClock()
         self.image: Image = EMPTY_IMAGE
         self.leader = ONE
+        self.is_leading = True
         self.submitted: list[Command] = []
         self.on_submit: Callable[[], None] = lambda: None
         self.replicas: dict[tuple[str, int], Any] = {}
@@ -264,6 +265,23 @@ async def test_the_topology_is_all_of_it() -> None:
     assert (partition.leader, partition.leader_epoch) == (2, 3)
     assert (partition.replicas, partition.in_sync) == ((2, 1, 3), (2, 3))
     assert (found.under_replicated, found.leaderless) == (1, 0)
+
+
+async def test_a_new_controller_that_does_not_know_all_yet_does_not_answer_as_one() -> None:
+    world = World()
+    assert world.service.topology().controller == ONE
+    world.is_leading = False
+    assert world.service.topology().controller == NOBODY
+    world.leader = TWO
+    assert world.service.topology().controller == TWO
+
+
+async def test_a_broker_that_knows_nothing_yet_does_not_say_that_there_is_nothing() -> None:
+    world = World()
+    world.image = EMPTY_IMAGE
+    with pytest.raises(RefusedError) as refused:
+        world.service.topology()
+    assert refused.value.code is ErrorCode.BROKER_NOT_AVAILABLE
 
 
 async def test_a_broker_is_ready_when_it_serves_and_there_is_a_controller() -> None:

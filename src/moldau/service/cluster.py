@@ -15,7 +15,7 @@ from moldau.metadata.commands import (
 )
 from moldau.metadata.image import Broker, BrokerState, Image, Partition, Topic
 from moldau.metadata.leader_balance import ElectionType, elect_leader, elections_due
-from moldau.metadata.leaders import NO_LEADER, Leader, Leaders
+from moldau.metadata.leaders import NO_LEADER, NO_LEADER_ID, Leader, Leaders
 from moldau.metadata.replica_rules import Reassignment, reassignments
 from moldau.metadata.snapshot import encode_image
 from moldau.model.clock import Clock
@@ -100,12 +100,14 @@ class ClusterService:
 
     @property
     def controller_id(self) -> int:
-        """The leader of the metadata group, or -1."""
-        return self._metadata.leader
+        """The leader of the metadata group, or -1; this broker only once it knows all that is
+        committed: whoever asks the controller takes its word for what is there."""
+        leader = self._metadata.leader
+        return leader if leader != self._me or self._metadata.is_leading else NO_LEADER_ID
 
     def look_for_contact(self) -> None:
         """Called now and then: is the metadata leader, and with it a majority, still there?"""
-        leader = self.controller_id
+        leader = self._metadata.leader
         if leader == self._me or leader in self._driver.alive(ALIVE_MS):
             self._in_touch_at = self._clock.monotonic()
 
@@ -177,8 +179,10 @@ class ClusterService:
         return reasons
 
     def topology(self) -> Topology:
-        """The whole cluster."""
+        """The whole cluster. Raises RefusedError as long as nothing is known of it."""
         image, alive = self.image, self.alive
+        if not image.brokers:
+            raise RefusedError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {self._me} is starting")
         led: dict[int, int] = {}
         topics = []
         for topic in sorted(image.topics.values(), key=lambda topic: topic.name):
