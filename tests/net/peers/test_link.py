@@ -334,6 +334,26 @@ def test_a_large_frame_arrives_whole_and_heartbeats_overtake_it(tmp_path: Path) 
     run(scenario)
 
 
+def test_a_large_heartbeat_arrives_whole_and_no_other_gets_between_its_pieces() -> None:
+    async def scenario() -> None:
+        handler = Handler()
+        async with listening(handler) as (_, port), linked(port) as (link, _):
+            await until(lambda: link.is_connected, "the link is up")
+            large = random.Random(2).randbytes(5_000_000)
+            batch = random.Random(3).randbytes(3_000_000)
+            assert link.send(FrameKind.HEARTBEAT, [large])
+            assert link.send(FrameKind.RAFT, [batch])
+            assert link.send(FrameKind.HEARTBEAT, [b"next"])
+            await until(lambda: len(handler.frames) == 3, "all have arrived")
+            assert [(kind, body) for _, kind, body in handler.frames] == [
+                (FrameKind.HEARTBEAT, large),
+                (FrameKind.HEARTBEAT, b"next"),
+                (FrameKind.RAFT, batch),
+            ]
+
+    run(scenario)
+
+
 @pytest.mark.parametrize("size", [0, 1, 9, 10, 11, 20, 21, 35])
 def test_pieces_of_a_frame_make_up_the_frame(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frames, "PIECE_BYTES_MAX", 10)

@@ -175,7 +175,9 @@ class PeerListener:
         if kind is None:
             raise PeerProtocolError(f"a frame of unknown kind {frame[0]}")
         body: memoryview | None = frame[1:]
-        if kind is not FrameKind.HEARTBEAT and (peer.kind is not None or not is_last):
+        # A whole heartbeat may come between the pieces of another frame.
+        is_between = kind is FrameKind.HEARTBEAT and is_last and peer.kind is not kind
+        if not is_between and (peer.kind is not None or not is_last):
             body = peer.gather(kind, frame[1:], is_last=is_last)
         if body is not None:
             self._handler.on_peer_frame(peer.hello.sender, kind, body)
