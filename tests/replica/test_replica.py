@@ -429,6 +429,7 @@ async def test_a_trim_on_a_full_disk_waits_for_room_and_a_failed_disk_is_reporte
     else:
         await until(lambda: bool(world.failures), "the disk fails")
         assert (world.failures, world.log.start_offset) == ([error], 0)
+        assert (defects, told) == ([], [ErrorCode.KAFKA_STORAGE_ERROR])
     world.stop()
 
 

@@ -273,14 +273,15 @@ class Replica:
             self._delete_trimmed()
 
     def _delete_trimmed(self) -> None:
-        """Begin where the group has agreed to. On a full disk that waits for the next retention."""
+        """Begin where the group has agreed to. On a full disk that waits for the next retention;
+        with a failed one the broker ends."""
         code = ErrorCode.NONE
         if self._trim_to > self.log.start_offset:
             try:
                 with self._flusher.fencing():
                     self.log.delete_before(self._trim_to)
                 self._start_moved()
-            except DiskFullError:
+            except StorageError:
                 code = ErrorCode.KAFKA_STORAGE_ERROR
         done = [callback for until, callback in self._trims if until <= self._trim_to]
         self._trims = [trim for trim in self._trims if trim[0] > self._trim_to]
