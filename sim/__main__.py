@@ -25,7 +25,7 @@ import msgspec
 from sim.healthy import run_healthy
 from sim.long import count_statements, run_long
 from sim.mutants import Mutant, planted
-from sim.mutants.hunt import find, hunt_all, plan_for
+from sim.mutants.hunt import ALL, find, hunt_all, plan_for
 from sim.plan import Plan
 from sim.report import Hunted, keep_healthy, keep_long, keep_mutants, keep_statements, write_page
 from sim.scene import Violation
@@ -81,8 +81,13 @@ def _describe(world: World, failure: Violation | None, took: float) -> str:
 
 def _hunt(names: list[str], jobs: int) -> int:
     """Returns the exit code."""
+    try:
+        wanted = [find(name) for name in names] or list(ALL)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
     hunted = []
-    for mutant, found in hunt_all(names, jobs):
+    for mutant, found in hunt_all(wanted, jobs):
         events = None if found is None else found.events
         hunted.append(
             Hunted(
@@ -136,7 +141,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--mutant", metavar="NAME", help="plant this mistake: see --mutants")
     parser.add_argument("--trace", action="store_true", help="print what happens")
     parser.add_argument("--minutes", type=float, help="world after world, for so long")
-    parser.add_argument("--jobs", type=int, default=1, help="processes of many worlds (1)")
+    parser.add_argument("--jobs", type=int, default=1, help="processes for many worlds (1)")
     parser.add_argument(
         "--healthy-hours", type=int, metavar="HOURS", help="no faults, a rolling restart each hour"
     )
@@ -162,11 +167,7 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"VIOLATION: {violation}")
         return 1 if run.violations else 0
     if options.mutants is not None:
-        try:
-            return _hunt(options.mutants, options.jobs)
-        except ValueError as error:
-            print(f"error: {error}", file=sys.stderr)
-            return 2
+        return _hunt(options.mutants, options.jobs)
     if options.statements is not None:
         return _count_statements(options)
     try:

@@ -448,7 +448,8 @@ class Network:
         self._plan_arrival(sock)
 
     def _plan_arrival(self, sock: SimSocket) -> None:
-        """Of the first piece that is under way then: those sent again come before later ones."""
+        """The first piece that is under way then arrives: what is sent again comes before what
+        was sent later."""
         sent_at = self._scheduler.now + sock._loop.spent
         time = max(sent_at + self._delay(), sock._arrives_at)
         sock._arrives_at = time
@@ -480,7 +481,7 @@ class Network:
 
     def _give_up(self, sock: SimSocket) -> None:
         since = sock._held_since
-        if since is None or not sock.held or sock._is_closed:
+        if since is None or not sock.held:
             return
         left = since + sock._gives_up_seconds - self._scheduler.now
         if left > 1e-6:
@@ -509,7 +510,9 @@ class Network:
                 self._plan_arrival(sock)
         for sock in self.connections():
             other = sock.other
-            if other is not None and other._is_closed and not sock.is_writable:
+            if other is None or not other._is_closed or sock.is_writable:
+                continue
+            if other._host.is_on and self._is_open(sock, other):
                 # Nothing is sent any more, but kernels ask whether there is room again.
                 self.refuse(other, sock)
 

@@ -28,7 +28,7 @@ KINDS: Final = (
     "forsake",
 )
 _DARK: Final = frozenset({"power", "power-in-write", "blackout", "flush-error"})
-KNOBS: Final = ("epochs", "sends", "keeps", "files", "shelves", "forgets", "few", "tight", "far")
+KNOBS: Final = ("epochs", "sends", "keeps", "files", "shelves", "forgets", "few", "tight")
 
 
 class GroupPlan(Struct, frozen=True):
@@ -175,7 +175,7 @@ class Plan(Struct, frozen=True, kw_only=True):
             knobs.add("expires")
         # What is acked may be lost with the power then, and an operator who loses disks cuts it.
         is_lit = _DARK.isdisjoint(chosen) and not plan.operator
-        return replace(
+        plan = replace(
             plan,
             groups=groups,
             admin=plan.admin or rng.random() < 0.25,
@@ -185,3 +185,4 @@ class Plan(Struct, frozen=True, kw_only=True):
             founders=1 if rng.random() < 0.25 and brokers >= 3 else 0,
             flush=rng.choice(("always", "always", "interval", "never")) if is_lit else "always",
         )
+        return replace(plan, knobs=plan.knobs | {"far"}) if rng.random() < 0.2 else plan

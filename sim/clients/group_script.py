@@ -59,8 +59,12 @@ async def _all(*steps: Coroutine[Any, Any, Any]) -> list[Any]:
 class GroupScript:
     """Plays scripts, each with a group of its own."""
 
-    def __init__(self, scene: Scene, process: ClientProcess, name: str) -> None:
+    def __init__(
+        self, scene: Scene, process: ClientProcess, name: str, *, is_soon_gone: bool
+    ) -> None:
+        """`is_soon_gone`: a group that nobody is in, and that has no offsets, goes by itself."""
         self._scene = scene
+        self._deleted = (E.NONE, E.GROUP_ID_NOT_FOUND) if is_soon_gone else (E.NONE,)
         self._kafka: Kafka = scene.kafka(process)
         self._second: Kafka = scene.kafka(process)
         """What waits for its answer on a connection holds up all that comes after it there."""
@@ -234,8 +238,7 @@ class GroupScript:
         await self._leave(me, None, E.NONE)
         await self._check_state("Empty", "Dead")
         await self._beat(me, generation, E.UNKNOWN_MEMBER_ID)
-        # An empty group without offsets goes by itself where brokers forget soon.
-        await self._delete(E.NONE, E.GROUP_ID_NOT_FOUND)
+        await self._delete(*self._deleted)
         await self._check_state("Dead")
 
     async def _delete_offsets(self, expected: ErrorCode) -> None:

@@ -118,9 +118,8 @@ def _play_scripts(mutant: Mutant) -> Found | None:
     return None
 
 
-def hunt_all(names: list[str], jobs: int) -> Iterator[tuple[Mutant, Found | None]]:
-    """Those that are named, or all of them, in so many processes."""
-    wanted = [find(name) for name in names] or list(ALL)
+def hunt_all(wanted: list[Mutant], jobs: int) -> Iterator[tuple[Mutant, Found | None]]:
+    """In so many processes."""
     with ProcessPoolExecutor(jobs) as pool:
         yield from zip(
             wanted, pool.map(_hunt_named, [mutant.name for mutant in wanted]), strict=True

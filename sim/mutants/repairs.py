@@ -147,6 +147,7 @@ MUTANTS = (
         keyed=2,
         partitions=3,
         knobs=frozenset({"tight", "far", "sends"}),
+        scenarios=("full_link",),
     ),
     mutant(
         "DropsWhatCameBack",

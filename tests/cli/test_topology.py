@@ -184,6 +184,21 @@ def test_a_broker_is_drained_until_it_is_gone(cli, stand_in):
     assert "broker 1 has left the cluster" in outcome.err
 
 
+def test_a_broker_that_has_just_started_and_knows_nobody_ends_no_drain(cli, stand_in):
+    two = broker(2, http=stand_in.endpoint)
+    leaving = broker(1, state="draining", replicas=1)
+    stand_in.answers = [
+        topology([broker(1), two], THREE, version=5),
+        topology([], version=0),
+        topology([broker(1), two], THREE, version=4),
+        topology([leaving, two], THREE, version=6),
+        topology([two], THREE, version=7),
+    ]
+    outcome = cli("broker", "remove", 1, "-y", "--http", stand_in.address)
+    assert outcome.code == 0, outcome.err
+    assert stand_in.answers == [topology([two], THREE, version=7)]
+
+
 def test_a_drain_that_somebody_took_back_is_an_error(cli, stand_in):
     stand_in.answers = [topology([broker(1), broker(2)])]
     outcome = cli("broker", "remove", 1, "-y", "--http", stand_in.address)

@@ -276,14 +276,6 @@ async def test_a_new_controller_that_does_not_know_all_yet_does_not_answer_as_on
     assert world.service.topology().controller == TWO
 
 
-async def test_a_broker_that_knows_nothing_yet_does_not_say_that_there_is_nothing() -> None:
-    world = World()
-    world.image = EMPTY_IMAGE
-    with pytest.raises(RefusedError) as refused:
-        world.service.topology()
-    assert refused.value.code is ErrorCode.BROKER_NOT_AVAILABLE
-
-
 async def test_a_broker_is_ready_when_it_serves_and_there_is_a_controller() -> None:
     world = World()
     assert world.service.health() == ["the broker is starting"]

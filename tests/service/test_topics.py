@@ -125,6 +125,9 @@ async def test_records_are_deleted_up_to_what_is_committed_and_not_beyond() -> N
     before = replica.group.core.end
     assert await service.delete_records("t", 0, 3) == 4
     assert replica.group.core.end == before + 1
+    # What is agreed is not written again.
+    assert await service.delete_records("t", 0, 4) == 4
+    assert replica.group.core.end == before + 1
     assert await service.delete_records("t", 0, HIGH_WATERMARK) == 5
     assert replica.log.start_offset == replica.log.end_offset == 5
     hosted.deletes = False

@@ -116,7 +116,7 @@ def test_more_than_the_window_arrives_in_order(world: World) -> None:
 
 
 def test_what_is_sent_again_comes_before_what_was_sent_later() -> None:
-    # The second piece is slow: the first one meets the cut, and the path is open again before it.
+    # The first piece meets the cut, and the path is open again before the second one is there.
     world = World(delay_seconds=1.0, jitter_seconds=0.0)
     world.server.run(world.serve())
     world.run(0.1)

@@ -196,10 +196,15 @@ def behind(topology: "Topology", number: int) -> list[str]:
 
 
 class Watch:
-    """Asks for the topology again and again; tolerates a silence, but not for ever."""
+    """Asks for the topology again and again; tolerates a silence, but not for ever.
 
-    def __init__(self, client: "ClusterClient", seconds_max: float) -> None:
+    An answer older than what was seen before is none: a broker that has just started may not know
+    of anybody yet.
+    """
+
+    def __init__(self, client: "ClusterClient", seconds_max: float, version: int = 0) -> None:
         self._client = client
+        self._version = version
         self._deadline = time.monotonic() + seconds_max
         self._heard_at = time.monotonic()
 
@@ -208,7 +213,7 @@ class Watch:
         return time.monotonic() >= self._deadline
 
     def look(self) -> "Topology | None":
-        """The topology a moment later; None if nobody answered this time."""
+        """The topology a moment later; None if nobody knew it this time."""
         from moldau.client.errors import TimedOutError, UnavailableError, UnreachableError
 
         time.sleep(POLL_SECONDS)
@@ -219,6 +224,9 @@ class Watch:
                 raise
             return None
         self._heard_at = time.monotonic()
+        if topology.version < self._version:
+            return None
+        self._version = topology.version
         return topology
 
 
@@ -262,7 +270,7 @@ def drain(
         return False
     # It is not told any more that it is gone: the others know.
     others = _addresses(topology, without=number)
-    watch = Watch(ClusterClient(others) if others else client, seconds_max)
+    watch = Watch(ClusterClient(others) if others else client, seconds_max, topology.version)
     total = max(broker.replicas, 1)
     with progress_bar(f"draining broker {number}", total) as advance:
         while not watch.is_over:

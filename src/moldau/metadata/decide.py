@@ -146,7 +146,7 @@ def _create_topic(command: CreateTopic, image: Image) -> list[MetadataRecord]:
     check_topic_name(command.name)
     existing = image.topic(command.name)
     if existing is not None and existing.topic_id == command.topic_id:
-        # Sent again: an earlier leader stored it, and did not live to say so.
+        # Sent again: it is stored, and the answer was lost.
         return []
     if existing is not None:
         raise RefusedError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{command.name}' already exists")

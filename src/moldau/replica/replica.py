@@ -131,7 +131,6 @@ class Replica:
         self._waiters: Waiters = deque()
         self._trims: list[tuple[Offset, Callable[[ErrorCode], None]]] = []
         self._trim_to = Offset(0)
-        """Agreed by the group; retention may have brought this replica further."""
         self.watchers: dict[Watcher, None] = {}
         self.is_open = False
         self._is_leading = False
@@ -503,6 +502,11 @@ class Replica:
     def flush_soon(self) -> None:
         """For the flush policy `interval`."""
         self._flusher.request(self.group.flush_handle, 0)
+
+    @property
+    def trimmed_to(self) -> Offset:
+        """Where the group has agreed to begin, and this replica does; retention is its own."""
+        return min(self._trim_to, self.log.start_offset)
 
     def trim(self, offset: Offset, callback: Callable[[ErrorCode], None]) -> None:
         """Let every replica begin at `offset`; called back when it is committed, or may not be.

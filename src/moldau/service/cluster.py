@@ -100,8 +100,8 @@ class ClusterService:
 
     @property
     def controller_id(self) -> int:
-        """The leader of the metadata group, or -1; this broker only once it knows all that is
-        committed: whoever asks the controller takes its word for what is there."""
+        """The leader of the metadata group, or -1. This broker only once it knows all that was
+        committed before its election: whoever asks the controller takes its word for it."""
         leader = self._metadata.leader
         return leader if leader != self._me or self._metadata.is_leading else NO_LEADER_ID
 
@@ -172,17 +172,15 @@ class ClusterService:
     def health(self) -> list[str]:
         """Why this broker is not ready to serve; empty if it is."""
         reasons = [self.starting] if self.starting is not None else []
-        if self.controller_id < 0:
+        if self._metadata.leader < 0:
             reasons.append("the metadata group has no leader: is a majority of the brokers up?")
         if self._disk.is_full:
             reasons.append("the disk is full: writes are refused until there is room")
         return reasons
 
     def topology(self) -> Topology:
-        """The whole cluster. Raises RefusedError as long as nothing is known of it."""
+        """The whole cluster, as far as it is known here: after a start that may be nothing yet."""
         image, alive = self.image, self.alive
-        if not image.brokers:
-            raise RefusedError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {self._me} is starting")
         led: dict[int, int] = {}
         topics = []
         for topic in sorted(image.topics.values(), key=lambda topic: topic.name):

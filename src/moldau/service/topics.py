@@ -146,7 +146,7 @@ class TopicService:
             )
         # Also where retention was before: others may still have it, and one of them lead next.
         offset = max(offset, replica.log.start_offset)
-        if offset > 0:
+        if offset > replica.trimmed_to:
             error = await trim_replica(replica, offset)
             if error is not ErrorCode.NONE:
                 raise RefusedError(error, f"{topic}-{partition} could not be cut now")

@@ -334,22 +334,28 @@ def test_a_large_frame_arrives_whole_and_heartbeats_overtake_it(tmp_path: Path) 
     run(scenario)
 
 
-def test_a_large_heartbeat_arrives_whole_and_no_other_gets_between_its_pieces() -> None:
+def test_a_large_heartbeat_arrives_whole_and_no_later_one_overtakes_it() -> None:
     async def scenario() -> None:
         handler = Handler()
         async with listening(handler) as (_, port), linked(port) as (link, _):
             await until(lambda: link.is_connected, "the link is up")
-            large = random.Random(2).randbytes(5_000_000)
-            batch = random.Random(3).randbytes(3_000_000)
-            assert link.send(FrameKind.HEARTBEAT, [large])
-            assert link.send(FrameKind.RAFT, [batch])
-            assert link.send(FrameKind.HEARTBEAT, [b"next"])
-            await until(lambda: len(handler.frames) == 3, "all have arrived")
-            assert [(kind, body) for _, kind, body in handler.frames] == [
+            large = random.Random(2).randbytes(2_200_000)
+            batch = random.Random(3).randbytes(2_200_000)
+            sent = [
+                (FrameKind.RAFT, batch),
                 (FrameKind.HEARTBEAT, large),
                 (FrameKind.HEARTBEAT, b"next"),
-                (FrameKind.RAFT, batch),
+                (FrameKind.RAFT, b"small"),
             ]
+            for kind, body in sent:
+                assert link.send(kind, [body])
+            await until(lambda: len(handler.frames) == 4, "all have arrived")
+            assert [(kind, body) for _, kind, body in handler.frames] == sent
+            # From now on they go ahead again.
+            assert link.send(FrameKind.RAFT, [bytes(15_000_000)])
+            assert link.send(FrameKind.HEARTBEAT, [b"last"])
+            await until(lambda: len(handler.frames) == 6, "all have arrived")
+            assert [kind for _, kind, _ in handler.frames[4:]] == [2, 1]
 
     run(scenario)
 

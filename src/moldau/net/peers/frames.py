@@ -63,9 +63,7 @@ def encode_frame(kind: FrameKind, chunks: Sequence[Chunk], size: int) -> list[Ch
             left -= taken
             if not room or not left:
                 flag = MORE_FOLLOWS if left else 0
-                head = frame_head(kind | flag, PIECE_BYTES_MAX - room)
-                # Another heartbeat between its pieces would be taken for one of them.
-                framed.append(bytes(head) if kind is FrameKind.HEARTBEAT else head)
+                framed.append(frame_head(kind | flag, PIECE_BYTES_MAX - room))
                 framed += piece
                 piece, room = [], PIECE_BYTES_MAX
     return framed

@@ -69,11 +69,13 @@ class _HelloRefusedError(PeerProtocolError):
 class _Stream(Outgoing):
     """The connected socket of a link."""
 
-    __slots__ = ("_link", "is_closed")
+    __slots__ = ("_large_beat", "_link", "is_closed")
 
     def __init__(self, loop: AbstractEventLoop, sock: socket.socket, link: "PeerLink") -> None:
         super().__init__(loop, sock)
         self._link = link
+        self._large_beat: Chunk | None = None
+        """The end of the last heartbeat that was too large to go ahead."""
         self.is_closed = False
         loop.add_reader(sock, self._on_readable)
 
@@ -94,9 +96,19 @@ class _Stream(Outgoing):
         if not self._writing:
             self._write()
 
+    def send_large_beat(self, chunks: Sequence[Chunk]) -> None:
+        """In pieces, behind all that waits."""
+        self._large_beat = chunks[-1]
+        self.send(chunks)
+
     def send_ahead(self, chunks: Sequence[Chunk]) -> None:
-        """Before whatever has not been begun, but after others that were sent ahead."""
+        """Before whatever has not been begun, but after other heartbeats."""
         out = self._out
+        if self._large_beat is not None:
+            if any(queued is self._large_beat for queued in out):
+                self.send(chunks)
+                return
+            self._large_beat = None
         for place, queued in enumerate(out):
             if isinstance(queued, FrameHead) and queued[-1] != FrameKind.HEARTBEAT:
                 for chunk in reversed(chunks):
@@ -259,6 +271,8 @@ class PeerLink:
         self.bytes_total += size
         if is_ahead:
             stream.send_ahead([frame_head(kind, size), *chunks])
+        elif kind is FrameKind.HEARTBEAT:
+            stream.send_large_beat(encode_frame(kind, chunks, size))
         else:
             stream.send(encode_frame(kind, chunks, size))
         return self._stream is stream
