@@ -122,6 +122,9 @@ class Invariants:
         if seen.is_new:
             self._look_at_start(node, name, group, seen)
         seen.log_id, seen.flushed = core.log_id, core.flushed
+        if events._get_running_loop() is not None:
+            # The power goes in the middle of a step, which may cut what was flushed before.
+            seen.flushed = min(core.flushed, group.log.flushed_index)
         watermark = getattr(group.owner, "high_watermark", 0)
         if seen.group is not group:
             # Opened anew: a replica that was damaged, or has moved away and back.
