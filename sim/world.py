@@ -90,8 +90,8 @@ class World:
         self._is_founded = False
         self.rotten: set[Node] = set()
         """Whose metadata are damaged: they may refuse to start."""
-        bootstrap = [(node.address, KAFKA_PORT) for node in self.nodes]
-        self.scene = Scene(self.scheduler, self.network, seed, bootstrap, histories)
+        self._bootstrap = [(node.address, KAFKA_PORT) for node in self.nodes]
+        self.scene = Scene(self.scheduler, self.network, seed, self._bootstrap, histories)
         self.invariants = Invariants(self)
         self.soundness = Soundness(self)
         self.faults = Faults(self)
@@ -193,6 +193,8 @@ class World:
         self._numbers += 1
         node = self._node(self._numbers, is_named=is_named)
         self.nodes.append(node)
+        # Those of the beginning may all leave.
+        self._bootstrap.append((node.address, KAFKA_PORT))
         self.told("join", node)
         self.scheduler.after(0.0, lambda: self.start(node))
         return node

@@ -122,9 +122,10 @@ class Kafka:
     """A client of one cluster, as one process has it."""
 
     def __init__(self, name: str, bootstrap: Sequence[tuple[str, int]], rng: random.Random) -> None:
+        """`bootstrap` may change: it is what somebody keeps up to date."""
         self.name = name
         self.rng = rng
-        self._bootstrap = list(bootstrap)
+        self._bootstrap = bootstrap
         self._connections: dict[tuple[str, int], _Connection] = {}
         self._opening: dict[tuple[str, int], asyncio.Task[_Connection]] = {}
         self.brokers: dict[int, tuple[str, int]] = {}
