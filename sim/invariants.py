@@ -27,7 +27,7 @@ from moldau.metadata.image import Image
 from moldau.metadata.snapshot import encode_image
 from moldau.model.ids import BrokerId, PartitionIndex, TopicId
 from moldau.raft.events import Role
-from moldau.raft.membership import NO_BROKER
+from moldau.raft.membership import NO_BROKER, Members
 from moldau.records.record import NO_PRODUCER_ID
 from moldau.replica.group import Group
 from moldau.replica.peer_codec import METADATA_GROUP, GroupKey
@@ -77,6 +77,8 @@ class Invariants:
         self._newest: dict[str, int] = {}
         """The latest epoch of each group that had a leader."""
         self._committed: dict[str, int] = {}
+        self._members: dict[str, Members] = {}
+        """Of each group, by the last of its entries that anybody knew to be committed."""
         self._watermarks: dict[str, int] = {}
         self._seen: dict[tuple[str, str], _Seen] = {}
         self._images: dict[int, bytes] = {}
@@ -145,6 +147,7 @@ class Invariants:
             self._look_at_producers(node, name, group)
         if core.commit > self._committed.get(name, 0):
             self._committed[name] = core.commit
+            self._members[name] = core.log.members(core.commit)[1]
         if core.role in (Role.PRE_CANDIDATE, Role.CANDIDATE):
             self._look_at_candidate(node, name, group)
         elif core.role is Role.FOLLOWER:
@@ -331,19 +334,13 @@ class Invariants:
         if newest is None or newest.topic_by_id(topic_id) is None:
             return
         name = GroupKey(topic_id, index).name
-        found = []
-        for other in self._world.nodes:
-            server = other.server
-            driver = server._driver if server is not None else None
-            group = driver.groups.get(name) if driver is not None else None
-            if group is not None and other is not node and group.failure is None:
-                found.append(((group.core.commit, group.core.epoch), group))
-        if not found:
-            return
-        group = max(found, key=lambda pair: pair[0])[1]
-        members = group.core.log.members(group.core.commit)[1]
+        members = self._members.get(name)
         me = BrokerId(node.broker_id)
-        if me in members.voters and members.log_of(me) == self._log_id(node, name):
+        if (
+            members is not None
+            and me in members.voters
+            and members.log_of(me) == self._log_id(node, name)
+        ):
             self._broken(f"{node.name} drops its log of {topic}-{index}, and votes there")
 
     def _log_id(self, node: "Node", name: str) -> int:
