@@ -43,7 +43,8 @@ class SimLoop(asyncio.SelectorEventLoop, Turns):
         self.after_turn: Callable[[], None] | None = None
         self.on_crash: Callable[[], None] = lambda: None
         self.on_exception: Callable[[dict[str, Any]], None] = lambda _: None
-        self._busy_executors: dict[int, float] = {}
+        self._busy_executors: dict[Executor, float] = {}
+        """Until when; they stay, so that no other is taken for one that was there before."""
         self._io: dict[SimSocket, None] = {}
         self._by_number: dict[int, SimSocket] = {}
         self._live_timers_seen = 0
@@ -155,8 +156,8 @@ class SimLoop(asyncio.SelectorEventLoop, Turns):
         future: asyncio.Future[Any] = self.create_future()
         time = self._scheduler.now + self.work_delay()
         if executor is not None:
-            time = max(time, self._busy_executors.get(id(executor), 0.0))
-            self._busy_executors[id(executor)] = time
+            time = max(time, self._busy_executors.get(executor, 0.0))
+            self._busy_executors[executor] = time
         self._scheduler.at(time, lambda: self._work(future, func, args))
         return future
 

@@ -272,8 +272,7 @@ class Replica:
             self._delete_trimmed()
 
     def _delete_trimmed(self) -> None:
-        """Begin where the group has agreed to. On a full disk that waits for the next retention;
-        with a failed one the broker ends."""
+        """Begin where the group has agreed to. On a full disk that waits for the next retention."""
         code = ErrorCode.NONE
         if self._trim_to > self.log.start_offset:
             try:
@@ -510,9 +509,7 @@ class Replica:
 
     def trim(self, offset: Offset, callback: Callable[[ErrorCode], None]) -> None:
         """Let every replica begin at `offset`; called back when it is committed, or may not be.
-
-        Raises RefusedError if this one does not lead.
-        """
+        Raises RefusedError if this one does not lead."""
         self._driver.check_leading(self.group)
         # Noted first: the turn may end within the call, and with it the commit be told.
         trim = (offset, callback)
