@@ -3,9 +3,12 @@
 Keys are kept as 16 bytes of a hash, in arrays of numbers with open addressing: 32 bytes a key at
 the load allowed here, where a dict of Python objects takes five times that. How many fit is known
 beforehand; who has more keys cleans in several rounds.
+
+The hash is salted, so that nobody who writes keys knows which of them meet in one slot. The salt
+changes where a key lies, and nothing that a caller sees.
 """
 
-import random
+import os
 import struct
 from array import array
 from collections.abc import Sequence
@@ -15,26 +18,23 @@ MAP_BYTES_MAX = 64 * 1024 * 1024
 _SLOT_BYTES = 24
 _LOAD_MAX = 0.75
 _SLOTS_MIN = 64
-_SLOTS_SPREAD = 1 / 8
 _two_numbers = struct.Struct("<QQ").unpack
 
 
 def bytes_for(count: int) -> int:
     """Memory for a map that takes that many keys."""
-    return int(count / _LOAD_MAX / (1 - _SLOTS_SPREAD)) * _SLOT_BYTES + _SLOT_BYTES * _SLOTS_MIN
+    return int(count / _LOAD_MAX) * _SLOT_BYTES + _SLOT_BYTES * _SLOTS_MIN
 
 
 class KeyMap:
     """Key to offset. An offset only ever rises: records are added in the order of the log."""
 
-    __slots__ = ("_first", "_offsets", "_second", "_slots", "capacity", "count")
+    __slots__ = ("_first", "_offsets", "_salt", "_second", "_slots", "capacity", "count")
 
-    def __init__(self, bytes_max: int = MAP_BYTES_MAX, rng: random.Random | None = None) -> None:
-        slots = max(_SLOTS_MIN, bytes_max // _SLOT_BYTES)
-        # Nobody who writes keys may know which of them meet in one slot.
-        spread = (rng or random.SystemRandom()).randrange(int(slots * _SLOTS_SPREAD))
+    def __init__(self, bytes_max: int = MAP_BYTES_MAX) -> None:
         # Odd, because the numbers are: they would meet in half of the slots.
-        self._slots = slots - spread - 1 | 1
+        self._slots = max(_SLOTS_MIN, bytes_max // _SLOT_BYTES) - 1 | 1
+        self._salt = os.urandom(blake2b.SALT_SIZE)
         self._first = array("Q", [0]) * self._slots
         self._second = array("Q", [0]) * self._slots
         self._offsets = array("q", [0]) * self._slots
@@ -49,11 +49,11 @@ class KeyMap:
     def add(self, base_offset: int, deltas: Sequence[int], keys: Sequence[bytes | None]) -> None:
         """Note the records of a batch. The caller made sure that there is room for all."""
         first, second, offsets = self._first, self._second, self._offsets
-        slots = self._slots
+        slots, salt = self._slots, self._salt
         for delta, key in zip(deltas, keys, strict=True):
             if key is None:
                 continue
-            one, two = _two_numbers(blake2b(key, digest_size=16).digest())
+            one, two = _two_numbers(blake2b(key, digest_size=16, salt=salt).digest())
             one |= 1  # 0 is an empty slot
             slot = one % slots
             while True:
@@ -76,13 +76,13 @@ class KeyMap:
     def newest(self, keys: Sequence[bytes | None]) -> list[int]:
         """Offset of the newest record of each key; -1 for a key that is not in the map."""
         first, second, offsets = self._first, self._second, self._offsets
-        slots = self._slots
+        slots, salt = self._slots, self._salt
         result = []
         for key in keys:
             if key is None:
                 result.append(-1)
                 continue
-            one, two = _two_numbers(blake2b(key, digest_size=16).digest())
+            one, two = _two_numbers(blake2b(key, digest_size=16, salt=salt).digest())
             one |= 1
             slot = one % slots
             while True:
