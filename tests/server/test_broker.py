@@ -1,6 +1,7 @@
 """A broker from start to stop, and what is left when it does not come that far."""
 
 import asyncio
+import errno
 import json
 import select
 import socket
@@ -12,7 +13,13 @@ from typing import Any
 import pytest
 
 from moldau.log.datadir import Identity
-from moldau.model.errors import ConfigError, CorruptionError, MoldauError
+from moldau.model.errors import (
+    ConfigError,
+    CorruptionError,
+    DiskFullError,
+    MoldauError,
+    StorageError,
+)
 from moldau.model.ids import BrokerId, Epoch
 from moldau.replica.peer_codec import METADATA_GROUP
 from moldau.server.broker import BrokerInfo, BrokerServer
@@ -53,12 +60,17 @@ def fail(error: BaseException) -> None:
     raise AssertionError(f"the broker ended: {error!r}")
 
 
-async def start(config: ServerConfig) -> tuple[BrokerServer, BrokerInfo]:
+async def start(
+    config: ServerConfig,
+    *,
+    on_storage_failure: Callable[[StorageError], None] = fail,
+    on_defect: Callable[[BaseException], None] = fail,
+) -> tuple[BrokerServer, BrokerInfo]:
     server = BrokerServer(
         config,
         Machine(),
-        on_storage_failure=fail,
-        on_defect=fail,
+        on_storage_failure=on_storage_failure,
+        on_defect=on_defect,
         on_removed=lambda: fail(ConfigError("removed")),
     )
     try:
@@ -105,6 +117,55 @@ async def test_a_broker_on_free_ports_says_which_they_are_and_keeps_who_it_is(
     assert (again.broker_id, again.cluster_id) == (1, info.cluster_id)
     (me,) = (await ask(again, "/api/v1/topology"))["brokers"]
     assert me["epoch"] == 2
+    await server.stop()
+
+
+def test_a_disk_whose_free_space_cannot_be_read_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail_to_read() -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    storage = Storage.open(config_of(tmp_path), Machine())
+    monkeypatch.setattr(storage._files, "free_bytes", fail_to_read)
+    with pytest.raises(StorageError, match="cannot read the free space"):
+        storage.free_bytes()
+    assert storage.total_bytes() > 0
+    storage.close()
+
+
+BAD = StorageError("Input/output error")
+
+
+@pytest.mark.parametrize(
+    ("error", "is_failure"),
+    [
+        (BAD, True),
+        (BaseExceptionGroup("tasks", [BAD, ExceptionGroup("more", [BAD])]), True),
+        (ExceptionGroup("tasks", [BAD, ValueError("no number")]), False),
+        # Whoever writes has to expect a full disk.
+        (DiskFullError("no space left"), False),
+        (ValueError("no number"), False),
+    ],
+)
+async def test_a_disk_that_fails_under_a_task_of_the_broker_is_no_defect(
+    error: BaseException, is_failure: bool, tmp_path: Path
+) -> None:
+    failures: list[StorageError] = []
+    defects: list[BaseException] = []
+    server, _ = await start(
+        config_of(tmp_path), on_storage_failure=failures.append, on_defect=defects.append
+    )
+
+    async def end() -> None:
+        raise error
+
+    server._keep(end())
+    server._keep(end())
+    await until(lambda: failures or len(defects) == 2, "somebody is told")
+    await asyncio.sleep(0)
+    assert (failures, defects) == (([BAD], []) if is_failure else ([], [error, error]))
+    assert (tmp_path / "fence").exists() is is_failure
     await server.stop()
 
 

@@ -64,6 +64,7 @@ class World:
         self.image: Image = EMPTY_IMAGE
         self.leader = ONE
         self.is_leading = True
+        self.hears_leader = True
         self.submitted: list[Command] = []
         self.on_submit: Callable[[], None] = lambda: None
         self.replicas: dict[tuple[str, int], Any] = {}
@@ -230,6 +231,27 @@ async def test_a_broker_that_is_gone_leads_nothing() -> None:
     world.announce(BrokerId(9), 3, BrokerId(9))
     assert world.said == NO_LEADER
     assert world.service.in_sync(world.topic, 0) == ()
+
+
+async def test_a_broker_is_cut_off_when_nobody_says_that_it_leads_although_all_are_alive() -> None:
+    world = World()
+    for seconds in (0, 3, 3, 3):
+        world.clock.steady += seconds
+        world.service.look_for_contact()
+        assert not world.service.is_cut_off
+    # However long ago the last look was.
+    world.clock.steady += 60
+    assert not world.service.is_cut_off
+    world.service.starting = None
+    world.leader, world.hears_leader = TWO, False
+    assert world.service.health() == []
+    world.clock.steady += 5
+    assert world.service.is_cut_off
+    (reason,) = world.service.health()
+    assert "no heartbeat from the metadata leader" in reason
+    world.hears_leader = True
+    assert not world.service.is_cut_off
+    assert world.service.health() == []
 
 
 async def test_alive_is_who_is_heard_and_can_be_reached_and_this_broker() -> None:

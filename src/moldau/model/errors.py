@@ -180,5 +180,18 @@ class DiskFullError(StorageError):
     """No room for a write. The log is as it was before, reads go on, and a retry may succeed."""
 
 
+def as_storage_failure(error: BaseException) -> StorageError | None:
+    """The StorageError that an error is, or that a group consists of; None for anything else.
+
+    A full disk is not a failure.
+    """
+    if isinstance(error, BaseExceptionGroup):
+        failures = [as_storage_failure(each) for each in error.exceptions]
+        return failures[0] if all(failures) else None
+    if isinstance(error, StorageError) and not isinstance(error, DiskFullError):
+        return error
+    return None
+
+
 class ConfigError(MoldauError):
     """A setting is wrong; the message names key, value and source."""

@@ -60,8 +60,8 @@ from moldau.replica.refusals import Refusals
 from moldau.replica.stamping import check_anonymous, stamp_all
 
 _new_header = tuple.__new__
-_SNAPSHOT_BYTES = 64 * 1024 * 1024
 _HEARD_MS_MAX = 10_000
+_SNAPSHOT_BYTES = 64 * 1024 * 1024
 """A producer snapshot is taken after this much new data, so that a restart replays little."""
 
 LAG_MS_MAX = 10_000

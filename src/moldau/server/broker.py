@@ -16,7 +16,7 @@ from moldau.edge.http.server import HttpListener
 from moldau.edge.kafka.apis import APIS
 from moldau.edge.kafka.dispatcher import Dispatcher
 from moldau.metadata.image import EMPTY_IMAGE, Image
-from moldau.model.errors import ConfigError, MoldauError, StorageError
+from moldau.model.errors import ConfigError, MoldauError, StorageError, as_storage_failure
 from moldau.model.ids import NO_EPOCH, PartitionIndex, TopicId, TopicPartition
 from moldau.net.buffers import ByteBudget
 from moldau.net.connection import ConnectionLimits
@@ -90,7 +90,7 @@ class BrokerServer:
         self._clock = clock = machine.clock
         self._loop = asyncio.get_running_loop()
         self._tell_storage_failure = on_storage_failure
-        self._on_defect = on_defect
+        self._tell_defect = on_defect
         self._on_removed = on_removed
         self._storage = Storage.open(config, machine)
         self._disk = DiskGuard()
@@ -308,6 +308,14 @@ class BrokerServer:
     def _on_storage_failure(self, error: StorageError) -> None:
         self._storage.leave_fence(error)
         self._tell_storage_failure(error)
+
+    def _on_defect(self, error: BaseException) -> None:
+        if (failure := as_storage_failure(error)) is not None:
+            if not self._flusher.failed:
+                log.error("a background task failed to write to the disk", exc_info=error)
+            self._flusher.report(failure)
+        else:
+            self._tell_defect(error)
 
     def on_leadership(self, replica: Replica) -> None:
         """Of the metadata group."""

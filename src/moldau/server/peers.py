@@ -45,7 +45,7 @@ class Peers:
         if leader == self._entry.broker_id:
             return False
         link = self._transport.links.get(leader)
-        return link is None or not link.is_connected
+        return link is None or not link.is_connected or not self._metadata.hears_leader
 
     def refusal(self, hello: Hello) -> str | None:
         """Why somebody who calls is not let in; None if they are."""

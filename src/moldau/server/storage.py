@@ -1,6 +1,8 @@
 """Owns what a broker has open in its data directory: lock, identity, votes, logs."""
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -189,10 +191,21 @@ class Storage:
             )
 
     def free_bytes(self) -> int:
-        return self._files.free_bytes()
+        """Raises StorageError."""
+        with self._reading_space():
+            return self._files.free_bytes()
 
     def total_bytes(self) -> int:
-        return self._files.total_bytes()
+        """Raises StorageError."""
+        with self._reading_space():
+            return self._files.total_bytes()
+
+    @contextmanager
+    def _reading_space(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise StorageError(f"cannot read the free space of {self.root}: {error}") from error
 
     def close(self) -> None:
         self.votes.close()

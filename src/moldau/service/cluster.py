@@ -107,13 +107,14 @@ class ClusterService:
 
     def look_for_contact(self) -> None:
         """Called now and then: is the metadata leader, and with it a majority, still there?"""
-        leader = self._metadata.leader
-        if leader == self._me or leader in self._driver.alive(ALIVE_MS):
+        if self._metadata.hears_leader:
             self._in_touch_at = self._clock.monotonic()
 
     @property
     def is_cut_off(self) -> bool:
         """For longer than an election takes, nothing was heard of the metadata leader."""
+        # The last look may be long ago.
+        self.look_for_contact()
         return self._clock.monotonic() - self._in_touch_at > _CUT_OFF_SECONDS
 
     def leader_of(self, topic: Topic, index: int) -> Leader:
@@ -174,6 +175,8 @@ class ClusterService:
         reasons = [self.starting] if self.starting is not None else []
         if self._metadata.leader < 0:
             reasons.append("the metadata group has no leader: is a majority of the brokers up?")
+        elif self.is_cut_off:
+            reasons.append("no heartbeat from the metadata leader: is it reachable from here?")
         if self._disk.is_full:
             reasons.append("the disk is full: writes are refused until there is room")
         return reasons

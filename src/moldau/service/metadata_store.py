@@ -52,6 +52,8 @@ FRESH_METHOD: Final = 4
 _SUBMIT_SECONDS_MAX = 30.0
 _RETRY_SECONDS = 0.05
 _FRESH_SECONDS_MAX = 5.0
+_HEARD_MS_MAX = 2_000
+"""A broker that gets no heartbeat of the leader for longer has lost contact."""
 _SNAPSHOT_RECORDS = 5_000
 """Records between two snapshots: the log before is let go, so it and a start stay short."""
 
@@ -115,6 +117,9 @@ class MetadataReplica(Replica):
             return await self._driver.read_index(self.group)
         except RaftRefusal as error:
             raise RefusedError(ErrorCode.NOT_CONTROLLER, str(error)) from None
+
+    def hears_leader(self, within_ms: int) -> bool:
+        return self._driver.hears_leader(self.group, within_ms)
 
     def snapshot_if_due(self) -> bool:
         """Not by bytes."""
@@ -341,6 +346,15 @@ class MetadataStore:
     def leader(self) -> BrokerId:
         """Of the metadata group, or -1."""
         return self._replica.leader
+
+    @property
+    def hears_leader(self) -> bool:
+        """Whether this broker leads, or was told lately by another that it does.
+
+        A leader that was deposed may still be connected, and a broker that does not vote has no
+        election timeout by which it would notice.
+        """
+        return self._replica.hears_leader(_HEARD_MS_MAX)
 
     @property
     def is_leading(self) -> bool:

@@ -160,6 +160,8 @@ class SimDisk:
         self._missed = (0, 0)
         self._used_bytes = 0
         self._flush_faults: list[str | None] = []
+        self.flush_failures = 0
+        """Flushes that were made to fail since this disk was made or found."""
         self._nodes_made = 0
         self._name_ops: list[_NameOp] = []
         self._root = _DirectoryNode(self._next_number())
@@ -461,6 +463,7 @@ class SimDisk:
         for index, fault_path in enumerate(self._flush_faults):
             if fault_path in (None, path):
                 del self._flush_faults[index]
+                self.flush_failures += 1
                 _fail(errno.EIO, path)
         for op in pending:
             apply_byte_op(node.durable, op)
