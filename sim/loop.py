@@ -9,6 +9,7 @@ import asyncio
 import heapq
 import random
 import socket
+import sys
 import warnings
 from asyncio import events
 from collections.abc import Callable, Coroutine
@@ -328,6 +329,7 @@ class SimLoop(asyncio.SelectorEventLoop, Turns):
         running = events._get_running_loop()
         # What its coroutines do when they are closed happens now, and to nobody: later it would
         # happen whenever memory is collected.
+        told, sys.unraisablehook = sys.unraisablehook, lambda _: None
         for task in list(self._tasks):
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             coroutine = task.get_coro()
@@ -342,6 +344,7 @@ class SimLoop(asyncio.SelectorEventLoop, Turns):
                     pass
                 finally:
                     events._set_running_loop(running)
+        sys.unraisablehook = told
         for transport in list(self._transports.values()):  # type: ignore[attr-defined]
             transport._sock = None
         self._tasks.clear()

@@ -37,6 +37,10 @@ class Process:
     info: BrokerInfo | None = None
     exit_code: int | None = None
     failure: BaseException | None = None
+    has_disk_failed: bool = False
+    """So it may end with what tells of that."""
+    defects: list[BaseException] = field(default_factory=list)
+    """What it gave up because of, and told its operator as its own mistake."""
     exceptions: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -137,6 +141,13 @@ class Node:
 
         def on_made(server: BrokerServer) -> None:
             process.server = server
+            give_up = server._tell_defect
+
+            def note(error: BaseException) -> None:
+                process.defects.append(error)
+                give_up(error)
+
+            server._tell_defect = note
             self._on_made(self, server)
 
         try:
@@ -155,6 +166,7 @@ class Node:
         """By itself."""
         if self.process is process:
             self.failures += process.failure is not None
+            process.has_disk_failed = self.disk.flush_failures > 0
             self.kill()
             self._on_end(self, process)
 

@@ -230,11 +230,13 @@ class World:
         self.scheduler.after(seconds, lambda: self.start(node))
 
     def lose_log(self, node: Node, folder: str) -> None:
-        """Somebody deletes one log while its broker is down."""
+        """Somebody deletes one log while its broker is down, for good: half of it would come back
+        with a power cut, and nobody could tell that from the whole."""
         self.told("lost log", node)
         node.kill()
         if node.disk.exists(folder):
             node.disk.remove_tree(folder)
+            node.disk.sync_dir(folder.rpartition("/")[0])
         self.scheduler.after(node.rng.random() * 2, lambda: self.start(node))
 
     def rot(self, node: Node, flip: Callable[[], Rot | None]) -> Rot | None:
@@ -255,6 +257,10 @@ class World:
         )
         if code not in (0, EXIT_STORAGE, None) and not may_fail:
             self.scene.violation(f"{node.name} ended with {code}: {failure!r}")
+        if code == EXIT_STORAGE and not process.has_disk_failed:
+            self.scene.violation(f"{node.name} blames a disk that is sound")
+        if code in (0, EXIT_STORAGE) and process.defects:
+            self.scene.violation(f"{node.name} ended with {code} and {process.defects[0]!r}")
         seconds = _RESTART_SECONDS * (0.5 + node.rng.random())
         self.scheduler.after(seconds, lambda: self.start(node))
 

@@ -191,6 +191,8 @@ class Worker:
             await self._scene.pause(self._rng, _PAUSE_SECONDS)
         self._rng.shuffle(leaders)
         for address in leaders:
+            if self._is_evicted:
+                break
             try:
                 await self._take_some(address)
             except Refused as error:
@@ -198,8 +200,8 @@ class Worker:
                 if error.reason == "UNKNOWN_CONSUMER":
                     raise Evicted from None
                 await self._scene.pause(self._rng, _PAUSE_SECONDS)
-            if self._is_evicted:
-                raise Evicted
+        if self._is_evicted:
+            raise Evicted
 
     async def _poll(self, address: str, counts: tuple[int, ...]) -> tuple[Any, int]:
         since = self._scene.history.now()
