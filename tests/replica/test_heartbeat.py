@@ -6,7 +6,13 @@ from raft_brokers import make_group
 from moldau.model.errors import PeerProtocolError
 from moldau.model.ids import NO_EPOCH, BrokerId, Epoch, RaftIndex
 from moldau.raft.progress import Progress
-from moldau.replica.heartbeat import Heartbeat, PeerBeat, decode_heartbeat, encode_heartbeat
+from moldau.replica.heartbeat import (
+    NEVER,
+    Heartbeat,
+    PeerBeat,
+    decode_heartbeat,
+    encode_heartbeat,
+)
 
 FIVE = Epoch(5)
 
@@ -50,8 +56,8 @@ def test_the_list_is_sent_once_and_then_stands_for_all_its_groups() -> None:
     assert [pair.two.heard_for(group, FIVE) for group in pair.groups] == [200, 200, 200]
     pair.answer(250)
     assert [pair.one.answered_for(group, FIVE) for group in pair.groups] == [250, 250, 250]
-    assert pair.two.heard_for(pair.groups[0], Epoch(6)) == 0
-    assert pair.one.answered_for(pair.groups[0], Epoch(4)) == 0
+    assert pair.two.heard_for(pair.groups[0], Epoch(6)) == NEVER
+    assert pair.one.answered_for(pair.groups[0], Epoch(4)) == NEVER
 
 
 def test_a_group_that_was_never_confirmed_gets_no_sign_of_life_from_it() -> None:
@@ -60,8 +66,8 @@ def test_a_group_that_was_never_confirmed_gets_no_sign_of_life_from_it() -> None
     pair.one.lead(pair.groups[1])
     pair.beat(100)
     pair.answer(150)
-    assert pair.two.heard_for(pair.groups[1], FIVE) == 0
-    assert pair.one.answered_for(pair.groups[1], FIVE) == 0
+    assert pair.two.heard_for(pair.groups[1], FIVE) == NEVER
+    assert pair.one.answered_for(pair.groups[1], FIVE) == NEVER
     assert list(pair.one.unconfirmed) == [pair.groups[1]]
 
 
@@ -74,7 +80,7 @@ def test_an_answer_to_an_earlier_list_says_nothing_of_a_group_added_since() -> N
     pair.one.confirm(pair.groups[1], FIVE)
     pair.answer(150)
     assert pair.one.answered_for(pair.groups[0], FIVE) == 150
-    assert pair.one.answered_for(pair.groups[1], FIVE) == 0
+    assert pair.one.answered_for(pair.groups[1], FIVE) == NEVER
     pair.beat(200)
     pair.answer(250)
     assert pair.one.answered_for(pair.groups[1], FIVE) == 250
@@ -87,7 +93,7 @@ def test_a_group_that_follows_another_leader_is_refused_and_leaves_the_list() ->
     pair.two.check(pair.groups[1], NO_EPOCH)
     assert pair.answer(150).refused == ((pair.groups[1].wire, FIVE),)
     assert list(pair.one.unconfirmed) == [pair.groups[1]]
-    assert pair.one.answered_for(pair.groups[1], FIVE) == 0
+    assert pair.one.answered_for(pair.groups[1], FIVE) == NEVER
     listed = pair.beat(200).listed
     assert listed == ((pair.groups[0].wire, FIVE),)
     assert pair.answer(250).refused == ()
@@ -121,7 +127,7 @@ def test_answers_to_another_process_count_for_nothing() -> None:
     pair.one = PeerBeat(session=12, peer=BrokerId(2))
     pair.confirm_all()
     pair.answer(150)
-    assert pair.one.answered_for(pair.groups[0], FIVE) == 0
+    assert pair.one.answered_for(pair.groups[0], FIVE) == NEVER
 
 
 def test_after_a_lost_link_everything_is_confirmed_and_listed_anew() -> None:
@@ -131,8 +137,8 @@ def test_after_a_lost_link_everything_is_confirmed_and_listed_anew() -> None:
     pair.answer(150)
     pair.one.link_lost()
     pair.two.peer_gone()
-    assert pair.two.heard_for(pair.groups[0], FIVE) == 0
-    assert pair.one.answered_for(pair.groups[0], FIVE) == 0
+    assert pair.two.heard_for(pair.groups[0], FIVE) == NEVER
+    assert pair.one.answered_for(pair.groups[0], FIVE) == NEVER
     assert set(pair.one.unconfirmed) == set(pair.groups)
     pair.one.confirm(pair.groups[0], FIVE)
     assert pair.beat(200).listed == ((pair.groups[0].wire, FIVE),)

@@ -98,11 +98,7 @@ class Beats:
     def alive(self, within_ms: int) -> set[BrokerId]:
         """Peers that were heard of within that time."""
         since = self._now() - within_ms
-        return {
-            broker
-            for broker, peer in self._peers.items()
-            if peer.beat.heard_at and peer.beat.heard_at >= since
-        }
+        return {broker for broker, peer in self._peers.items() if peer.beat.heard_at >= since}
 
     # ---- what groups have of it
 

@@ -18,6 +18,8 @@ from moldau.model.errors import PeerProtocolError
 from moldau.model.ids import NO_EPOCH, BrokerId, Epoch, RaftIndex
 from moldau.replica.group import Group
 
+NEVER: Final = -1 << 62
+"""Earlier than any time, also than the begin of a silence that is longer than the clock runs."""
 _HEAD: Final = struct.Struct(">QQQQQQ?III")
 _LISTED: Final = struct.Struct(">20si")
 _COMMIT: Final = struct.Struct(">Iq")
@@ -115,7 +117,7 @@ class PeerBeat:
         self._number = 0
         self._answered_number = 0
         self._answered_version = 0
-        self.answered_at = 0
+        self.answered_at = NEVER
         """When the peer's last answer came."""
         # What the peer leads.
         self._heard_session = 0
@@ -124,7 +126,7 @@ class PeerBeat:
         self._listed: list[Group | None] = []
         self._epochs: dict[Group, Epoch] = {}
         self._refused: dict[bytes, Epoch] = {}
-        self.heard_at = 0
+        self.heard_at = NEVER
         """When the peer's last heartbeat came."""
 
     # ---- leading
@@ -164,10 +166,10 @@ class PeerBeat:
         self._is_changed = True
 
     def answered_for(self, group: Group, epoch: Epoch) -> int:
-        """When the peer last said that it follows in this group and epoch; 0 if it did not."""
+        """When the peer last said that it follows in this group and epoch, or NEVER."""
         confirmed = self._confirmed.get(group)
         if confirmed is None or confirmed[0] != epoch or confirmed[1] > self._answered_version:
-            return 0
+            return NEVER
         return self.answered_at
 
     def compose(self) -> Heartbeat:
@@ -264,8 +266,8 @@ class PeerBeat:
             self._refused[group.wire] = epoch
 
     def heard_for(self, group: Group, epoch: Epoch) -> int:
-        """When the peer last said that it leads this group in this epoch; 0 if it did not."""
-        return self.heard_at if self._epochs.get(group) == epoch else 0
+        """When the peer last said that it leads this group in this epoch, or NEVER."""
+        return self.heard_at if self._epochs.get(group) == epoch else NEVER
 
     def peer_gone(self) -> None:
         """Its connection ended: a list comes first on the next."""
