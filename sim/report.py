@@ -1,5 +1,7 @@
 """Owns what is published of the simulation: results in .faults, and their part of the page."""
 
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,10 +13,15 @@ from sim.long import Summary
 ROOT: Final = Path(__file__).parent.parent
 RESULTS: Final = ROOT / ".faults"
 PAGE: Final = ROOT / "docs" / "reliability.md"
-BEGIN: Final = "<!-- simulated: written by python -m sim --write-docs -->"
-END: Final = "<!-- /simulated -->"
 _LONG, _HEALTHY = "sim-long.json", "sim-healthy.json"
 _MUTANTS, _STATEMENTS = "sim-mutants.json", "sim-statements.json"
+
+
+class Kept(msgspec.Struct):
+    """A result, and the commit that gave it."""
+
+    commit: str
+    result: msgspec.Raw
 
 
 class Hunted(msgspec.Struct):
@@ -50,61 +57,59 @@ def keep_statements(counted: dict[str, tuple[int, int]]) -> None:
 
 def _keep(name: str, what: object) -> None:
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / name).write_bytes(msgspec.json.format(msgspec.json.encode(what)))
+    kept = Kept(_commit(), msgspec.Raw(msgspec.json.encode(what)))
+    (RESULTS / name).write_bytes(msgspec.json.format(msgspec.json.encode(kept)))
+
+
+def _commit() -> str:
+    command = ["git", "describe", "--always", "--dirty=, changed"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown"
 
 
 def _load(name: str, kind: Any) -> Any:
     path = RESULTS / name
-    return msgspec.json.decode(path.read_bytes(), type=kind) if path.exists() else None
+    if not path.exists():
+        return None
+    return msgspec.json.decode(msgspec.json.decode(path.read_bytes(), type=Kept).result, type=kind)
 
 
 def write_page() -> None:
-    """Replace what stands between the two markers. Raises ValueError without them."""
+    """Replace the part of each result that is kept; the others stay as they were published.
+
+    Raises ValueError where the page has no room for a part.
+    """
     text = PAGE.read_text()
-    if BEGIN not in text or END not in text:
-        raise ValueError(f"{PAGE} has no markers {BEGIN} and {END}")
-    head, rest = text.split(BEGIN)
-    tail = rest.split(END)[1]
-    PAGE.write_text(f"{head}{BEGIN}\n\n{render()}\n{END}{tail}")
+    for name, kind, render in _PARTS:
+        path = RESULTS / name
+        if path.exists():
+            kept = msgspec.json.decode(path.read_bytes(), type=Kept)
+            part = render(msgspec.json.decode(kept.result, type=kind))
+            text = replace_part(text, name, f"Commit {kept.commit}. {part}")
+    PAGE.write_text(text)
 
 
-def render() -> str:
-    parts = []
-    long = _load(_LONG, Summary)
-    if long is not None:
-        hours = long.simulated_seconds / 3600
-        rate = long.simulated_seconds / long.cpu_seconds
-        parts.append(
-            f"{long.worlds:,} worlds, {long.events:,} events, {hours:,.1f} simulated hours, "
-            f"{rate:.0f} times real time per core; {len(long.violations)} violations. Records that "
-            f"were acked: {long.counts.get('acked', 0):,}; transactions committed: "
-            f"{long.counts.get('txn commit', 0):,}; messages of queues acked: "
-            f"{long.counts.get('acked done', 0):,}.\n"
-        )
-        rows = [f"| {what} | {times:,} |" for what, times in sorted(long.faults.items())]
-        parts.append("\n".join(["| fault | times |", "|---|---|", *rows]) + "\n")
-    healthy = _load(_HEALTHY, HealthyRun)
-    if healthy is not None:
-        parts.append(_render_healthy(healthy))
-    counted = _load(_STATEMENTS, dict[str, tuple[int, int]])
-    if counted is not None:
-        rows = [
-            f"| `{package}` | {executed:,} of {total:,} | {100 * executed / total:.1f} % |"
-            for package, (executed, total) in counted.items()
-        ]
-        parts.append(
-            "\n".join(["| package | statements executed | share |", "|---|---|---|", *rows]) + "\n"
-        )
-    hunted = _load(_MUTANTS, list[Hunted])
-    if hunted is not None:
-        rows = [
-            f"| {one.layer} | {one.about[0].lower()}{one.about[1:].rstrip('.')} | "
-            f"{one.by or 'not found'} | {'' if one.events is None else f'{one.events:,}'} |"
-            for one in hunted
-        ]
-        header = ["| layer | planted mistake | found by | events |", "|---|---|---|---|"]
-        parts.append("\n".join([*header, *rows]) + "\n")
-    return "\n".join(parts)
+def replace_part(text: str, name: str, part: str) -> str:
+    begin, end = f"<!-- {name}: written by python -m sim --write-docs -->", f"<!-- /{name} -->"
+    if begin not in text or end not in text:
+        raise ValueError(f"{PAGE} has no markers {begin} and {end}")
+    head, rest = text.split(begin)
+    return f"{head}{begin}\n\n{part}\n{end}{rest.split(end)[1]}"
+
+
+def _render_long(long: Summary) -> str:
+    hours = long.simulated_seconds / 3600
+    rate = long.simulated_seconds / long.cpu_seconds
+    rows = [f"| {what} | {times:,} |" for what, times in sorted(long.faults.items())]
+    return (
+        f"{long.worlds:,} worlds, {long.events:,} events, {hours:,.1f} simulated hours, "
+        f"{rate:.0f} times real time per core; {len(long.violations)} violations. Records that "
+        f"were acked: {long.counts.get('acked', 0):,}; transactions committed: "
+        f"{long.counts.get('txn commit', 0):,}; messages of queues acked: "
+        f"{long.counts.get('acked done', 0):,}.\n\n"
+        + "\n".join(["| fault | times |", "|---|---|", *rows])
+        + "\n"
+    )
 
 
 def _render_healthy(run: HealthyRun) -> str:
@@ -119,3 +124,30 @@ def _render_healthy(run: HealthyRun) -> str:
         f"{run.restarts} restarts, {run.events:,} events, {run.acked:,} records acked; "
         f"{len(run.violations)} violations.\n\n" + "\n".join([*header, *rows]) + "\n"
     )
+
+
+def _render_statements(counted: dict[str, tuple[int, int]]) -> str:
+    rows = [
+        f"| `{package}` | {executed:,} of {total:,} | {100 * executed / total:.1f} % |"
+        for package, (executed, total) in counted.items()
+    ]
+    header = ["| package | statements executed | share |", "|---|---|---|"]
+    return "What the worlds execute:\n\n" + "\n".join([*header, *rows]) + "\n"
+
+
+def _render_mutants(hunted: list[Hunted]) -> str:
+    rows = [
+        f"| {one.layer} | {one.about[0].lower()}{one.about[1:].rstrip('.')} | "
+        f"{one.by or 'not found'} | {'' if one.events is None else f'{one.events:,}'} |"
+        for one in hunted
+    ]
+    header = ["| layer | planted mistake | found by | events |", "|---|---|---|---|"]
+    return f"{len(hunted)} planted mistakes:\n\n" + "\n".join([*header, *rows]) + "\n"
+
+
+_PARTS: Final[tuple[tuple[str, Any, Callable[[Any], str]], ...]] = (
+    (_LONG, Summary, _render_long),
+    (_HEALTHY, HealthyRun, _render_healthy),
+    (_STATEMENTS, dict[str, tuple[int, int]], _render_statements),
+    (_MUTANTS, list[Hunted], _render_mutants),
+)
