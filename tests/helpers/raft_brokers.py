@@ -62,7 +62,8 @@ def run(test: Coroutine[Any, Any, None]) -> None:
     """On the event loop that brokers use."""
 
     async def bounded() -> None:
-        async with asyncio.timeout(2 * wait_seconds_max()):
+        # The load may rise meanwhile, and with it what a single wait may take.
+        async with asyncio.timeout(8 * wait_seconds_max()):
             await test
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -278,6 +279,16 @@ class Cluster:
         for broker in self.brokers.values():
             broker.stop()
         await asyncio.sleep(0)
+
+    def use(self, config: RaftConfig) -> None:
+        """Other timers from now on: with PATIENT nobody falls before a test lets somebody fall."""
+        self.config = config
+        for broker in self.brokers.values():
+            if broker.is_running:
+                for group in broker.driver.groups.values():
+                    group.core.config = config
+                    group.core._election_ms = group.core._draw_election_ms()
+                    broker.driver.look_at(group)
 
     def introduce(self) -> None:
         for one in self.brokers.values():

@@ -178,13 +178,17 @@ class MetadataCluster(Cluster):
 
     async def followers(self) -> list[MetadataBroker]:
         """Once they know their leader."""
-        leader = await self.ready()
-        others = [broker for broker in self.running if broker is not leader]
-        await until(
-            lambda: all(broker.store.leader == leader.id for broker in others),
-            "the leader is known",
-        )
-        return others
+        await self.ready()
+
+        def known() -> Broker | None:
+            leader = self.leader()
+            is_known = leader is not None and all(
+                broker.store.leader == leader.id for broker in self.running
+            )
+            return leader if is_known else None
+
+        leader = await until(known, "the leader is known")
+        return [broker for broker in self.running if broker is not leader]
 
     def cut_off(self, broker: Broker) -> None:
         """Let nobody hear of a broker that goes on, nor the other way round."""

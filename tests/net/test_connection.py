@@ -159,7 +159,11 @@ def test_a_connection_that_was_reset_is_closed_even_if_the_loop_does_not_tell(
         runner.run(reset_many())
 
 
-async def test_reading_pauses_while_too_many_requests_are_unanswered() -> None:
+async def test_reading_pauses_while_too_many_requests_are_unanswered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # No turn is over because the machine stood still.
+    monkeypatch.setattr("moldau.net.connection._TURN_SECONDS_MAX", wait_seconds_max())
     deferred: list[Reply] = []
 
     def answer(connection: Connection, frame: bytes) -> None:

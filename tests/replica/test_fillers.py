@@ -236,6 +236,7 @@ async def test_a_deposed_leader_gives_up_what_nobody_got_for_a_compacted_log() -
             for number in range(20):
                 put(old, b"%d" % rng.randrange(3), b"%d-%d" % (turn, number))
             await settle(cluster)
+            old = await cluster.ready()
             cluster.cut_off(old)
             for number in range(rng.randint(1, 40)):
                 put(old, b"lost", b"%d" % number)

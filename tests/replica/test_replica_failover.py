@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
-from raft_brokers import PATIENT
+from raft_brokers import CONFIG, PATIENT
 from raft_brokers import propose as propose_plain
 from replica_brokers import (
     ReplicaCluster,
@@ -38,10 +38,11 @@ def remembered(replica: Replica, producer: int = PRODUCER) -> list[tuple[int, in
 
 
 async def test_a_leader_that_stood_still_is_not_sure_to_lead() -> None:
-    async with ReplicaCluster(3) as cluster:
+    async with ReplicaCluster(3, config=PATIENT) as cluster:
         cluster.add_group()
         leader = await cluster.ready()
         await cluster.alike()
+        cluster.use(CONFIG)
         await until(leader.replica.hears_majority, "a majority answers")
         assert [b.replica.hears_majority() for b in cluster.all if b is not leader] == [False] * 2
         # The whole process stands still, as one that is paused.
@@ -55,7 +56,7 @@ async def test_a_leader_that_stood_still_is_not_sure_to_lead() -> None:
 
 
 async def test_a_deposed_leader_fails_all_who_wait_and_follows_the_next_one() -> None:
-    async with ReplicaCluster(3) as cluster:
+    async with ReplicaCluster(3, config=PATIENT) as cluster:
         cluster.add_group()
         old = await cluster.ready()
         await write(old.replica, make_batch(b"kept"))
@@ -67,12 +68,14 @@ async def test_a_deposed_leader_fails_all_who_wait_and_follows_the_next_one() ->
         proposal = propose(old.replica, make_batch(b"lost"))
         old.replica.when_committed(proposal.end_offset, told.append)
         old.replica.trim(Offset(1), told.append)
+        cluster.use(CONFIG)
         await until(lambda: len(told) == 2, "all are answered")
         assert told == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 2
         assert (watcher.gone, old.replica.watchers) == (1, {})
         assert (old.replica.is_leader, old.replica.is_ready) == (False, False)
         assert old.replica.high_watermark == 1
         new = await cluster.ready(other_than=old.id)
+        cluster.use(PATIENT)
         await write(new.replica, make_batch(b"next"))
         cluster.introduce()
         await cluster.alike()
@@ -125,7 +128,8 @@ async def test_a_follower_takes_nothing_from_clients() -> None:
 async def test_a_retry_after_a_failover_gets_the_original_offset_and_is_stored_once(
     is_on_disk: bool, tmp_path: Path
 ) -> None:
-    async with ReplicaCluster(3, directory=tmp_path if is_on_disk else None) as cluster:
+    directory = tmp_path if is_on_disk else None
+    async with ReplicaCluster(3, directory=directory, config=PATIENT) as cluster:
         cluster.add_group()
         first = await cluster.ready()
         await write(first.replica, make_batch(b"x"))
@@ -137,7 +141,9 @@ async def test_a_retry_after_a_failover_gets_the_original_offset_and_is_stored_o
         for broker in cluster.all:
             assert remembered(broker.replica) == [(0, 1), (1, 2), (2, 3)]
         first.stop()
+        cluster.use(CONFIG)
         second = await cluster.ready(other_than=first.id)
+        cluster.use(PATIENT)
         for n, original in enumerate(originals):
             again = await write(second.replica, make_batch(b"%d" % n, producer=4, sequence=n))
             assert again == original
@@ -154,7 +160,7 @@ async def test_a_retry_after_a_failover_gets_the_original_offset_and_is_stored_o
 
 
 async def test_what_a_deposed_leader_knew_of_producers_is_cut_with_its_records() -> None:
-    async with ReplicaCluster(3) as cluster:
+    async with ReplicaCluster(3, config=PATIENT) as cluster:
         cluster.add_group()
         old = await cluster.ready()
         await write(old.replica, make_batch(b"0", producer=4, sequence=0))
@@ -166,7 +172,9 @@ async def test_what_a_deposed_leader_knew_of_producers_is_cut_with_its_records()
         propose(old.replica, make_batch(b"lost", producer=5, sequence=0, epoch=1))
         propose(old.replica, make_batch(b"lost", producer=6, sequence=0))
         assert remembered(old.replica, 6) == [(0, 4)]
+        cluster.use(CONFIG)
         new = await cluster.ready(other_than=old.id)
+        cluster.use(PATIENT)
         await write(new.replica, make_batch(b"other"))
         cluster.introduce()
         await cluster.alike()
@@ -186,14 +194,16 @@ async def test_what_a_deposed_leader_knew_of_producers_is_cut_with_its_records()
 
 
 async def test_what_comes_in_place_of_what_was_cut_is_remembered_once() -> None:
-    async with ReplicaCluster(3) as cluster:
+    async with ReplicaCluster(3, config=PATIENT) as cluster:
         cluster.add_group()
         old = await cluster.ready()
         await cluster.alike()
         cluster.cut_off(old)
         # Nothing is left of this one, so that its table is built anew from the log.
         propose(old.replica, make_batch(b"lost", producer=6, sequence=0))
+        cluster.use(CONFIG)
         new = await cluster.ready(other_than=old.id)
+        cluster.use(PATIENT)
         for sequence in range(3):
             await write(new.replica, make_batch(b"k", producer=PRODUCER, sequence=sequence))
         cluster.introduce()
@@ -325,7 +335,7 @@ async def test_a_second_trim_waits_for_its_own_and_an_older_one_takes_nothing_ba
 
 
 async def test_a_trim_to_where_retention_was_already_is_agreed_by_all() -> None:
-    async with ReplicaCluster(3) as cluster:
+    async with ReplicaCluster(3, config=PATIENT) as cluster:
         cluster.add_group()
         leader = await cluster.ready()
         for n in range(4):
@@ -407,7 +417,7 @@ async def test_a_voter_that_its_own_log_calls_a_voter_votes_after_a_restart() ->
 
 
 async def test_records_of_an_interval_policy_are_committed_by_a_majority_without_flushes() -> None:
-    async with ReplicaCluster(3, flush=FlushPolicy.NEVER) as cluster:
+    async with ReplicaCluster(3, flush=FlushPolicy.NEVER, config=PATIENT) as cluster:
         cluster.add_group()
         leader = await cluster.ready()
         cluster.cut_off(leader)
@@ -415,7 +425,9 @@ async def test_records_of_an_interval_policy_are_committed_by_a_majority_without
         await asyncio.sleep(0.05)
         # Alone it has no majority, whatever the disk does.
         assert leader.replica.high_watermark == 0
+        cluster.use(CONFIG)
         new = await cluster.ready(other_than=leader.id)
+        cluster.use(PATIENT)
         assert propose_plain(new) == 1
         await until(lambda: new.replica.high_watermark == 1, "it is committed")
 
@@ -498,7 +510,7 @@ async def test_a_learners_copy_does_not_count() -> None:
 
 
 async def test_who_waits_for_copies_is_told_when_the_leader_falls() -> None:
-    async with ReplicaCluster(3) as cluster:
+    async with ReplicaCluster(3, config=PATIENT) as cluster:
         cluster.add_group()
         leader = await cluster.ready()
         others = [broker for broker in cluster.all if broker is not leader]
@@ -509,6 +521,7 @@ async def test_who_waits_for_copies_is_told_when_the_leader_falls() -> None:
         end = propose(leader.replica, make_batch(b"v")).end_offset
         leader.replica.when_acknowledged(end, told.append)
         await until(lambda: leader.replica.high_watermark == end, "it is committed")
+        cluster.use(CONFIG)
         for broker in cluster.running:
             if broker is not leader:
                 broker.stop()

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from raft_brokers import PATIENT
+from raft_brokers import CONFIG, PATIENT
 from replica_brokers import ReplicaCluster, make_batch, propose
 
 from moldau.log.interface import LogConfig
@@ -346,7 +346,7 @@ async def test_followers_know_what_their_leader_knows_and_lead_on_with_it() -> N
 
 
 async def test_a_marker_that_was_not_committed_is_taken_back_with_what_it_ended() -> None:
-    async with ReplicaCluster(3) as cluster:
+    async with ReplicaCluster(3, config=PATIENT) as cluster:
         cluster.add_group()
         leader = await cluster.ready()
         begin(leader.replica, b"open", 0)
@@ -356,10 +356,12 @@ async def test_a_marker_that_was_not_committed_is_taken_back_with_what_it_ended(
         leader.replica.write_marker(PRODUCER, FIRST, EndMarker(True, 1), told.append)
         assert not leader.replica.producers.is_open(PRODUCER, FIRST)
         assert leader.replica.last_stable_offset == 0
+        cluster.use(CONFIG)
+        await until(lambda: bool(told), "it is answered")
         successor = await cluster.ready(other_than=int(leader.id))
+        cluster.use(PATIENT)
         assert successor.replica.producers.is_open(PRODUCER, FIRST)
         assert await end(successor.replica, commits=False) is ErrorCode.NONE
-        await until(lambda: bool(told), "it is answered")
         assert told == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
         cluster.introduce()
         await cluster.alike()

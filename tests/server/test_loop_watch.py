@@ -68,12 +68,13 @@ async def test_the_place_of_a_slow_turn_is_named(caplog: pytest.LogCaptureFixtur
     watch.start()
     try:
         work_until_seen(watch)
-        await until(lambda: watch.slow_total == 1, "it is noticed")
+        await until(lambda: watch.slow_total >= 1, "it is noticed")
     finally:
         watch.stop()
     assert "work_until_seen" in caplog.text
 
 
 def work_until_seen(watch: LoopWatch) -> None:
+    watch._place = ""  # of a machine that stood still before
     while not watch._place:
         pass

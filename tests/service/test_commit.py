@@ -65,6 +65,7 @@ async def test_a_batch_of_a_leader_that_falls_is_answered_with_that() -> None:
         cluster.add_group()
         leader = await cluster.ready()
         await write(leader.replica, make_batch(b"a"))
+        leader = await cluster.ready()
         cluster.cut_off(leader)
         answers = await asyncio.gather(
             commit_batch(leader.replica, bytes(make_batch(b"b"))),

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from metadata_world import registration, topic
+from raft_brokers import CONFIG, PATIENT
 from replica_brokers import MetadataBroker, MetadataCluster
 
 from moldau.metadata.commands import (
@@ -47,7 +48,7 @@ async def one_image(cluster: MetadataCluster) -> Image:
 
 
 async def test_a_follower_hands_commands_over_and_has_their_effect_when_it_answers() -> None:
-    async with MetadataCluster(3) as cluster:
+    async with MetadataCluster(3, config=PATIENT) as cluster:
         leader = await start(cluster)
         follower, _ = await cluster.followers()
         (record,) = await follower.store.submit(topic("t", 1, factor=3))
@@ -69,7 +70,7 @@ SPREAD: Command = ReportReplicas(
 
 
 async def test_only_the_leader_answers_its_peers() -> None:
-    async with MetadataCluster(3) as cluster:
+    async with MetadataCluster(3, config=PATIENT) as cluster:
         await start(cluster)
         follower, _ = await cluster.followers()
         command = metadata_store.encode_command(topic("t", 1))
@@ -80,10 +81,11 @@ async def test_only_the_leader_answers_its_peers() -> None:
 
 
 async def test_a_command_that_finds_no_leader_waits_for_one() -> None:
-    async with MetadataCluster(3) as cluster:
+    async with MetadataCluster(3, config=PATIENT) as cluster:
         leader = await start(cluster)
         follower, other = await cluster.followers()
         leader.stop()
+        cluster.use(CONFIG)
         await follower.store.submit(topic("t", 1))
         assert follower.store.image.topic("t") is not None
         other.stop()
@@ -93,9 +95,10 @@ async def test_a_command_that_finds_no_leader_waits_for_one() -> None:
 
 
 async def test_a_leader_that_is_deposed_while_it_decides_has_the_next_one_do_it() -> None:
-    async with MetadataCluster(3) as cluster:
+    async with MetadataCluster(3, config=PATIENT) as cluster:
         leader = await start(cluster)
         cluster.cut_off(leader)
+        cluster.use(CONFIG)
         submitting = asyncio.create_task(leader.store.submit(topic("t", 1)))
         await until(lambda: not leader.replica.is_leader, "the fall")
         assert leader.store.image.topic("t") is None
@@ -106,11 +109,12 @@ async def test_a_leader_that_is_deposed_while_it_decides_has_the_next_one_do_it(
 
 
 async def test_a_deletion_is_not_repeated_when_nobody_knows_whether_it_was_done() -> None:
-    async with MetadataCluster(3) as cluster:
+    async with MetadataCluster(3, config=PATIENT) as cluster:
         leader = await start(cluster)
         await leader.store.submit(topic("t", 1))
         await one_image(cluster)
         cluster.cut_off(leader)
+        cluster.use(CONFIG)
         with pytest.raises(RefusedError, match="may be done or not") as refused:
             await leader.store.submit(DeleteTopic(name="t"))
         assert refused.value.code is ErrorCode.REQUEST_TIMED_OUT
@@ -148,7 +152,7 @@ async def test_a_topic_that_was_created_by_the_first_try_counts_as_done(
 ) -> None:
     # The second try comes at once, before a follower hears of the first one's commit.
     monkeypatch.setattr(metadata_store, "_RETRY_SECONDS", 0)
-    async with MetadataCluster(3) as cluster:
+    async with MetadataCluster(3, config=PATIENT) as cluster:
         leader = await start(cluster)
         leader.store._on_committed = lambda: None
         follower, _ = await cluster.followers()
@@ -162,7 +166,7 @@ async def test_a_topic_that_was_created_by_the_first_try_counts_as_done(
 
 
 async def test_a_topic_that_another_one_created_does_not_count_as_done() -> None:
-    async with MetadataCluster(3) as cluster:
+    async with MetadataCluster(3, config=PATIENT) as cluster:
         await start(cluster)
         follower, _ = await cluster.followers()
 
@@ -185,7 +189,7 @@ async def test_a_topic_that_another_one_created_does_not_count_as_done() -> None
 
 
 async def test_a_deletion_whose_answer_is_lost_is_sent_once() -> None:
-    async with MetadataCluster(3) as cluster:
+    async with MetadataCluster(3, config=PATIENT) as cluster:
         await start(cluster)
         follower, _ = await cluster.followers()
         await follower.store.submit(topic("t", 1))
@@ -196,7 +200,7 @@ async def test_a_deletion_whose_answer_is_lost_is_sent_once() -> None:
 
 
 async def test_what_does_no_harm_when_it_is_done_twice_is_sent_again() -> None:
-    async with MetadataCluster(3) as cluster:
+    async with MetadataCluster(3, config=PATIENT) as cluster:
         await start(cluster)
         follower, _ = await cluster.followers()
         caller = follower.store._caller = LosesAnswers(follower.transport, count=2)
@@ -205,7 +209,7 @@ async def test_what_does_no_harm_when_it_is_done_twice_is_sent_again() -> None:
 
 
 async def test_a_deletion_during_a_hand_over_waits_for_the_next_leader() -> None:
-    async with MetadataCluster(3) as cluster:
+    async with MetadataCluster(3, config=PATIENT) as cluster:
         leader = await start(cluster)
         await leader.store.submit(topic("t", 1))
         target, _ = await cluster.followers()
@@ -219,7 +223,7 @@ async def test_a_follower_that_fell_behind_the_start_gets_the_image_and_keeps_it
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(metadata_store, "_SNAPSHOT_RECORDS", 10)
-    async with MetadataCluster(3, directory=tmp_path) as cluster:
+    async with MetadataCluster(3, config=PATIENT, directory=tmp_path) as cluster:
         leader = await start(cluster)
         await leader.store.submit(topic("old", 200, factor=3))
         await one_image(cluster)
@@ -247,7 +251,7 @@ async def test_a_follower_that_fell_behind_the_start_gets_the_image_and_keeps_it
 
 
 async def test_a_fresh_image_has_all_that_was_committed_before_it_was_asked_for() -> None:
-    async with MetadataCluster(3, heartbeat_ms=150) as cluster:
+    async with MetadataCluster(3, config=PATIENT, heartbeat_ms=150) as cluster:
         leader = await start(cluster)
         follower, _ = await cluster.followers()
         leader.store._on_committed = lambda: None
@@ -260,7 +264,7 @@ async def test_a_fresh_image_has_all_that_was_committed_before_it_was_asked_for(
 
 
 async def test_a_full_disk_between_snapshot_and_cut_ends_nobody() -> None:
-    async with MetadataCluster(3) as cluster:
+    async with MetadataCluster(3, config=PATIENT) as cluster:
         leader = await start(cluster)
         behind, _ = await cluster.followers()
         cluster.cut_off(behind)
@@ -289,7 +293,7 @@ async def test_a_full_disk_between_snapshot_and_cut_ends_nobody() -> None:
 
 
 async def test_nothing_is_left_by_an_image_that_lags() -> None:
-    async with MetadataCluster(3, heartbeat_ms=150) as cluster:
+    async with MetadataCluster(3, config=PATIENT, heartbeat_ms=150) as cluster:
         leader = await start(cluster)
         follower, other = await cluster.followers()
         # It hears of one commit after the other, each with a heartbeat.
@@ -331,9 +335,10 @@ async def test_nothing_is_left_by_an_image_that_lags() -> None:
 
 
 async def test_a_leader_that_nobody_hears_has_no_fresh_image_to_give() -> None:
-    async with MetadataCluster(3) as cluster:
+    async with MetadataCluster(3, config=PATIENT) as cluster:
         leader = await start(cluster)
         cluster.cut_off(leader)
+        cluster.use(CONFIG)
         with pytest.raises(RefusedError):
             await leader.store.fresh()
         await until(lambda: leader.store.leader != leader.id, "the fall")
@@ -343,7 +348,7 @@ async def test_a_leader_that_nobody_hears_has_no_fresh_image_to_give() -> None:
 
 
 async def test_a_deposed_leader_goes_on_to_follow() -> None:
-    async with MetadataCluster(3) as cluster:
+    async with MetadataCluster(3, config=PATIENT) as cluster:
         leader = await start(cluster)
         target, _ = await cluster.followers()
         async with asyncio.timeout(wait_seconds_max()):

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
+from raft_brokers import PATIENT
 from replica_brokers import MetadataCluster, make_batch, write
 
 from moldau.log.interface import LogConfig
@@ -55,7 +56,7 @@ async def start(cluster: MetadataCluster) -> list[TopicService]:
 
 
 async def test_all_who_need_a_topic_at_once_get_the_same_one_on_any_broker() -> None:
-    async with MetadataCluster(3, heartbeat_ms=150) as cluster:
+    async with MetadataCluster(3, config=PATIENT, heartbeat_ms=150) as cluster:
         services = await start(cluster)
         for broker in cluster.running:
             # Followers hear of commits late.
@@ -67,7 +68,7 @@ async def test_all_who_need_a_topic_at_once_get_the_same_one_on_any_broker() -> 
 
 
 async def test_a_topic_of_the_brokers_own_has_as_many_replicas_as_there_are_brokers() -> None:
-    async with MetadataCluster(3) as cluster:
+    async with MetadataCluster(3, config=PATIENT) as cluster:
         _, follower, _ = await start(cluster)
         topic = await follower.ensure("__consumer_offsets", internal=True, partitions=1)
         assert (topic.internal, len(topic.partitions[0].replicas)) == (True, 3)

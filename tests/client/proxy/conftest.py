@@ -8,10 +8,13 @@ from queue_brokers import FakeCluster, fake_cluster
 
 from moldau.client.proxy.server import Proxy
 from moldau.proto.v1 import queue_pb2_grpc
+from moldau.testing.waiting import wait_seconds_max
 
 
 @pytest.fixture
-def brokers() -> Iterator[FakeCluster]:
+def brokers(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
+    # A machine that stands still is no broker that is slow to answer.
+    monkeypatch.setattr("moldau.client.queue.polling._QUICK_SECONDS_MAX", wait_seconds_max())
     with fake_cluster() as cluster:
         cluster.create("jobs", 2)
         yield cluster
@@ -19,7 +22,9 @@ def brokers() -> Iterator[FakeCluster]:
 
 @pytest.fixture
 def proxy(brokers: FakeCluster) -> Iterator[Proxy]:
-    made = Proxy("127.0.0.1:0", brokers.addresses, seconds_max=1.0, refresh_seconds=0.5)
+    made = Proxy(
+        "127.0.0.1:0", brokers.addresses, seconds_max=wait_seconds_max(), refresh_seconds=0.5
+    )
     brokers.run(made.start())
     yield made
     brokers.run(made.stop())

@@ -132,7 +132,10 @@ def test_a_waiting_poll_is_answered_by_whichever_broker_has_something(
         sending.join()
 
 
-def test_what_arrives_after_the_answer_is_not_lost(stub: Stub, brokers: FakeCluster) -> None:
+def test_what_arrives_after_the_answer_is_not_lost(
+    stub: Stub, brokers: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("moldau.client.queue.polling.HOLD_SECONDS_MAX", wait_seconds_max())
     consumer = connect(stub)
     filling = once_polls_wait(brokers, lambda: fill(brokers, 2))
     (first,) = poll(stub, consumer, count=1, wait=60)
@@ -160,7 +163,7 @@ def test_a_poll_may_be_confined_to_partitions(stub: Stub, brokers: FakeCluster) 
     fill(brokers, 2)
     consumer = connect(stub)
     only = [pb.TopicPartitions(topic="jobs", partitions=[1])]
-    poll(stub, consumer, wait=0.1, partitions=only)
+    poll(stub, consumer, partitions=only)
     assert [len(broker.polls) for broker in brokers.brokers.values()] == [0, 1]
     assert list(brokers.brokers[2].polls[0].partitions) == only
 
@@ -298,11 +301,12 @@ def test_polls_out_of_bounds_are_refused(stub: Stub) -> None:
 
 
 def test_dead_upstreams_are_a_clear_unavailable_and_the_proxy_goes_on(
-    stub: Stub, channel: grpc.Channel, brokers: FakeCluster
+    stub: Stub, channel: grpc.Channel, brokers: FakeCluster, proxy: Proxy
 ) -> None:
     consumer = connect(stub)
     for number in (1, 2):
         brokers.kill(number)
+    proxy._caller.seconds_max = 1.0
     for call in (
         lambda: stub.Topology(pb.TopologyRequest()),
         lambda: stub.Send(pb.SendRequest(topic="jobs")),
@@ -394,6 +398,7 @@ def test_it_starts_before_its_brokers(brokers: FakeCluster) -> None:
             assert code is grpc.StatusCode.UNAVAILABLE
             brokers.revive(1)
             wait_until(lambda: proxy.brokers, "the broker is known")
+            proxy._caller.seconds_max = wait_seconds_max()
             assert stub.Topology(pb.TopologyRequest()).cluster_id == "fake"
     finally:
         brokers.run(proxy.stop())

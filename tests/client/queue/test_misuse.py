@@ -8,6 +8,7 @@ from queue_brokers import FakeCluster
 
 from moldau import ClientError, InvalidArgumentError, LeaseLostError, QueueClient, UnreachableError
 from moldau.testing.ports import free_ports
+from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = pytest.mark.inprocess
 
@@ -111,7 +112,7 @@ def test_only_messages_of_a_queue_are_settled(client: QueueClient, given: Any) -
 def test_a_message_of_a_closed_worker_is_lost_and_the_hint_says_why(client: QueueClient) -> None:
     client.send("jobs", "x")
     with client.connect("g", "jobs") as worker:
-        (message,) = worker.poll()
+        (message,) = worker.poll(wait=wait_seconds_max())
     with pytest.raises(LeaseLostError) as caught:
         message.ack()
     assert caught.value.reason == "UNKNOWN_CONSUMER"

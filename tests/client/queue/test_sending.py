@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator
 
+import grpc
 import pytest
 from queue_brokers import FakeCluster
 
 from moldau import NotFoundError, Outgoing, QueueClient, SendFailedError, UnreachableError
 from moldau.proto.v1 import queue_pb2 as pb
 from moldau.records.murmur2 import partition_of
-from moldau.testing.waiting import wait_seconds_max
+from moldau.testing.waiting import wait_seconds_max, wait_until
 
 pytestmark = pytest.mark.inprocess
 
@@ -122,6 +123,11 @@ def test_another_leader_takes_over_from_one_that_is_gone(
     client: QueueClient, brokers: FakeCluster
 ) -> None:
     brokers.kill(2)
+    # What was sent while the connection ends may have been done, and is not sent again.
+    gone = client._client._caller.channels._channels[brokers.addresses[1]]
+    wait_until(
+        lambda: gone.get_state() is not grpc.ChannelConnectivity.READY, "the connection ends"
+    )
     brokers.move("jobs", 1, 1)
     assert client.send("jobs", "x", partition=1) == ("jobs", 1, 0)
     assert len(client.send_many("jobs", ["y"] * 5)) == 5

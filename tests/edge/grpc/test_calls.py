@@ -133,7 +133,7 @@ def test_connections_above_the_bound_are_closed_until_another_one_ends() -> None
 
 
 def test_calls_above_the_bound_are_refused() -> None:
-    with opened(GrpcLimits(calls_max=2)) as door:
+    with opened(GrpcLimits(calls_max=2, early_ms=3_600_000)) as door:
         door.queues.hold = threading.Event()
         door.queues.answers["poll"] = Polled()
         waiting = [door.stub.Poll.future(POLL, timeout=wait_seconds_max()) for _ in range(2)]
