@@ -4,6 +4,7 @@ Systems have lost acked records without any fault, and filled memory or disks ov
 this shows in a world of a minute.
 """
 
+import ctypes
 import gc
 import time
 from collections.abc import Callable
@@ -120,6 +121,9 @@ def _is_back(node: Node, starts: int) -> bool:
 
 def _sample(world: World, hour: int) -> Sample:
     gc.collect()
+    # Give back what the allocator keeps free: it would look like a slow growth of the brokers.
+    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
+        trim(0)
     resident = int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES
     disk = sum(node.disk.used_bytes for node in world.nodes)
     return Sample(hour, resident, disk, len(gc.get_objects()))
