@@ -59,7 +59,7 @@ class Writer:
             outlet = TransactionOutlet(
                 self.options, self.clients.data, self.port.transactions, begin
             )
-            writer = RowWriter(self.options, outlet, number=number)
+            writer = RowWriter(self.options, outlet)
             writer.write(Row(None, value, [], None, number % 2, None) for value in values)
             writer.finish()
             return bool(values)

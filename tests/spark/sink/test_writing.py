@@ -63,9 +63,9 @@ def row(
     return Row(key, value, [], topic, partition, time_ms)
 
 
-def write(topics: Topics, rows: Iterable[Row], number: int = 0, **options: str) -> RowWriter:
+def write(topics: Topics, rows: Iterable[Row], **options: str) -> RowWriter:
     asked = {"kafka.bootstrap.servers": "localhost:1", **options}
-    writer = RowWriter(parse_write_options(asked, streaming=True), topics, number=number)
+    writer = RowWriter(parse_write_options(asked, streaming=True), topics)
     writer.write(rows)
     writer.finish()
     return writer
@@ -81,11 +81,20 @@ def test_keys_go_where_kafka_puts_them_and_partitions_where_the_column_says() ->
         assert found == [*wanted, b"k0"][: len(wanted) + (partition == 4)]
 
 
-def test_rows_without_a_key_fill_one_batch_after_another_from_the_tasks_number_on() -> None:
+def test_rows_without_a_key_fill_one_batch_after_another() -> None:
     topics = Topics(a=3)
     options = {"topic": "a", "kafka.batch.size": "1024"}
-    write(topics, [row(b"x" * 400) for _ in range(10)], number=4, **options)
-    assert [batch.partition for batch in topics.sent] == [1, 2, 0, 1, 2]
+    write(topics, [row(b"x" * 400) for _ in range(10)], **options)
+    first = topics.sent[0].partition
+    assert [batch.partition for batch in topics.sent] == [(first + n) % 3 for n in range(5)]
+
+
+def test_single_rows_without_a_key_reach_all_partitions() -> None:
+    """Each micro-batch has a writer of its own, and is too small to fill a batch."""
+    topics = Topics(a=3)
+    for _ in range(100):
+        write(topics, [row()], topic="a")
+    assert {batch.partition for batch in topics.sent} == {0, 1, 2}
 
 
 def test_sequences_go_on_and_batches_are_of_the_transaction() -> None:

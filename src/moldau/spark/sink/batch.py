@@ -49,9 +49,9 @@ class BatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         with hints_told():
-            context = task_context()
             if not self._options.exactly_once:
-                return write_plainly(self._options, iterator, context.partitionId())
+                return write_plainly(self._options, iterator)
+            context = task_context()
             clients = clients_of(self._options)
             port = self.port(clients)
             task = Task(

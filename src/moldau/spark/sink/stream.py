@@ -53,9 +53,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         with hints_told():
-            context = task_context()
             if not self._options.exactly_once:
-                return write_plainly(self._options, iterator, context.partitionId())
+                return write_plainly(self._options, iterator)
+            context = task_context()
             clients = clients_of(self._options)
             port = self.port(clients)
             query, run, batch = names_of(context)
@@ -128,18 +128,18 @@ def write_once(
     def write(begin: Begin) -> bool:
         nonlocal count
         outlet = TransactionOutlet(options, clients.data, port.transactions, begin)
-        count = write_rows(options, outlet, iterator, task.number)
+        count = write_rows(options, outlet, iterator)
         return count > 0
 
     done = protocol.run_task(port, task, write)
     return Written(rows=count, done=done)
 
 
-def write_rows(options: WriteOptions, outlet: Any, iterator: Iterator[Any], number: int) -> int:
+def write_rows(options: WriteOptions, outlet: Any, iterator: Iterator[Any]) -> int:
     """All rows to an outlet; how many there were."""
     from moldau.spark.sink.columns import rows_of
 
-    writer = RowWriter(options, outlet, number=number)
+    writer = RowWriter(options, outlet)
     try:
         write_all(writer, iterator, rows_of)
     except BaseException:
@@ -148,9 +148,9 @@ def write_rows(options: WriteOptions, outlet: Any, iterator: Iterator[Any], numb
     return writer.row_count
 
 
-def write_plainly(options: WriteOptions, iterator: Iterator[Any], number: int) -> Written:
+def write_plainly(options: WriteOptions, iterator: Iterator[Any]) -> Written:
     outlet = PlainOutlet(options, clients_of(options).data)
-    return Written(rows=write_rows(options, outlet, iterator, number), done=None)
+    return Written(rows=write_rows(options, outlet, iterator), done=None)
 
 
 def done_of(messages: Sequence[WriterCommitMessage | None]) -> list[TaskDone]:

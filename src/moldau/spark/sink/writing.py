@@ -4,6 +4,7 @@ Rows wait by partition until they make a batch of a good size. Full batches go o
 one is on its way the next is made, so that at most two are in memory.
 """
 
+import random
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -76,14 +77,13 @@ class _Waiting:
 class RowWriter:
     """Writes rows to an outlet. One for each attempt of a task."""
 
-    def __init__(self, options: WriteOptions, outlet: Outlet, *, number: int) -> None:
+    def __init__(self, options: WriteOptions, outlet: Outlet) -> None:
         self._options = options
         self._outlet = outlet
-        self._number = number
-        """Of the task: where those begin that have no key."""
         self._waiting: dict[tuple[str, int], _Waiting] = {}
         self._counts: dict[str, int] = {}
         self._sticky: dict[str, int] = {}
+        """The partition by topic to which rows without a key go until a batch is full."""
         self._waiting_bytes = 0
         self._round: list[Outgoing] = []
         self._round_bytes = 0
@@ -153,7 +153,8 @@ class RowWriter:
         count = self._counts.get(topic)
         if count is None:
             count = self._counts[topic] = self._count_of(topic)
-            self._sticky[topic] = self._number % count
+            # Small micro-batches never fill a batch: all would begin at the same partition.
+            self._sticky[topic] = random.randrange(count)
         if partition is not None:
             if not 0 <= partition < count:
                 raise InvalidArgumentError(

@@ -71,7 +71,7 @@ def _for_each(bound: Bound, places: list[TopicPartition]) -> Offsets:
         for partition, number in numbers.items()
     }
     missing = [place for place in places if place not in named]
-    unknown = [place for place in named if place not in places]
+    unknown = sorted(named.keys() - set(places))
     if missing:
         raise InvalidArgumentError(
             f"option {bound.option} names partitions, so it must name all that are read; "

@@ -71,14 +71,16 @@ def shared_out(ranges: Sequence[OffsetRange], *, offsets_min: int) -> list[tuple
     """
     result: list[tuple[OffsetRange, ...]] = []
     small: list[OffsetRange] = []
+    small_size = 0
     for planned in ranges:
         if planned.size >= offsets_min:
             result.append((planned,))
             continue
         small.append(planned)
-        if sum(part.size for part in small) >= offsets_min:
+        small_size += planned.size
+        if small_size >= offsets_min:
             result.append(tuple(small))
-            small = []
+            small, small_size = [], 0
     return [*result, tuple(small)] if small else result
 
 

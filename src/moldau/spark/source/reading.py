@@ -31,13 +31,17 @@ def read_ranges(options: ReadOptions, ranges: Iterable[OffsetRange]) -> Iterator
     """The rows of some ranges, as pyarrow.RecordBatch. Raises ClientError."""
     _freeze_once()
     held: list[Any] = []
+    row_count = size = 0
     with hints_told():
         for planned in ranges:
             for rows in _rows(options, planned):
                 held.append(rows)
-                if _is_enough(held):
+                row_count += rows.num_rows
+                size += rows.nbytes
+                if row_count >= ROWS_MIN or size >= BYTES_MIN:
                     yield from _joined(held)
                     held.clear()
+                    row_count = size = 0
         yield from _joined(held)
 
 
@@ -66,12 +70,6 @@ def _rows(options: ReadOptions, planned: OffsetRange) -> Iterator[Any]:
             ) from error
         if rows.num_rows:
             yield rows
-
-
-def _is_enough(held: list[Any]) -> bool:
-    rows: int = sum(part.num_rows for part in held)
-    size: int = sum(part.nbytes for part in held)
-    return rows >= ROWS_MIN or size >= BYTES_MIN
 
 
 def _joined(held: list[Any]) -> Iterator[Any]:
