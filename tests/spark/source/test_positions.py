@@ -18,6 +18,12 @@ def test_positions_come_back_from_their_json() -> None:
     assert Positions.from_json(found) == positions
 
 
+def test_the_start_of_the_first_batch_comes_back_too() -> None:
+    positions = Positions(offsets={at("a", 0): 5}, first={at("a", 0): 2})
+    assert positions.to_json() == {"a": {"0": 5}, "@start": {"a/0": 2}}
+    assert Positions.from_json(positions.to_json()) == positions
+
+
 def test_positions_of_the_kafka_connector_are_understood() -> None:
     found = Positions.from_json({"a": {"0": 5}})
     assert found == Positions(offsets={at("a", 0): 5})
@@ -30,7 +36,7 @@ def test_code_that_subtracts_positions_gets_the_lag() -> None:
     assert sum(latest[t][p] - end[t][p] for t in latest for p in latest[t]) == 5
 
 
-@pytest.mark.parametrize("found", [{"index": 5}, {"a": {"x": 5}}, {"a": {"0": None}}, {"a": [1]}])
+@pytest.mark.parametrize("found", [{"index": 5}, {"a": {"x": 5}}, {"a": {"0": None}}, {"a": [1]}, {"@start": {"a": 1}}])
 def test_a_checkpoint_of_another_source_is_refused(found: dict[str, object]) -> None:
     with pytest.raises(InvalidArgumentError, match="no position in topics") as caught:
         Positions.from_json(found)

@@ -1,6 +1,7 @@
 """What a stream reads next, and what it says about partitions that come, go and come back."""
 
 import logging
+from dataclasses import replace
 
 import pytest
 
@@ -28,6 +29,27 @@ def test_everything_new_is_read() -> None:
     start, latest = positions(a0=5, a1=0), positions(a0=9, a1=2)
     end = next_end(start, latest, offsets_max=None, fail_on_data_loss=True)
     assert spans(start, end) == [("a0", 5, 9), ("a1", 0, 2)]
+
+
+def test_the_first_batch_begins_where_it_was_planned_to() -> None:
+    """Spark asks for the start again when it runs the batch, and once more after a restart."""
+    asked = positions(a0=5)
+    start = replace(asked, first=asked.offsets)
+    end = next_end(start, positions(a0=9, a1=2), offsets_max=None, fail_on_data_loss=True)
+    later = positions(a0=8)
+    for again in (start, later, replace(later, first=later.offsets)):
+        assert spans(again, end) == [("a0", 5, 9), ("a1", 0, 2)]
+    following = next_end(end, positions(a0=12, a1=2), offsets_max=None, fail_on_data_loss=True)
+    assert not following.first
+    assert spans(end, following) == [("a0", 9, 12)]
+
+
+def test_a_query_that_found_nothing_yet_is_still_at_its_start() -> None:
+    start = replace(positions(a0=5), first=positions(a0=5).offsets)
+    same = next_end(start, positions(a0=5), offsets_max=None, fail_on_data_loss=True)
+    assert same == start
+    end = next_end(same, positions(a0=7), offsets_max=None, fail_on_data_loss=True)
+    assert spans(positions(a0=6), end) == [("a0", 5, 7)]
 
 
 def test_no_more_is_read_than_the_limit_allows() -> None:

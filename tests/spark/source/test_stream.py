@@ -150,6 +150,31 @@ def test_what_is_gone_fails_the_query_or_is_passed_over(
     assert sink.rows == offsets(0, 0, 30)
 
 
+def test_what_is_deleted_before_the_first_batch_is_done_is_a_loss(
+    stream: Stream, topic: str, fill: Fill, tmp_path: Path, client: KafkaClient
+) -> None:
+    fill(topic, 0, count=20)
+    first = tmp_path / "first"
+
+    def fail(frame: Any, number: int) -> None:
+        raise RuntimeError("no batch is ever done")
+
+    query = stream(subscribe=topic).writeStream.foreachBatch(fail)
+    query = query.option("checkpointLocation", str(first)).trigger(availableNow=True).start()
+    with pytest.raises(Exception, match="no batch is ever done"):
+        query.awaitTermination(wait_seconds_max())
+    assert (first / "offsets" / "0").exists()
+    assert not (first / "commits" / "0").exists()
+    shutil.copytree(first, tmp_path / "passed over")
+    delete_before(client, topic, 15)
+    said = failure(stream(subscribe=topic), first)
+    assert f"offsets 0 to 14 of {topic}-0 were deleted" in said
+    assert "failOnDataLoss" in said
+    forgiving = stream(subscribe=topic, failOnDataLoss="false")
+    sink, _ = read_all(forgiving, tmp_path / "passed over")
+    assert sink.rows == offsets(0, 15, 20)
+
+
 def delete_before(client: KafkaClient, topic: str, offset: int) -> None:
     partition = DeleteRecordsPartition(partition_index=0, offset=offset)
     request = DeleteRecordsRequest(

@@ -56,7 +56,7 @@ def next_end(
     ends: Mapping[TopicPartition, int] = latest.offsets
     if offsets_max is not None:
         ends = limited(starts, ends, offsets_max)
-    return Positions(offsets=ends, ids=latest.ids)
+    return Positions(offsets=ends, ids=latest.ids, first=starts if start.is_first else {})
 
 
 def _tell_losses(start: Positions, latest: Positions, *, fail: bool) -> None:
@@ -76,8 +76,11 @@ def _tell_losses(start: Positions, latest: Positions, *, fail: bool) -> None:
 
 
 def ranges_between(start: Positions, end: Positions) -> list[OffsetRange]:
-    """What a batch reads: the same however often it is planned."""
-    starts = effective_starts(start, end.offsets, end.ids)
+    """What a batch reads: the same however often it is planned.
+
+    The start of the first batch was asked for anew, and may be another one by now.
+    """
+    starts = end.first or effective_starts(start, end.offsets, end.ids)
     return [
         OffsetRange(
             topic=place.topic,

@@ -60,7 +60,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         cluster = self._cluster()
         topics = cluster.topics()
         offsets = starting_offsets(self._options, cluster, places_of(topics))
-        return Positions(offsets=offsets, ids=_ids(topics)).to_json()
+        if self._target is not None:
+            # What came since the end was chosen is not read, whatever the start.
+            ends = self._target.offsets
+            offsets = {place: min(at, ends.get(place, at)) for place, at in offsets.items()}
+        return Positions(offsets=offsets, ids=_ids(topics), first=offsets).to_json()
 
     @tells_hints
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
