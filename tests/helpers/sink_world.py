@@ -165,10 +165,10 @@ class ModelPort:
     def write(self, transaction: Transaction, row: Row, sequence: int = 0) -> None:
         self._call("write", lambda: self._brokers.write(transaction, row, sequence))
 
-    def seconds_left(self, transactions: Iterable[Transaction]) -> dict[str, float]:
+    def expiring(self, transactions: Iterable[Transaction], seconds: float) -> dict[str, bool]:
         asked = list(transactions)
         return self._call(
-            "seconds_left", lambda: {t.id: 60.0 for t in asked if self._brokers.is_open(t)}
+            "expiring", lambda: {t.id: seconds > 60 for t in asked if self._brokers.is_open(t)}
         )
 
     def commit(self, transactions: Iterable[Transaction]) -> list[Transaction]:

@@ -104,6 +104,8 @@ def test_whoever_begins_with_the_same_name_aborts_and_fences(
     assert set(found) == {name}
     assert (found[name].producer_id, found[name].producer_epoch) == first[1:]
     assert 0 < seconds_left(found[name]) <= 61
+    assert transactions.expiring(found, 1.0) == set()
+    assert transactions.expiring(found, 60.0) == {name}
     second = transactions.begin(name, timeout_ms=60_000)
     assert second.epoch > first.epoch
     assert transactions.open_names(name) == []

@@ -1,5 +1,6 @@
 """The protocol with a real broker behind its port: decisions, transactions, races for a name."""
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -174,6 +175,22 @@ def test_of_two_attempts_one_gets_the_name(writer: Callable[[], Writer]) -> None
     one.commit([done], 1)
     assert one.committed() == [b"0", b"1"]
     assert one.port.open_ids(protocol.prefix_of(one.query)) == []
+
+
+@pytest.mark.safety
+@pytest.mark.parametrize("hours", [-25, 25])
+def test_a_driver_whose_clock_is_off_decides_as_any_other(
+    writer: Callable[[], Writer], monkeypatch: pytest.MonkeyPatch, hours: int
+) -> None:
+    one = writer()
+    true_time = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: true_time() + hours * 3_600_000_000_000)
+    monkeypatch.setattr(time, "time", lambda: true_time() / 1e9 + hours * 3600)
+    one.commit([one.write("a", 0, [b"x"])], 0)
+    late = one.write("a", 1, [b"y"], attempt=1)
+    with pytest.raises(ClientError, match="is about to end"):
+        protocol.commit_batch(one.port, [late], 1, seconds_left_min=one.port.timeout_ms() / 1000)
+    assert one.committed() == [b"x"]
 
 
 @pytest.mark.safety

@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from moldau.model.ids import PartitionIndex, TopicPartition
 from moldau.spark.source.losses import DataLossError
 from moldau.spark.source.positions import Positions
 from moldau.spark.source.progress import check_checkpoint, next_end, ranges_between
+from moldau.spark.source.read_options import Subscription
 
 
 def positions(id: int = 1, **offsets: int) -> Positions:
@@ -20,6 +22,13 @@ def positions(id: int = 1, **offsets: int) -> Positions:
     )
 
 
+def following(
+    start: Positions, latest: Positions, topics: tuple[str, ...] = ("a", "b"), **limits: Any
+) -> Positions:
+    """Where the batch after `start` ends."""
+    return next_end(start, latest, asked=Subscription(topics=topics), **limits)
+
+
 def spans(start: Positions, end: Positions) -> list[tuple[str, int, int]]:
     found = ranges_between(start, end)
     return [(f"{r.topic}{r.partition}", r.start, r.end) for r in found if r.size]
@@ -27,7 +36,7 @@ def spans(start: Positions, end: Positions) -> list[tuple[str, int, int]]:
 
 def test_everything_new_is_read() -> None:
     start, latest = positions(a0=5, a1=0), positions(a0=9, a1=2)
-    end = next_end(start, latest, offsets_max=None, fail_on_data_loss=True)
+    end = following(start, latest, offsets_max=None, fail_on_data_loss=True)
     assert spans(start, end) == [("a0", 5, 9), ("a1", 0, 2)]
 
 
@@ -35,34 +44,34 @@ def test_the_first_batch_begins_where_it_was_planned_to() -> None:
     """Spark asks for the start again when it runs the batch, and once more after a restart."""
     asked = positions(a0=5)
     start = replace(asked, first=asked.offsets)
-    end = next_end(start, positions(a0=9, a1=2), offsets_max=None, fail_on_data_loss=True)
+    end = following(start, positions(a0=9, a1=2), offsets_max=None, fail_on_data_loss=True)
     later = positions(a0=8)
     for again in (start, later, replace(later, first=later.offsets)):
         assert spans(again, end) == [("a0", 5, 9), ("a1", 0, 2)]
-    following = next_end(end, positions(a0=12, a1=2), offsets_max=None, fail_on_data_loss=True)
-    assert not following.first
-    assert spans(end, following) == [("a0", 9, 12)]
+    then = following(end, positions(a0=12, a1=2), offsets_max=None, fail_on_data_loss=True)
+    assert not then.first
+    assert spans(end, then) == [("a0", 9, 12)]
 
 
 def test_a_query_that_found_nothing_yet_is_still_at_its_start() -> None:
     start = replace(positions(a0=5), first=positions(a0=5).offsets)
-    same = next_end(start, positions(a0=5), offsets_max=None, fail_on_data_loss=True)
+    same = following(start, positions(a0=5), offsets_max=None, fail_on_data_loss=True)
     assert same == start
-    end = next_end(same, positions(a0=7), offsets_max=None, fail_on_data_loss=True)
+    end = following(same, positions(a0=7), offsets_max=None, fail_on_data_loss=True)
     assert spans(positions(a0=6), end) == [("a0", 5, 7)]
 
 
 def test_no_more_is_read_than_the_limit_allows() -> None:
     start, latest = positions(a0=0), positions(a0=100)
-    end = next_end(start, latest, offsets_max=30, fail_on_data_loss=True)
+    end = following(start, latest, offsets_max=30, fail_on_data_loss=True)
     assert spans(start, end) == [("a0", 0, 30)]
 
 
 def test_a_batch_waits_until_there_is_enough() -> None:
     start = positions(a0=0)
-    few = next_end(start, positions(a0=4), offsets_max=None, offsets_min=5, fail_on_data_loss=True)
+    few = following(start, positions(a0=4), offsets_max=None, offsets_min=5, fail_on_data_loss=True)
     assert few is start
-    enough = next_end(
+    enough = following(
         start, positions(a0=5), offsets_max=None, offsets_min=5, fail_on_data_loss=True
     )
     assert spans(start, enough) == [("a0", 0, 5)]
@@ -70,27 +79,37 @@ def test_a_batch_waits_until_there_is_enough() -> None:
 
 def test_a_partition_that_was_added_is_read_from_its_beginning() -> None:
     start, latest = positions(a0=5), positions(a0=5, a1=3)
-    end = next_end(start, latest, offsets_max=None, fail_on_data_loss=True)
+    end = following(start, latest, offsets_max=None, fail_on_data_loss=True)
     assert spans(start, end) == [("a1", 0, 3)]
 
 
 def test_an_added_partition_counts_for_the_limit() -> None:
     start, latest = positions(a0=5), positions(a0=105, a1=100)
-    end = next_end(start, latest, offsets_max=20, fail_on_data_loss=True)
+    end = following(start, latest, offsets_max=20, fail_on_data_loss=True)
     assert spans(start, end) == [("a0", 5, 15), ("a1", 0, 10)]
 
 
 def test_a_deleted_topic_is_a_loss() -> None:
     start, latest = positions(a0=5, b0=7), positions(a0=9)
     with pytest.raises(DataLossError, match="b-0 cannot be read any more") as caught:
-        next_end(start, latest, offsets_max=None, fail_on_data_loss=True)
+        following(start, latest, offsets_max=None, fail_on_data_loss=True)
     assert "failOnDataLoss" in str(caught.value)
+
+
+def test_a_topic_that_is_no_longer_asked_for_is_not_called_deleted() -> None:
+    start, latest = positions(a0=5, b0=7), positions(a0=9)
+    with pytest.raises(DataLossError, match="option subscribe does not name it any more") as caught:
+        following(start, latest, ("a",), offsets_max=None, fail_on_data_loss=True)
+    assert "b-0" in str(caught.value)
+    assert "deleted" not in str(caught.value)
+    end = following(start, latest, ("a",), offsets_max=None, fail_on_data_loss=False)
+    assert spans(start, end) == [("a0", 5, 9)]
 
 
 def test_a_query_may_go_on_without_a_deleted_topic(caplog: pytest.LogCaptureFixture) -> None:
     start, latest = positions(a0=5, b0=7), positions(a0=9)
     with caplog.at_level(logging.WARNING):
-        end = next_end(start, latest, offsets_max=None, fail_on_data_loss=False)
+        end = following(start, latest, offsets_max=None, fail_on_data_loss=False)
     assert spans(start, end) == [("a0", 5, 9)]
     assert "b-0" in caplog.text
 
@@ -98,36 +117,36 @@ def test_a_query_may_go_on_without_a_deleted_topic(caplog: pytest.LogCaptureFixt
 def test_a_topic_made_again_is_a_loss_however_long_it_is() -> None:
     start, latest = positions(a0=5), positions(a0=100, id=2)
     with pytest.raises(DataLossError, match="a was deleted and made again"):
-        next_end(start, latest, offsets_max=None, fail_on_data_loss=True)
+        following(start, latest, offsets_max=None, fail_on_data_loss=True)
 
 
 def test_a_topic_made_again_is_read_from_its_beginning() -> None:
     start, latest = positions(a0=5), positions(a0=3, id=2)
-    end = next_end(start, latest, offsets_max=None, fail_on_data_loss=False)
+    end = following(start, latest, offsets_max=None, fail_on_data_loss=False)
     assert spans(start, end) == [("a0", 0, 3)]
-    after = next_end(end, positions(a0=4, id=2), offsets_max=None, fail_on_data_loss=True)
+    after = following(end, positions(a0=4, id=2), offsets_max=None, fail_on_data_loss=True)
     assert spans(end, after) == [("a0", 3, 4)]
 
 
 def test_a_partition_that_ends_before_what_was_read_is_a_loss() -> None:
     start, latest = positions(a0=5), positions(a0=3)
     with pytest.raises(DataLossError, match="a-0 ends at 3, and was read up to 5"):
-        next_end(start, latest, offsets_max=None, fail_on_data_loss=True)
-    end = next_end(start, latest, offsets_max=None, fail_on_data_loss=False)
+        following(start, latest, offsets_max=None, fail_on_data_loss=True)
+    end = following(start, latest, offsets_max=None, fail_on_data_loss=False)
     assert spans(start, end) == []
 
 
 def test_a_topic_that_comes_back_after_it_was_gone_is_read_from_its_beginning() -> None:
     start, gone = positions(a0=5), Positions(offsets={})
-    between = next_end(start, gone, offsets_max=None, fail_on_data_loss=False)
+    between = following(start, gone, offsets_max=None, fail_on_data_loss=False)
     assert spans(start, between) == []
-    end = next_end(between, positions(a0=3, id=2), offsets_max=None, fail_on_data_loss=True)
+    end = following(between, positions(a0=3, id=2), offsets_max=None, fail_on_data_loss=True)
     assert spans(between, end) == [("a0", 0, 3)]
 
 
 def test_positions_without_ids_are_believed() -> None:
     start = Positions(offsets=positions(a0=5).offsets)
-    end = next_end(start, positions(a0=9), offsets_max=None, fail_on_data_loss=True)
+    end = following(start, positions(a0=9), offsets_max=None, fail_on_data_loss=True)
     assert spans(start, end) == [("a0", 5, 9)]
 
 

@@ -228,6 +228,44 @@ class TransactionClient:
         )
         return found
 
+    def expiring(
+        self, transactions: Mapping[str, DescribedTransaction], seconds: float
+    ) -> set[str]:
+        """Which of some open transactions may time out within so many seconds.
+
+        Their coordinators judge, by the clock by which they also end them: the clock of this
+        machine may be off by hours.
+        """
+        if not transactions:
+            return set()
+        timeout_ms = min(each.transaction_timeout_ms for each in transactions.values())
+        request = ListTransactionsRequest(
+            state_filters=[ONGOING],
+            producer_id_filters=[],
+            duration_filter=max(0, timeout_ms - int(seconds * 1000)),
+        )
+
+        def attempt() -> set[str]:
+            self._find(transactions)
+            found: set[str] = set()
+            for address in sorted({self._coordinators[name] for name in transactions}):
+                connection = self._client.connection(*address)
+                version = min(connection.version_for(request), _LIST_VERSION_MAX)
+                if version < _LIST_VERSION_MAX:
+                    # A broker that does not compare: Kafka before 3.8.
+                    return {n for n, told in transactions.items() if seconds_left(told) < seconds}
+                answer = connection.ask(request, ListTransactionsResponse, version)
+                check(answer.error_code, "list transactions")
+                found |= {each.transactional_id for each in answer.transaction_states}
+            return found & transactions.keys()
+
+        return patiently(
+            attempt,
+            forget=self._coordinators.clear,
+            seconds_max=self._seconds_max,
+            doing="list transactions",
+        )
+
     def open_names(self, prefix: str) -> list[str]:
         """Names of transactions that are open, as all brokers tell that can be reached.
 

@@ -13,7 +13,6 @@ from moldau.client.kafka.transactions import (
     FencedError,
     TransactionalProducer,
     TransactionClient,
-    seconds_left,
 )
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import Offset, TimestampMs
@@ -153,6 +152,8 @@ class BrokerPort:
         replicas = min(_REPLICAS_MAX, len(self._client.metadata().brokers))
         configs = {
             "cleanup.policy": "compact",
+            # A driver whose clock is off may write, too.
+            "message.timestamp.type": "LogAppendTime",
             "segment.bytes": str(_SEGMENT_BYTES),
             "min.cleanable.dirty.ratio": "0.1",
         }
@@ -203,8 +204,10 @@ class BrokerPort:
         longest = self.timeout_ms()
         return longest - nonce % (longest // 10)
 
-    def seconds_left(self, transactions: Iterable[Transaction]) -> dict[str, float]:
-        return {name: seconds_left(told) for name, told in self._open_ones(transactions).items()}
+    def expiring(self, transactions: Iterable[Transaction], seconds: float) -> dict[str, bool]:
+        still_open = self._open_ones(transactions)
+        found = self.transactions.expiring(still_open, seconds)
+        return {name: name in found for name in still_open}
 
     def _open_ones(self, transactions: Iterable[Transaction]) -> dict[str, DescribedTransaction]:
         asked = {each.id: each for each in transactions}

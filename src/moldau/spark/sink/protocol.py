@@ -80,8 +80,9 @@ class Port(Protocol):
         """Whether this is the one that is stored for an open transaction."""
         ...
 
-    def seconds_left(self, transactions: Iterable[Transaction]) -> dict[str, float]:
-        """Until they time out, by name; those that are not open any more are left out."""
+    def expiring(self, transactions: Iterable[Transaction], seconds: float) -> dict[str, bool]:
+        """Whether they time out within so many seconds, by name, as their coordinators judge;
+        those that are not open any more are left out."""
         ...
 
     def commit(self, transactions: Iterable[Transaction]) -> list[Transaction]:
@@ -267,12 +268,12 @@ def _decide(
 ) -> Ledger:
     query, _, claim = _told(done)
     parts = {each.number: each.transaction for each in done if each.transaction is not None}
-    left = port.seconds_left(parts.values())
+    expiring = port.expiring(parts.values(), seconds_left_min)
     for part in parts.values():
-        if left.get(part.id, 0.0) < seconds_left_min:
+        if expiring.get(part.id, True):
             raise ClientError(
                 f"batch {batch} took so long that the transaction {part.id} "
-                + ("has ended" if part.id not in left else "is about to end"),
+                + ("is about to end" if part.id in expiring else "has ended"),
                 hint="raise option kafka.transaction.timeout.ms (and transaction.timeout_ms_max of "
                 "the brokers), or lower maxOffsetsPerTrigger",
             )

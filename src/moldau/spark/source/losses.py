@@ -16,8 +16,8 @@ class DataLossError(ClientError):
     """Records that the query should read were deleted before it came to them."""
 
 
-def lost(message: str, *, fail: bool) -> None:
+def lost(message: str, *, fail: bool, hint: str = HINT) -> None:
     """Raise DataLossError, or, where the user said so, log it and go on."""
     if fail:
-        raise DataLossError(f"{message}: {HINT}", hint=HINT)
+        raise DataLossError(f"{message}: {hint}", hint=hint)
     log.warning("%s; going on, since failOnDataLoss is false", message)

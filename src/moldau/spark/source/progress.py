@@ -10,6 +10,7 @@ from moldau.model.ids import TopicPartition
 from moldau.spark.source.losses import lost
 from moldau.spark.source.planning import OffsetRange, limited
 from moldau.spark.source.positions import Positions
+from moldau.spark.source.read_options import Subscription
 
 
 def check_checkpoint(start: Positions, names: Iterable[str], option: str) -> None:
@@ -43,12 +44,13 @@ def next_end(
     start: Positions,
     latest: Positions,
     *,
+    asked: Subscription,
     offsets_max: int | None,
     offsets_min: int | None = None,
     fail_on_data_loss: bool,
 ) -> Positions:
     """Where the next batch ends; `start` itself if there is nothing to read, or not enough yet."""
-    _tell_losses(start, latest, fail=fail_on_data_loss)
+    _tell_losses(start, latest, asked, fail=fail_on_data_loss)
     starts = effective_starts(start, latest.offsets, latest.ids)
     waiting = sum(max(0, end - starts[place]) for place, end in latest.offsets.items())
     if offsets_min is not None and waiting < offsets_min:
@@ -59,10 +61,18 @@ def next_end(
     return Positions(offsets=ends, ids=latest.ids, first=starts if start.is_first else {})
 
 
-def _tell_losses(start: Positions, latest: Positions, *, fail: bool) -> None:
-    gone = sorted(place for place in start.offsets if place not in latest.offsets)
-    if gone:
-        lost(f"{', '.join(map(str, gone))} cannot be read any more: deleted", fail=fail)
+def _tell_losses(start: Positions, latest: Positions, asked: Subscription, *, fail: bool) -> None:
+    missing = sorted(place for place in start.offsets if place not in latest.offsets)
+    if left_out := [str(place) for place in missing if not asked.covers(place)]:
+        lost(
+            f"{', '.join(left_out)} was read before, and option {asked.option} does not name it "
+            "any more",
+            fail=fail,
+            hint="name it again, or, to leave what was not read of it, set option failOnDataLoss "
+            "to false",
+        )
+    if gone := [str(place) for place in missing if asked.covers(place)]:
+        lost(f"{', '.join(gone)} cannot be read any more: deleted", fail=fail)
     remade = sorted(remade_topics(start, latest.ids))
     if remade:
         lost(

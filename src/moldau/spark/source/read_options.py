@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from moldau.client.errors import InvalidArgumentError
+from moldau.model.ids import TopicPartition
 from moldau.spark.options import SHARED_NAMES, Options
 
 READ_NAMES: Final = (
@@ -64,6 +65,14 @@ class Subscription:
         if self.assigned is not None:
             return "assign"
         return "subscribe" if self.pattern is None else "subscribePattern"
+
+    def covers(self, place: TopicPartition) -> bool:
+        """Whether a partition is asked for, be it there or not."""
+        if self.assigned is not None:
+            return place.partition in self.assigned.get(place.topic, ())
+        if self.pattern is not None:
+            return re.fullmatch(self.pattern, place.topic) is not None
+        return place.topic in self.topics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

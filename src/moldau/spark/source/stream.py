@@ -82,6 +82,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = next_end(
             begin,
             latest,
+            asked=asked,
             offsets_max=most,
             offsets_min=None if everything else self._least(limit),
             fail_on_data_loss=self._options.fail_on_data_loss,
