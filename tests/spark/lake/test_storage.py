@@ -46,13 +46,16 @@ def test_a_move_of_what_is_gone_says_so_and_changes_nothing(tmp_path: Path) -> N
         ("s3a://bucket/some/prefix/", "s3://bucket/some/prefix"),
         ("file:///lake/t", "/lake/t"),
         ("/lake/t", "/lake/t"),
+        ("/lake/a:b", "/lake/a:b"),
     ],
 )
 def test_locations_have_one_spelling(given: str, found: str) -> None:
     assert normal_location(given) == found
 
 
-@pytest.mark.parametrize("given", ["s3://bucket", "s3:///prefix", "hdfs://name/t", ""])
+@pytest.mark.parametrize(
+    "given", ["s3://bucket", "s3:///prefix", "hdfs://name/t", "dbfs:/t", "gs:t", ""]
+)
 def test_a_place_that_cannot_hold_a_table_is_refused_with_the_option(given: str) -> None:
     with pytest.raises(InvalidArgumentError) as refused:
         normal_location(given)

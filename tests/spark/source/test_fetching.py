@@ -158,6 +158,7 @@ def test_aborted_records_are_read_only_by_those_who_read_everything(
     topic: str,
     client: KafkaClient,
     new_name: Callable[[str], str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     producer = Producer(
         {"bootstrap.servers": broker.bootstrap, "transactional.id": new_name("spark-tx")}
@@ -177,7 +178,12 @@ def test_aborted_records_are_read_only_by_those_who_read_everything(
     wanted = [*range(5), *range(6, 11), *range(12, 17)]
     if read_committed:
         wanted = [offset for offset in wanted if not 6 <= offset < 11]
-    assert read(client, the_range(topic, 0, 18), limits) == wanted
+    for _ in range(2):
+        assert read(client, the_range(topic, 0, 18), limits) == wanted
+    warnings = [record.getMessage() for record in caplog.records]
+    # Once in a process, and only those who read all.
+    assert len(warnings) == (0 if read_committed else 1)
+    assert all(topic in said and "kafka.isolation.level" in said for said in warnings)
 
 
 @pytest.mark.safety

@@ -36,7 +36,9 @@ def test_code_that_subtracts_positions_gets_the_lag() -> None:
     assert sum(latest[t][p] - end[t][p] for t in latest for p in latest[t]) == 5
 
 
-@pytest.mark.parametrize("found", [{"index": 5}, {"a": {"x": 5}}, {"a": {"0": None}}, {"a": [1]}, {"@start": {"a": 1}}])
+@pytest.mark.parametrize(
+    "found", [{"index": 5}, {"a": {"x": 5}}, {"a": {"0": None}}, {"a": [1]}, {"@start": {"a": 1}}]
+)
 def test_a_checkpoint_of_another_source_is_refused(found: dict[str, object]) -> None:
     with pytest.raises(InvalidArgumentError, match="no position in topics") as caught:
         Positions.from_json(found)

@@ -6,6 +6,7 @@ neither an exclusive create nor an fsync.
 """
 
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
@@ -17,6 +18,7 @@ from moldau.spark.lake.table import LakeError
 
 S3_SCHEMES: Final = ("s3://", "s3a://", "s3n://")
 TEMPORARY: Final = ".tmp-"
+_SCHEME: Final = re.compile(r"([A-Za-z][\w+.-]+):")
 
 
 class Stored(NamedTuple):
@@ -171,9 +173,15 @@ def normal_location(location: str) -> str:
             return f"s3://{bucket}/{prefix.strip('/')}"
     if location.startswith("file:"):
         location = "/" + location.removeprefix("file:").lstrip("/")
-    if "://" in location or not location:
+    elif scheme := _SCHEME.match(location):
+        known = "on Databricks, DBFS is the folder /dbfs; " if scheme[1] == "dbfs" else ""
         raise InvalidArgumentError(
-            f"a table cannot be at {location!r}", hint="--to is a folder, or s3://bucket/prefix"
+            f"a table cannot be at {location!r}: {scheme[1]}: is no kind of place that is known",
+            hint=f"{known}--to is a folder (./a:b if its name has a colon), or s3://bucket/prefix",
+        )
+    if not location:
+        raise InvalidArgumentError(
+            "a table needs a place", hint="--to is a folder, or s3://bucket/prefix"
         )
     return str(Path(location).absolute())
 

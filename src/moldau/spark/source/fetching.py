@@ -5,8 +5,9 @@ at most two answers are in memory, each of `fetch_bytes_max` or of one batch tha
 is read as long as it makes progress; only when nothing came for the whole timeout it fails.
 """
 
+import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from moldau.client.errors import (
@@ -21,7 +22,13 @@ from moldau.client.kafka.connection import KafkaConnection
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import NO_TOPIC_ID, TopicId
 from moldau.records.batch import BatchFormatError
-from moldau.spark.source.bodies import AbortedTransaction, Bodies, readable_bodies, whole_batches
+from moldau.spark.source.bodies import (
+    AbortedTransaction,
+    Bodies,
+    Placed,
+    readable_bodies,
+    whole_batches,
+)
 from moldau.spark.source.cluster import PASSING
 from moldau.spark.source.losses import lost
 from moldau.spark.source.planning import OffsetRange
@@ -34,6 +41,8 @@ from moldau.wire.messages.fetch import (
     FetchTopic,
 )
 
+log = logging.getLogger(__name__)
+
 WAIT_MS_MAX: Final = 500
 _RETRY_SECONDS: Final = 0.1
 _FIRST_BYTES_MIN: Final = 128 * 1024
@@ -41,6 +50,9 @@ _RECORD_BYTES: Final = 512
 """A guess, so that a range of a few records does not bring megabytes of what comes after it."""
 _NOT_FOUND_COUNT_MAX: Final = 5
 _LAST_VERSION_WITH_NAMES: Final = 12
+
+_warned_of: Final[set[str]] = set()
+"""Topics, once in a process."""
 
 
 class FetchLimits(NamedTuple):
@@ -91,6 +103,8 @@ class RangeFetcher:
             self._bytes_max = max(self._bytes_max, min(2 * self._bytes_max, self._limits.bytes_max))
             if self._position < planned.end:
                 self._post_ahead()
+            if not self._limits.read_committed:
+                _warn_of_transactions(planned.topic, batches)
             aborted = [
                 AbortedTransaction(entry.producer_id, entry.first_offset)
                 for entry in answer.aborted_transactions or ()
@@ -257,6 +271,18 @@ class RangeFetcher:
             f"cannot be read: {error}",
             hint="to go on behind it, use startingOffsets or a filter on the offset",
         )
+
+
+def _warn_of_transactions(topic: str, batches: Sequence[Placed]) -> None:
+    """Whoever did not think of it reads what was aborted, too."""
+    if topic in _warned_of or not any(placed.header.is_transactional for placed in batches):
+        return
+    _warned_of.add(topic)
+    log.warning(
+        "%s holds transactions, and is read with those that are open or were aborted: to read "
+        "only what was committed, set option kafka.isolation.level to read_committed",
+        topic,
+    )
 
 
 def _only_partition(response: object) -> tuple[FetchResponsePartition, int]:
