@@ -93,8 +93,8 @@ class CrashingPort(BrokerPort):
         return self._around("read", lambda: BrokerPort.read(self, query))
 
     def append(self, ledger: Ledger, entries: Sequence[Entry], deleted: Sequence[str] = ()) -> None:
-        what = f"append {type(entries[0]).__name__}"
-        self._around(what, lambda: BrokerPort.append(self, ledger, entries, deleted))
+        kind = type(entries[0]).__name__ if entries else "deletions"
+        self._around(f"append {kind}", lambda: BrokerPort.append(self, ledger, entries, deleted))
 
     def begin(self, transactional_id: str) -> Transaction:
         return self._around("begin", lambda: BrokerPort.begin(self, transactional_id))

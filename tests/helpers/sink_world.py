@@ -141,7 +141,7 @@ class ModelPort:
             (entry.key(QUERY), encode_entry(entry)) for entry in entries
         ]
         pairs += [(key, None) for key in deleted]
-        kind = type(entries[0]).__name__
+        kind = type(entries[0]).__name__ if entries else "deletions"
         self._call(f"append {kind}", lambda: self._brokers.append(pairs))
 
     def begin(self, transactional_id: str) -> Transaction:

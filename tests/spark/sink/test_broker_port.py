@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from moldau.client.admin import Admin
 from moldau.client.errors import ClientError, RejectedError
 from moldau.client.kafka.client import KafkaClient
 from moldau.records.record import read_records
@@ -13,7 +14,7 @@ from moldau.spark.sink import protocol
 from moldau.spark.sink.broker_port import BrokerPort
 from moldau.spark.sink.clients import Clients
 from moldau.spark.sink.columns import Row
-from moldau.spark.sink.decisions import Claim, Decision
+from moldau.spark.sink.decisions import Claim, Decision, Ledger
 from moldau.spark.sink.outlets import TransactionOutlet
 from moldau.spark.sink.protocol import Begin, LostTransactionError, Task, TaskDone
 from moldau.spark.sink.write_options import WriteOptions, parse_write_options
@@ -156,6 +157,44 @@ def test_a_decided_batch_is_finished_by_the_next_run_and_an_undecided_one_is_abo
     assert three.port.open_ids(protocol.prefix_of(three.query)) == []
 
 
+@pytest.mark.safety
+def test_decisions_outlive_a_topic_that_grows(
+    options: WriteOptions, client: KafkaClient, topic: str, new_name: Callable[[str], str]
+) -> None:
+    """Also those that earlier versions placed by the number of partitions."""
+    options = replace(options, decisions_topic=new_name("decisions"))
+    client.create_topic(
+        options.decisions_topic, partitions=4, configs={"cleanup.policy": "compact"}
+    )
+    queries = [new_name("query") for _ in range(20)]
+    for number, query in enumerate(queries):
+        one = Writer(options, topic, query)
+        before = Ledger(query=query, partition=number % 4)
+        one.port.append(before, [Claim(number=3, run="before", nonce="n")])
+        one.port.append(before, [Decision(claim=3, batch=0, parts={})])
+        one.clients.close()
+    Admin(options.bootstrap).add_partitions(options.decisions_topic, 16)
+    for number, query in enumerate(queries):
+        one = Writer(options, topic, query)
+        ledger = one.port.read(query)
+        assert (ledger.partition, ledger.is_decided(0)) == (number % 4, True)
+        assert one.write("a", 0, [b"twice"]).transaction is None
+        assert ledger.next_number == 4
+        one.clients.close()
+    new = Writer(options, topic, new_name("query"))
+    new.commit([new.write("a", 0, [b"once"])], 0)
+    assert new.port.read(new.query).partition == 0
+    assert new.committed() == [b"once"]
+    new.clients.close()
+
+
+def test_only_the_ledgers_used_last_are_kept(writer: Callable[[], Writer]) -> None:
+    one = writer()
+    for number in range(100):
+        one.port.read(f"{one.query}-{number}")
+    assert len(one.clients.ledgers) < 100
+
+
 def test_of_two_attempts_one_gets_the_name(writer: Callable[[], Writer]) -> None:
     one, two = writer(), writer()
     one.commit([one.write("a", 0, [b"0"])], 0)
@@ -219,7 +258,7 @@ def test_the_topic_of_decisions_is_compacted_and_holds_text_to_look_at(
     assert isinstance(ledger.decision, Decision)
     data = memoryview(
         one.clients.coordination.fetch(
-            options.decisions_topic, one.port._partition(one.query), ledger.position - 1
+            options.decisions_topic, ledger.partition, ledger.position - 1
         )
     )
     position, header = whole_batches(data)[0]

@@ -239,6 +239,21 @@ def test_messages_of_different_runs_are_refused() -> None:
         protocol.commit_batch(port, done, 0, seconds_left_min=1)
 
 
+def test_a_finished_table_leaves_no_entries_and_a_late_attempt_writes_nothing() -> None:
+    world = World(0, QUIET)
+    port, late = port_of(world), port_of(world)
+    protocol.commit_batch(port, [written(port, "a", 0)], 0, seconds_left_min=1)
+    protocol.forget(port, QUERY)
+    assert late.read(QUERY).keys == {}
+    for reader in (port, late):
+        with pytest.raises(SupersededError):
+            written(reader, "a", 0, attempt=1)
+    assert world.open_names() == []
+    assert world.brokers.committed == [(0, 0, 0)]
+    world.brokers.compact(world.brokers.end)
+    assert world.brokers.log == []
+
+
 def test_names_tell_their_claim() -> None:
     assert protocol.claim_of("moldau-spark-q-12-0-5", "q") == 12
     assert protocol.claim_of("moldau-spark-q-x", "q") is None

@@ -74,6 +74,7 @@ class BatchWriter(DataSourceArrowWriter):
                 protocol.commit_version(port, done, self._batch, seconds_left_min=seconds_left_min)
             else:
                 protocol.commit_batch(port, done, self._batch, seconds_left_min=seconds_left_min)
+                self._forget(port)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         if not self._options.exactly_once:
@@ -84,5 +85,13 @@ class BatchWriter(DataSourceArrowWriter):
                 protocol.abort_version(port, done_of(messages))
             else:
                 protocol.abandon(port, self._query)
+                self._forget(port)
         except ClientError as error:
             log.warning("what the write left open could not be aborted: %s", error)
+
+    def _forget(self, port: BrokerPort) -> None:
+        """The table is written by now, whether or not this succeeds."""
+        try:
+            protocol.forget(port, self._query)
+        except ClientError as error:
+            log.warning("what was decided about the write could not be deleted: %s", error)

@@ -18,7 +18,6 @@ from moldau.model.errors import ErrorCode
 from moldau.model.ids import Offset, TimestampMs
 from moldau.records.batch import BatchFormatError
 from moldau.records.compression import Codec
-from moldau.records.murmur2 import partition_of
 from moldau.records.record import Record, build_batch, read_records
 from moldau.spark.sink.clients import Clients
 from moldau.spark.sink.decisions import Entry, Ledger, Transaction, encode_entry
@@ -40,7 +39,7 @@ TIMEOUT_MS_SMALL: Final = 5 * 60_000
 TIMEOUT_MS_KAFKA: Final = 900_000
 """What brokers allow if nobody changed it."""
 SECONDS_LEFT_MIN: Final = 30.0
-_PARTITIONS: Final = 4
+_LEDGERS_MAX: Final = 64
 _REPLICAS_MAX: Final = 3
 _SEGMENT_BYTES: Final = 4 * 1024 * 1024
 _FETCH_BYTES: Final = 4 * 1024 * 1024
@@ -71,9 +70,35 @@ class BrokerPort:
         ).copy()
 
     def _read(self, query: str) -> Ledger:
-        partition = self._partition(query)
+        """From where it was read before, or as it is found."""
+        layout = self._client.layout(self._topic)
+        key = (layout.topic_id, query)
+        known = self._clients.ledgers.pop(key, None)
+        ledger = self._find(query, len(layout.leaders)) if known is None else self._read_on(known)
+        # The last one used is the last one forgotten.
+        self._clients.ledgers[key] = ledger
+        if len(self._clients.ledgers) > _LEDGERS_MAX:
+            del self._clients.ledgers[next(iter(self._clients.ledgers))]
+        return ledger
+
+    def _find(self, query: str, partition_count: int) -> Ledger:
+        """Entries stand in the first partition, however many there are.
+
+        Earlier versions chose one by their number, so that some stand elsewhere, and, if the topic
+        grew, in several: what was decided last counts.
+        """
+        found = [
+            self._read_on(Ledger(query=query, partition=partition))
+            for partition in range(partition_count)
+        ]
+        ledger = max(found, key=_newest)
+        ledger.claim_floor = max(each.next_number for each in found) - 1
+        return ledger
+
+    def _read_on(self, ledger: Ledger) -> Ledger:
+        """What is new; another ledger if what was known of it is gone."""
+        partition = ledger.partition
         end = self._client.list_offset(self._topic, partition)
-        ledger = self._known(query)
         while ledger.position < end:
             try:
                 fetched = self._client.fetch_partition(
@@ -84,7 +109,7 @@ class BrokerPort:
                     raise
                 # Deleted, or made again: what was known of it is worth nothing.
                 first = self._client.list_offset(self._topic, partition, OFFSET_EARLIEST)
-                ledger = self._forget(query, first)
+                ledger = Ledger(query=ledger.query, partition=partition, position=first)
                 end = self._client.list_offset(self._topic, partition)
                 continue
             records = fetched.records
@@ -123,24 +148,11 @@ class BrokerPort:
             [Record(Offset(0), now, key.encode(), value, []) for key, value in pairs],
             codec=Codec.GZIP,
         )
-        partition = self._partition(ledger.query)
         # Once too often does no harm: an entry that is there twice says nothing new.
         self._patiently(
-            partial(self._client.produce, self._topic, partition, batch),
+            partial(self._client.produce, self._topic, ledger.partition, batch),
             f"write a decision about query {ledger.query}",
         )
-
-    def _known(self, query: str) -> Ledger:
-        key = (self._client.layout(self._topic).topic_id, query)
-        return self._clients.ledgers.setdefault(key, Ledger(query=query))
-
-    def _forget(self, query: str, position: int) -> Ledger:
-        key = (self._client.layout(self._topic).topic_id, query)
-        ledger = self._clients.ledgers[key] = Ledger(query=query, position=position)
-        return ledger
-
-    def _partition(self, query: str) -> int:
-        return partition_of(query.encode(), len(self._client.layout(self._topic).leaders))
 
     def _ensure_topic(self) -> None:
         try:
@@ -160,9 +172,7 @@ class BrokerPort:
         if replicas >= _REPLICAS_MAX:
             configs["min.insync.replicas"] = str(_REPLICAS_MAX - 1)
         try:
-            self._client.create_topic(
-                self._topic, _PARTITIONS, replication_factor=replicas, configs=configs
-            )
+            self._client.create_topic(self._topic, 1, replication_factor=replicas, configs=configs)
         except RejectedError as error:
             if error.code == ErrorCode.TOPIC_ALREADY_EXISTS:
                 # By another task, just now; brokers hear of it one after the other.
@@ -298,6 +308,14 @@ class BrokerPort:
             seconds_max=self._options.timeout_seconds,
             doing=doing,
         )
+
+
+def _newest(ledger: Ledger) -> tuple[int, int, int]:
+    return (
+        -1 if ledger.decision is None else ledger.decision.batch,
+        0 if ledger.owner is None else ledger.owner.number,
+        -ledger.partition,
+    )
 
 
 def producer_of(transaction: Transaction) -> TransactionalProducer:

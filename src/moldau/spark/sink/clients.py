@@ -25,7 +25,7 @@ class Clients:
         self.data = self._client(options)
         self.coordination = self._client(options)
         self.ledgers: dict[tuple[bytes | TopicId, str], Ledger] = {}
-        """What is known of the decisions, by topic and query."""
+        """What is known of the decisions, by topic and query; only of the last ones used."""
         self.timeout_ms: int | None = None
         """Of transactions, once somebody asked."""
 

@@ -11,7 +11,9 @@ its successor does:
 
 No two entries that differ have the same key: one that does not count can never, by compaction, take
 the place of one that does. What is no longer needed is deleted by the decisions that follow, always
-one decision late: should the one that deletes not count, the one that counts is still there.
+one decision late: should the one that deletes not count, the one that counts is still there. All
+entries about a table are deleted once it is written, together with the key `over`, which never had
+a value: as long as brokers keep such deletions, an attempt that comes late is told by it.
 """
 
 import json
@@ -79,8 +81,14 @@ class Ledger:
     """What the entries of one query come to, read in their order from the first on."""
 
     query: str
+    partition: int = 0
+    """Where the entries stand."""
     position: int = 0
     """Where to read on."""
+    claim_floor: int = 0
+    """No claim may have a lower number: entries of before stand in another partition."""
+    is_over: bool = False
+    """All was written, or given up, and nobody may begin anew."""
     owner: Claim | None = None
     decision: Decision | None = None
     """The last that counts."""
@@ -97,6 +105,7 @@ class Ledger:
             return
         if value is None:
             self.keys.pop(key, None)
+            self.is_over |= key == self.over_key
             return
         entry = decode_entry(value)
         match entry:
@@ -130,7 +139,11 @@ class Ledger:
 
     @property
     def next_number(self) -> int:
-        return 1 if self.owner is None else self.owner.number + 1
+        return max(self.claim_floor, 0 if self.owner is None else self.owner.number) + 1
+
+    @property
+    def over_key(self) -> str:
+        return f"{self.query}/over"
 
     def is_decided(self, batch: int) -> bool:
         return self.decision is not None and self.decision.batch >= batch

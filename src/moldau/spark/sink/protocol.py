@@ -226,6 +226,8 @@ def claimed(port: Port, query: str, run: str, *, may_return: bool = False) -> tu
     for _ in range(_CLAIM_TRIES_MAX):
         ledger = port.read(query)
         owner = ledger.owner
+        if ledger.is_over:
+            raise superseded(query)
         if owner is not None and owner.run == run:
             if owner.nonce == nonce:
                 finish(port, ledger)
@@ -315,6 +317,12 @@ def abandon(port: Port, query: str) -> None:
     owner = ledger.owner
     if owner is not None and owner.nonce == nonce:
         sweep(port, ledger, claim_max=owner.number - 1)
+
+
+def forget(port: Port, query: str) -> None:
+    """A table is written, or given up: delete what stands about it, since nobody comes back."""
+    ledger = port.read(query)
+    port.append(ledger, [], [*ledger.keys, ledger.over_key])
 
 
 # -- the driver of a table that has a version
