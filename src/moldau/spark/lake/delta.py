@@ -6,7 +6,6 @@ who read the table. deltalake creates the next entry of the log exclusively; it 
 retry by itself, since the marker has to be looked at again before each attempt.
 """
 
-import json
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from moldau.spark.lake import schemas
+from moldau.spark.lake.delta_stats import delta_stats
 from moldau.spark.lake.files import NULL_PARTITION, is_data_path, read_files
 from moldau.spark.lake.storage import is_s3, open_store, sync_file
 from moldau.spark.lake.table import (
@@ -84,12 +84,7 @@ class DeltaLakeTable:
         table = self._refreshed()
         if table is None:
             return Snapshot(version=None, files=(), rows=0)
-        if "deletionVectors" in (table.protocol().reader_features or ()):
-            # Who reads the files as they are would bring back what was deleted.
-            raise LakeError(
-                f"the table at {self.location} has deletion vectors, which are not read here",
-                hint="rewrite it first, with REORG TABLE … APPLY (PURGE)",
-            )
+        self._check_deletions(table)
         files = _files(table)
         return Snapshot(version=table.version(), files=files, rows=sum(file.rows for file in files))
 
@@ -102,6 +97,14 @@ class DeltaLakeTable:
             return iter(())
         paths = [((file.path,), file.partition) for file in found.files]
         return read_files(self.layout, paths, schema, columns)
+
+    def _check_deletions(self, table: Any) -> None:
+        """Who reads the files as they are would bring back what was deleted."""
+        if "deletionVectors" in (table.protocol().reader_features or ()):
+            raise LakeError(
+                f"the table at {self.location} has deletion vectors, which are not read here",
+                hint="rewrite it first, with REORG TABLE … APPLY (PURGE)",
+            )
 
     # -- writing
 
@@ -132,12 +135,18 @@ class DeltaLakeTable:
         raise ConflictError(f"others commit to {self.location} faster than this could")
 
     def append(self, files: Sequence[DataFile], writing: Writing) -> bool:
-        return self._commit(writing, lambda table: self._added(files))
+        return self._commit(writing, lambda table: self._added(files, data_change=True))
 
     def replace(
-        self, removed: Sequence[DataFile], added: Sequence[DataFile], writing: Writing
+        self,
+        removed: Sequence[DataFile],
+        added: Sequence[DataFile],
+        writing: Writing,
+        *,
+        same_rows: bool = False,
     ) -> bool:
         def actions(table: Any) -> list[Any]:
+            self._check_deletions(table)
             there = {file.path for file in _files(table)}
             gone = [file.path for file in removed if file.path not in there]
             if gone:
@@ -145,7 +154,10 @@ class DeltaLakeTable:
                     f"{gone[0]} is not in the table at {self.location} any more",
                     hint="another commit replaced it: read the table again",
                 )
-            return [*self._added(added), *self._removed(removed)]
+            return [
+                *self._added(added, data_change=not same_rows),
+                *self._removed(removed, data_change=not same_rows),
+            ]
 
         return self._commit(writing, actions)
 
@@ -204,37 +216,38 @@ class DeltaLakeTable:
             return True
         raise ConflictError(f"others commit to {self.location} faster than this could")
 
-    def _added(self, files: Sequence[DataFile]) -> list[Any]:
+    def _added(self, files: Sequence[DataFile], *, data_change: bool) -> list[Any]:
         from deltalake.transaction import AddAction
 
         now = int(time.time() * 1000)
-        missing = [file.path for file in files if not self._store.exists(file.path)]
-        if missing:
+        try:
+            stats = delta_stats(self.layout, [file.path for file in files])
+        except FileNotFoundError as error:
             raise LakeError(
-                f"{missing[0]} was to be committed to {self.location} and is not there",
+                f"a file that was to be committed to {self.location} is not there: {error}",
                 hint="it was cleaned away, or tasks see another disk than the driver: "
                 "a table in a folder needs one that all machines share, or S3",
-            )
+            ) from error
         return [
             AddAction(
                 path=file.path,
                 size=file.bytes,
                 partition_values=_delta_values(file.partition),
                 modification_time=now,
-                data_change=True,
-                stats=json.dumps({"numRecords": file.rows}),
+                data_change=data_change,
+                stats=found,
             )
-            for file in files
+            for file, found in zip(files, stats, strict=True)
         ]
 
-    def _removed(self, files: Sequence[DataFile]) -> list[Any]:
+    def _removed(self, files: Sequence[DataFile], *, data_change: bool) -> list[Any]:
         from deltalake.transaction import RemoveAction
 
         now = int(time.time() * 1000)
         return [
             RemoveAction(
                 path=file.path,
-                data_change=True,
+                data_change=data_change,
                 deletion_timestamp=now,
                 size=file.bytes,
                 partition_values=_delta_values(file.partition),

@@ -16,6 +16,7 @@ import pyarrow as pa
 from moldau.client.errors import InvalidArgumentError
 from moldau.spark.lake import schemas
 from moldau.spark.lake.files import NULL_PARTITION, completed, is_data_path
+from moldau.spark.lake.iceberg_snapshots import change_files, expire_snapshots
 from moldau.spark.lake.storage import is_s3, normal_location, open_store, sync_file
 from moldau.spark.lake.table import (
     ConflictError,
@@ -35,6 +36,14 @@ RETRIES_PROPERTY: Final = "commit.retry.num-retries"
 QUERY_SUMMARY: Final = "moldau.query"
 BATCH_SUMMARY: Final = "moldau.batch"
 ORPHAN_SECONDS_MIN: Final = 24 * 3600.0
+SNAPSHOTS_MAX: Final = 500
+"""That are kept. All of them stand in a file that every commit writes anew."""
+SNAPSHOT_SECONDS_MAX: Final = 5 * 24 * 3600.0
+_KEPT_PROPERTIES: Final = {
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "100",
+}
+"""Unless the table says otherwise: of the file that every commit writes anew, a hundred stay."""
 
 
 class IcebergTable:
@@ -144,16 +153,19 @@ class IcebergTable:
         return self.replace((), files, writing)
 
     def replace(
-        self, removed: Sequence[DataFile], added: Sequence[DataFile], writing: Writing
+        self,
+        removed: Sequence[DataFile],
+        added: Sequence[DataFile],
+        writing: Writing,
+        *,
+        same_rows: bool = False,
     ) -> bool:
         def change(table: Any, transaction: Any) -> None:
-            said = {QUERY_SUMMARY: writing.query, BATCH_SUMMARY: str(writing.batch)}
+            gone = _files_there(table, self._uri(), removed)
             paths = [f"{self._uri()}/{file.path}" for file in added]
-            # Two snapshots, if there is something to remove, that become the table's at once.
-            if removed:
-                _remove(table, transaction, self._uri(), removed, said)
-            if paths:
-                transaction.add_files(paths, snapshot_properties=said, check_duplicate_files=False)
+            if gone or paths:
+                said = {QUERY_SUMMARY: writing.query, BATCH_SUMMARY: str(writing.batch)}
+                change_files(transaction, gone, paths, said, same_rows=same_rows)
 
         return self._commit(writing, change)
 
@@ -164,11 +176,15 @@ class IcebergTable:
         if table is None:
             return 0
         named = set(table.inspect.all_files()["file_path"].to_pylist())
+        named |= set(table.inspect.all_manifests()["path"].to_pylist())
+        named |= {snapshot.manifest_list for snapshot in table.snapshots()}
         count = 0
         for found in listed:
-            is_data = is_data_path(found.path, self._asked_columns)
+            is_ours = is_data_path(found.path, self._asked_columns) or (
+                found.path.startswith("metadata/") and found.path.endswith(".avro")
+            )
             is_old = found.age_seconds >= orphan_seconds_min
-            if is_data and is_old and f"{self._uri()}/{found.path}" not in named:
+            if is_ours and is_old and f"{self._uri()}/{found.path}" not in named:
                 self._store.delete(found.path)
                 count += 1
         return count
@@ -187,8 +203,12 @@ class IcebergTable:
             try:
                 with table.transaction() as transaction:
                     change(table, transaction)
+                    kept = {k: v for k, v in _KEPT_PROPERTIES.items() if k not in table.properties}
                     transaction.set_properties(
-                        {f"{BATCH_PROPERTY}{writing.query}": str(writing.batch)}
+                        {f"{BATCH_PROPERTY}{writing.query}": str(writing.batch), **kept}
+                    )
+                    expire_snapshots(
+                        transaction, count_max=SNAPSHOTS_MAX, seconds_max=SNAPSHOT_SECONDS_MAX
                     )
             except _conflicts():
                 continue
@@ -329,23 +349,27 @@ def _last_batch(table: Any, query: str) -> int | None:
     return max(batches, default=None)
 
 
-def _remove(
-    table: Any, transaction: Any, uri: str, removed: Sequence[DataFile], said: dict[str, str]
-) -> None:
-    """Take files out of the table, in which they must be."""
-    there = {task.file.file_path: task.file for task in table.scan().plan_files()}
-    gone = [file.path for file in removed if f"{uri}/{file.path}" not in there]
-    if gone:
-        raise ConflictError(
-            f"{gone[0]} is not in the table at {uri} any more",
-            hint="another commit replaced it: read the table again",
-        )
-    with transaction.update_snapshot(snapshot_properties=said).overwrite() as update:
-        for file in removed:
-            update.delete_data_file(there[f"{uri}/{file.path}"])
+def _files_there(table: Any, uri: str, asked: Sequence[DataFile]) -> list[Any]:
+    """The table's own entries for files, which must be in it as they were read."""
+    if not asked:
+        return []
+    there = {task.file.file_path: task for task in table.scan().plan_files()}
+    found = [there.get(f"{uri}/{file.path}") for file in asked]
+    for file, task in zip(asked, found, strict=True):
+        if task is None or task.delete_files:
+            raise ConflictError(
+                f"{file.path} is not in the table at {uri} any more, or rows of it were deleted",
+                hint="another commit changed it: read the table again",
+            )
+    return [task.file for task in found if task is not None]
 
 
 def _conflicts() -> tuple[type[Exception], ...]:
-    from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
+    from pyiceberg.exceptions import (
+        CommitFailedException,
+        CommitStateUnknownException,
+        TableAlreadyExistsError,
+    )
 
-    return CommitFailedException, TableAlreadyExistsError
+    # Whether one whose answer was lost is there is told by the table's last batch.
+    return CommitFailedException, CommitStateUnknownException, TableAlreadyExistsError

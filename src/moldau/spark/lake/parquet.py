@@ -120,7 +120,12 @@ class ParquetTable:
         return self.replace((), files, writing)
 
     def replace(
-        self, removed: Sequence[DataFile], added: Sequence[DataFile], writing: Writing
+        self,
+        removed: Sequence[DataFile],
+        added: Sequence[DataFile],
+        writing: Writing,
+        *,
+        same_rows: bool = False,
     ) -> bool:
         def made(state: log.TableState) -> log.Entry | None:
             if state.has(writing):

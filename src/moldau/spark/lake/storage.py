@@ -173,10 +173,10 @@ def normal_location(location: str) -> str:
             return f"s3://{bucket}/{prefix.strip('/')}"
     if location.startswith("file:"):
         location = "/" + location.removeprefix("file:").lstrip("/")
-    elif scheme := _SCHEME.match(location):
-        known = "on Databricks, DBFS is the folder /dbfs; " if scheme[1] == "dbfs" else ""
+    elif found := _SCHEME.match(location):
+        known = "on Databricks, DBFS is the folder /dbfs; " if found[1] == "dbfs" else ""
         raise InvalidArgumentError(
-            f"a table cannot be at {location!r}: {scheme[1]}: is no kind of place that is known",
+            f"a table cannot be at {location!r}: {found[1]}: is no kind of place that is known",
             hint=f"{known}--to is a folder (./a:b if its name has a colon), or s3://bucket/prefix",
         )
     if not location:

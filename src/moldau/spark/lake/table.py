@@ -107,9 +107,17 @@ class LakeTable(Protocol):
         """One commit of all files. False, and nothing done, if that batch was committed before."""
 
     def replace(
-        self, removed: Sequence[DataFile], added: Sequence[DataFile], writing: Writing
+        self,
+        removed: Sequence[DataFile],
+        added: Sequence[DataFile],
+        writing: Writing,
+        *,
+        same_rows: bool = False,
     ) -> bool:
-        """One commit that puts files in the place of others. ConflictError if one is not there."""
+        """One commit that puts files in the place of others. ConflictError if one is not there.
+
+        With `same_rows` who follows the changes of the table is told that there are none.
+        """
 
     def snapshot(self) -> Snapshot: ...
 

@@ -124,7 +124,7 @@ class _Compaction:
         finally:
             if not is_right:
                 self._discard(added)
-        self._commit(files, added)
+        self._commit(files, added, same_rows=census.kept == census.rows)
         return _Done(removed=files, added=added, census=census)
 
     # -- what is rewritten
@@ -237,12 +237,14 @@ class _Compaction:
             self._context.spark, self._table, self._schema, rows, slots, buckets
         )
 
-    def _commit(self, removed: Sequence[DataFile], added: Sequence[DataFile]) -> None:
+    def _commit(
+        self, removed: Sequence[DataFile], added: Sequence[DataFile], *, same_rows: bool
+    ) -> None:
         query = f"{_QUERY}{self._settings.name}"
         last = self._table.last_batch(query)
         writing = Writing(query, 0 if last is None else last + 1)
         try:
-            is_new = self._table.replace(removed, added, writing)
+            is_new = self._table.replace(removed, added, writing, same_rows=same_rows)
         except ConflictError:
             # Only this says for sure that nothing was committed: else the files may be the table's.
             self._discard(added)
