@@ -2,6 +2,8 @@
 
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -9,10 +11,12 @@ from confluent_kafka import Producer
 from moldau.client.admin import Admin
 from moldau.client.errors import ClientError, TimedOutError
 from moldau.client.kafka.client import KafkaClient
+from moldau.client.kafka.connection import KafkaConnection
 from moldau.model.ids import Offset, TimestampMs
 from moldau.records.batch import HEADER_BYTES
 from moldau.records.record import Record, build_batch, read_records
 from moldau.spark.source.fetching import FetchLimits, RangeFetcher
+from moldau.spark.source.fetching_many import fetch_many
 from moldau.spark.source.losses import DataLossError
 from moldau.spark.source.planning import OffsetRange
 from moldau.testing.broker import Broker
@@ -24,6 +28,8 @@ from moldau.wire.messages.delete_records import (
     DeleteRecordsResponse,
     DeleteRecordsTopic,
 )
+from moldau.wire.messages.fetch import FetchRequest
+from moldau.wire.schema import Request
 
 pytestmark = pytest.mark.system
 
@@ -84,6 +90,68 @@ def test_a_reader_that_stops_half_way_leaves_a_client_that_works(
 
 
 @pytest.mark.safety
+@pytest.fixture
+def wide(client: KafkaClient, new_name: Callable[[str], str]) -> str:
+    """A topic of 40 partitions, with 1 to 40 records."""
+    name = new_name("wide")
+    client.create_topic(name, partitions=40)
+    for partition in range(40):
+        client.produce(name, partition, batch([b"x" * 100] * (partition + 1)))
+    return name
+
+
+def read_many(
+    client: KafkaClient, ranges: list[OffsetRange], limits: FetchLimits = LIMITS
+) -> list[tuple[int, int]]:
+    """Partition and offset of what was read."""
+    return sorted(
+        (planned.partition, offset)
+        for planned, found in fetch_many(client, ranges, limits)
+        for offset in _offsets(iter([found]), planned)
+    )
+
+
+def wide_ranges(topic: str) -> list[OffsetRange]:
+    return [
+        OffsetRange(topic=topic, partition=partition, start=0, end=partition + 1)
+        for partition in range(40)
+    ]
+
+
+def test_many_ranges_are_read_by_one_request(
+    wide: str, client: KafkaClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests: list[FetchRequest] = []
+    post = KafkaConnection.post
+
+    def counted(self: KafkaConnection, message: Request, *more: Any, **options: Any) -> int:
+        requests.extend([message] if isinstance(message, FetchRequest) else [])
+        return post(self, message, *more, **options)
+
+    monkeypatch.setattr(KafkaConnection, "post", counted)
+    every = [(partition, offset) for partition in range(40) for offset in range(partition + 1)]
+    assert read_many(client, wide_ranges(wide)) == every
+    assert len(requests) == 1
+    # An answer without room for all of them, and ranges that share a partition.
+    halves = [
+        replace(planned, start=first, end=end)
+        for planned in wide_ranges(wide)
+        for first, end in ((0, planned.end // 2), (planned.end // 2, planned.end))
+        if first < end
+    ]
+    assert read_many(client, halves, LIMITS._replace(bytes_max=8192)) == every
+
+
+def test_what_many_ranges_miss_is_told_as_that_of_one(
+    wide: str, client: KafkaClient, broker: Broker
+) -> None:
+    delete_before(client, wide, 1)
+    with pytest.raises(DataLossError, match=f"offsets 0 to 0 of {wide}-0 were deleted"):
+        read_many(client, wide_ranges(wide))
+    rest = read_many(client, wide_ranges(wide), LIMITS._replace(fail_on_data_loss=False))
+    assert len(rest) == 40 * 41 // 2 - 1
+
+
 def test_deleted_offsets_are_a_loss_that_is_told(topic: str, client: KafkaClient) -> None:
     for _ in range(3):
         client.produce(topic, 0, batch([b"x"] * 10))
@@ -184,6 +252,24 @@ def test_aborted_records_are_read_only_by_those_who_read_everything(
     # Once in a process, and only those who read all.
     assert len(warnings) == (0 if read_committed else 1)
     assert all(topic in said and "kafka.isolation.level" in said for said in warnings)
+
+
+@pytest.mark.safety
+def test_leaders_lost_while_many_ranges_are_read_cost_nothing(
+    new_name: Callable[[str], str],
+) -> None:
+    topic = new_name("wide")
+    with Cluster(brokers=3) as cluster, KafkaClient(cluster.bootstrap) as client:
+        client.create_topic(topic, partitions=40)
+        for partition in range(40):
+            client.produce(topic, partition, batch([b"x" * 100] * (partition + 1)))
+        limits = LIMITS._replace(bytes_max=8192, timeout_seconds=wait_seconds_max())
+        found: list[tuple[int, int]] = []
+        for planned, bodies in fetch_many(client, wide_ranges(topic), limits):
+            if not found:
+                cluster.leader(topic, 20).kill()
+            found += [(planned.partition, offset) for offset in _offsets(iter([bodies]), planned)]
+    assert sorted(found) == [(p, offset) for p in range(40) for offset in range(p + 1)]
 
 
 @pytest.mark.safety

@@ -3,6 +3,7 @@
 import socket
 import time
 from collections import deque
+from collections.abc import Sequence
 from types import TracebackType
 from typing import NamedTuple, Self, TypeVar
 
@@ -262,6 +263,32 @@ class KafkaConnection:
             return TimedOutError(f"{self.address} did not answer within {self.timeout_seconds:g} s")
         reason = (error.strerror or str(error)).lower()
         return UnreachableError(f"lost the connection to {self.address} ({reason})")
+
+
+def ask_all(
+    asked: Sequence[tuple[KafkaConnection, Request, int | None]],
+) -> list[Response | ClientError]:
+    """Send all requests before waiting for any; of each the response, or why there is none."""
+    failures: list[ClientError | None] = []
+    for connection, message, version in asked:
+        try:
+            connection.post(message, version)
+        except ClientError as error:
+            failures.append(error)
+        else:
+            failures.append(None)
+    answers: list[Response | ClientError] = []
+    try:
+        for (connection, _, _), failure in zip(asked, failures, strict=True):
+            try:
+                answers.append(connection.receive() if failure is None else failure)
+            except ClientError as error:
+                answers.append(error)
+    finally:
+        # Whoever asks next over the same connection must not get what was not waited for.
+        for connection, _, _ in asked[len(answers) :]:
+            connection.close()
+    return answers
 
 
 def _read_slice(chunk: FileSlice) -> bytes:

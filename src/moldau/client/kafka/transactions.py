@@ -7,12 +7,13 @@ AddPartitionsToTxn 3, EndTxn 4, and Produce 11 for what is written.
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 from moldau.client.errors import ClientError, InvalidArgumentError, RejectedError, UnreachableError
 from moldau.client.kafka.client import KafkaClient
-from moldau.client.kafka.connection import KafkaConnection
+from moldau.client.kafka.connection import KafkaConnection, ask_all
 from moldau.client.kafka.retrying import patiently
 from moldau.model.errors import ErrorCode
 from moldau.wire.messages.add_partitions_to_txn import (
@@ -174,28 +175,24 @@ class TransactionClient:
         self, producers: Sequence[TransactionalProducer], *, commit: bool
     ) -> list[TransactionalProducer]:
         """Ask for all ends before waiting for any; those that have to be asked for again."""
-        again: list[TransactionalProducer] = []
-        posted: list[tuple[KafkaConnection, TransactionalProducer]] = []
         self._find(producer.name for producer in producers)
+        version = min(EndTxnRequest.VERSIONS.last, _END_VERSION_MAX)
+        reached: dict[TransactionalProducer, KafkaConnection] = {}
         for producer in producers:
-            request = _end_request(producer, commit=commit)
-            try:
-                coordinator = self._coordinator(producer.name)
-                version = min(EndTxnRequest.VERSIONS.last, _END_VERSION_MAX)
-                coordinator.post(request, version)
-            except ClientError:
-                again.append(producer)
-            else:
-                posted.append((coordinator, producer))
-        for coordinator, producer in posted:
-            try:
-                answer = coordinator.receive()
-            except ClientError:
-                again.append(producer)
-                continue
-            if not isinstance(answer, EndTxnResponse) or answer.error_code:
-                again.append(producer)
-        return again
+            with suppress(ClientError):
+                reached[producer] = self._coordinator(producer.name)
+        answers = ask_all(
+            [
+                (coordinator, _end_request(producer, commit=commit), version)
+                for producer, coordinator in reached.items()
+            ]
+        )
+        ended = {
+            producer
+            for producer, answer in zip(reached, answers, strict=True)
+            if isinstance(answer, EndTxnResponse) and not answer.error_code
+        }
+        return [producer for producer in producers if producer not in ended]
 
     def describe(self, names: Iterable[str]) -> dict[str, DescribedTransaction]:
         """What coordinators know of these names; those that nobody knows are left out."""

@@ -14,7 +14,7 @@ from moldau.client.errors import (
     UnreachableError,
 )
 from moldau.client.kafka.client import KafkaClient
-from moldau.client.kafka.connection import KafkaConnection
+from moldau.client.kafka.connection import KafkaConnection, ask_all
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import PartitionIndex, TopicPartition
 from moldau.spark.source.positions import short_id
@@ -26,6 +26,7 @@ from moldau.wire.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from moldau.wire.messages.metadata import MetadataResponse
+from moldau.wire.schema import Request
 
 TIMESTAMP_LATEST: Final = -1
 TIMESTAMP_EARLIEST: Final = -2
@@ -168,19 +169,23 @@ class Cluster:
         for place in times:
             leader = self.client.leader(place.topic, place.partition)
             by_leader.setdefault(id(leader), (leader, []))[1].append(place)
-        failure: ClientError | None = None
+        asked: list[tuple[KafkaConnection, Request, int | None]] = []
         for leader, places in by_leader.values():
             topics: dict[str, list[ListOffsetsPartition]] = {}
             for place in places:
-                asked = ListOffsetsPartition(
-                    partition_index=place.partition, timestamp=times[place]
+                topics.setdefault(place.topic, []).append(
+                    ListOffsetsPartition(partition_index=place.partition, timestamp=times[place])
                 )
-                topics.setdefault(place.topic, []).append(asked)
             request = ListOffsetsRequest(
                 isolation_level=int(self._options.read_committed),
                 topics=[ListOffsetsTopic(name=n, partitions=p) for n, p in topics.items()],
             )
-            response = leader.ask(request, ListOffsetsResponse)
+            asked.append((leader, request, None))
+        failure: ClientError | None = None
+        for response in ask_all(asked):
+            if not isinstance(response, ListOffsetsResponse):
+                failure = response if isinstance(response, ClientError) else failure
+                continue
             for topic in response.topics:
                 for answer in topic.partitions:
                     place = TopicPartition(topic.name, PartitionIndex(answer.partition_index))

@@ -7,7 +7,7 @@ is read as long as it makes progress; only when nothing came for the whole timeo
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from moldau.client.errors import (
@@ -17,7 +17,7 @@ from moldau.client.errors import (
     TimedOutError,
     UnreachableError,
 )
-from moldau.client.kafka.client import KafkaClient
+from moldau.client.kafka.client import KafkaClient, TopicLayout
 from moldau.client.kafka.connection import KafkaConnection
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import NO_TOPIC_ID, TopicId
@@ -62,6 +62,39 @@ class FetchLimits(NamedTuple):
     fail_on_data_loss: bool
 
 
+class Taken:
+    """What an answer holds of a range, from the offset on that was asked for."""
+
+    def __init__(self, planned: OffsetRange, start: int, answer: FetchResponsePartition) -> None:
+        self._planned = planned
+        self._start = start
+        self._aborted = [
+            AbortedTransaction(entry.producer_id, entry.first_offset)
+            for entry in answer.aborted_transactions or ()
+        ]
+        records = answer.records
+        self.fetched = records if isinstance(records, memoryview) else memoryview(b"")
+        try:
+            self.batches: list[Placed] = whole_batches(self.fetched, planned.end)
+        except BatchFormatError as error:
+            raise damaged(planned, start, error) from error
+        self.position = start
+        """Where to go on."""
+        if self.batches:
+            self.position = max(start, self.batches[-1].header.next_offset)
+
+    def bodies(self, *, read_committed: bool) -> Iterator[Bodies]:
+        planned = self._planned
+        if not read_committed:
+            _warn_of_transactions(planned.topic, self.batches)
+        try:
+            yield from readable_bodies(
+                self.fetched, self.batches, self._aborted, start=self._start, end=planned.end
+            )
+        except BatchFormatError as error:
+            raise damaged(planned, self._start, error) from error
+
+
 class RangeFetcher:
     """Yields the records of `planned`, as `Bodies`, each from the offset where the last ended."""
 
@@ -70,7 +103,7 @@ class RangeFetcher:
         self._planned = planned
         self._limits = limits
         self._position = planned.start
-        self._bytes_max = min(limits.bytes_max, max(_FIRST_BYTES_MIN, planned.size * _RECORD_BYTES))
+        self._bytes_max = first_bytes_max(planned, _FIRST_BYTES_MIN, limits.bytes_max)
         self._ahead: KafkaConnection | None = None
         """Where the answer for `_position` is on its way."""
         self._progress_at = time.monotonic()
@@ -90,28 +123,16 @@ class RangeFetcher:
 
     def _accept(self, answer: FetchResponsePartition) -> Iterator[Bodies]:
         """Take over an answer, and ask for what follows it before anyone looks at it."""
-        planned, start = self._planned, self._position
-        records = answer.records
-        fetched = memoryview(b"") if not isinstance(records, memoryview) else records
-        try:
-            batches = whole_batches(fetched, planned.end)
-            if not batches:
-                self._nothing_whole(len(fetched), answer)
-                return
-            self._position = max(start, batches[-1].header.next_offset)
-            self._progress_at = time.monotonic()
-            self._bytes_max = max(self._bytes_max, min(2 * self._bytes_max, self._limits.bytes_max))
-            if self._position < planned.end:
-                self._post_ahead()
-            if not self._limits.read_committed:
-                _warn_of_transactions(planned.topic, batches)
-            aborted = [
-                AbortedTransaction(entry.producer_id, entry.first_offset)
-                for entry in answer.aborted_transactions or ()
-            ]
-            yield from readable_bodies(fetched, batches, aborted, start=start, end=planned.end)
-        except BatchFormatError as error:
-            raise self._damaged(start, error) from error
+        taken = Taken(self._planned, self._position, answer)
+        if not taken.batches:
+            self._nothing_whole(len(taken.fetched), answer)
+            return
+        self._position = taken.position
+        self._progress_at = time.monotonic()
+        self._bytes_max = max(self._bytes_max, min(2 * self._bytes_max, self._limits.bytes_max))
+        if self._position < self._planned.end:
+            self._post_ahead()
+        yield from taken.bodies(read_committed=self._limits.read_committed)
 
     def _nothing_whole(self, size: int, answer: FetchResponsePartition) -> None:
         if size:
@@ -163,7 +184,7 @@ class RangeFetcher:
                 self._client.forget(self._planned.topic)
                 self._again(self._rejected(code))
             elif code == ErrorCode.CORRUPT_MESSAGE:
-                raise self._damaged(self._position, self._rejected(code))
+                raise damaged(self._planned, self._position, self._rejected(code))
             else:
                 raise self._rejected(code)
 
@@ -177,30 +198,16 @@ class RangeFetcher:
     def _post(self) -> KafkaConnection:
         """Send the request for `_position` to whoever leads."""
         planned = self._planned
-        layout = self._client.layout(planned.topic)
-        if planned.topic_id is not None and short_id(layout.topic_id) != planned.topic_id:
-            raise NotFoundError(f"{planned.topic} was deleted and made again")
-        connection = self._client.leader(planned.topic, planned.partition)
-        if connection.pending_count:
-            # Left by a reader that was stopped half-way.
-            connection.close()
-            connection = self._client.leader(planned.topic, planned.partition)
+        layout = layout_of(self._client, planned)
+        connection = free_leader(self._client, planned)
         asked = FetchPartition(
             partition=planned.partition,
             fetch_offset=self._position,
             partition_max_bytes=self._bytes_max,
         )
-        request = FetchRequest(
-            max_wait_ms=min(WAIT_MS_MAX, int(self._limits.timeout_seconds * 500)),
-            min_bytes=1,
-            max_bytes=self._bytes_max,
-            isolation_level=int(self._limits.read_committed),
-            topics=[FetchTopic(topic=planned.topic, topic_id=layout.topic_id, partitions=[asked])],
-        )
-        version = connection.version_for(request)
-        if layout.topic_id == TopicId(NO_TOPIC_ID):
-            version = min(version, _LAST_VERSION_WITH_NAMES)
-        connection.post(request, version)
+        topic = FetchTopic(topic=planned.topic, topic_id=layout.topic_id, partitions=[asked])
+        request = fetch_request([topic], bytes_max=self._bytes_max, limits=self._limits)
+        connection.post(request, fetch_version(connection, request, [layout.topic_id]))
         return connection
 
     def _post_ahead(self) -> None:
@@ -264,13 +271,55 @@ class RangeFetcher:
         error = RejectedError("", code)
         return RejectedError(f"cannot read {self._planned}: {error.name}", code)
 
-    def _damaged(self, offset: int, error: Exception) -> ClientError:
-        planned = self._planned
-        return ClientError(
-            f"{planned.topic}-{planned.partition} holds a batch from offset {offset} on that "
-            f"cannot be read: {error}",
-            hint="to go on behind it, use startingOffsets or a filter on the offset",
-        )
+
+def fetch_request(topics: list[FetchTopic], *, bytes_max: int, limits: FetchLimits) -> FetchRequest:
+    return FetchRequest(
+        max_wait_ms=min(WAIT_MS_MAX, int(limits.timeout_seconds * 500)),
+        min_bytes=1,
+        max_bytes=bytes_max,
+        isolation_level=int(limits.read_committed),
+        topics=topics,
+    )
+
+
+def fetch_version(
+    connection: KafkaConnection, request: FetchRequest, ids: Iterable[bytes | TopicId]
+) -> int:
+    """Brokers may have topics without an id: then they are asked for by name."""
+    version = connection.version_for(request)
+    if any(topic_id == NO_TOPIC_ID for topic_id in ids):
+        version = min(version, _LAST_VERSION_WITH_NAMES)
+    return version
+
+
+def first_bytes_max(planned: OffsetRange, least: int, most: int) -> int:
+    return min(most, max(least, planned.size * _RECORD_BYTES))
+
+
+def free_leader(client: KafkaClient, planned: OffsetRange) -> KafkaConnection:
+    """The connection to the leader, without answers on their way."""
+    connection = client.leader(planned.topic, planned.partition)
+    if connection.pending_count:
+        # Left by a reader that was stopped half-way.
+        connection.close()
+        connection = client.leader(planned.topic, planned.partition)
+    return connection
+
+
+def layout_of(client: KafkaClient, planned: OffsetRange) -> TopicLayout:
+    """Raises NotFoundError if the topic is another one than was planned for."""
+    layout = client.layout(planned.topic)
+    if planned.topic_id is not None and short_id(layout.topic_id) != planned.topic_id:
+        raise NotFoundError(f"{planned.topic} was deleted and made again")
+    return layout
+
+
+def damaged(planned: OffsetRange, offset: int, error: Exception) -> ClientError:
+    return ClientError(
+        f"{planned.topic}-{planned.partition} holds a batch from offset {offset} on that "
+        f"cannot be read: {error}",
+        hint="to go on behind it, use startingOffsets or a filter on the offset",
+    )
 
 
 def _warn_of_transactions(topic: str, batches: Sequence[Placed]) -> None:

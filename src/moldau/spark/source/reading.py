@@ -11,9 +11,11 @@ from moldau.client.errors import ClientError
 from moldau.client.kafka.client import KafkaClient
 from moldau.records.batch import BatchFormatError
 from moldau.spark.hints import hints_told
+from moldau.spark.source.bodies import Bodies
 from moldau.spark.source.cluster import REQUEST_SECONDS_MAX
 from moldau.spark.source.columns import record_batch
 from moldau.spark.source.fetching import FetchLimits, RangeFetcher
+from moldau.spark.source.fetching_many import fetch_many
 from moldau.spark.source.planning import OffsetRange
 from moldau.spark.source.read_options import ReadOptions
 
@@ -33,19 +35,18 @@ def read_ranges(options: ReadOptions, ranges: Iterable[OffsetRange]) -> Iterator
     held: list[Any] = []
     row_count = size = 0
     with hints_told():
-        for planned in ranges:
-            for rows in _rows(options, planned):
-                held.append(rows)
-                row_count += rows.num_rows
-                size += rows.nbytes
-                if row_count >= ROWS_MIN or size >= BYTES_MIN:
-                    yield from _joined(held)
-                    held.clear()
-                    row_count = size = 0
+        for rows in _rows(options, tuple(ranges)):
+            held.append(rows)
+            row_count += rows.num_rows
+            size += rows.nbytes
+            if row_count >= ROWS_MIN or size >= BYTES_MIN:
+                yield from _joined(held)
+                held.clear()
+                row_count = size = 0
         yield from _joined(held)
 
 
-def _rows(options: ReadOptions, planned: OffsetRange) -> Iterator[Any]:
+def _rows(options: ReadOptions, ranges: tuple[OffsetRange, ...]) -> Iterator[Any]:
     """As they are fetched; never an empty batch."""
     limits = FetchLimits(
         bytes_max=options.fetch_bytes_max,
@@ -53,7 +54,7 @@ def _rows(options: ReadOptions, planned: OffsetRange) -> Iterator[Any]:
         read_committed=options.read_committed,
         fail_on_data_loss=options.fail_on_data_loss,
     )
-    for found in RangeFetcher(_client(options), planned, limits):
+    for planned, found in _fetched(_client(options), ranges, limits):
         try:
             rows = record_batch(
                 found,
@@ -70,6 +71,16 @@ def _rows(options: ReadOptions, planned: OffsetRange) -> Iterator[Any]:
             ) from error
         if rows.num_rows:
             yield rows
+
+
+def _fetched(
+    client: KafkaClient, ranges: tuple[OffsetRange, ...], limits: FetchLimits
+) -> Iterator[tuple[OffsetRange, Bodies]]:
+    if len(ranges) > 1:
+        yield from fetch_many(client, ranges, limits)
+    for planned in ranges if len(ranges) == 1 else ():
+        for found in RangeFetcher(client, planned, limits):
+            yield planned, found
 
 
 def _joined(held: list[Any]) -> Iterator[Any]:
