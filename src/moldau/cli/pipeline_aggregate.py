@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from moldau.cli.pipeline_common import Common
-from moldau.cli.pipeline_options import FRAMING, STORAGE, TABLE_FORMAT, topics_option
+from moldau.cli.pipeline_options import (
+    FRAMING,
+    REGISTRY,
+    REGISTRY_OPTIONS,
+    STORAGE,
+    TABLE_FORMAT,
+    topics_option,
+)
 
 if TYPE_CHECKING:
     from moldau.spark.pipelines.spec import Settings
@@ -52,6 +59,8 @@ OPTIONS: Final[tuple[Callable[..., Any], ...]] = (
     ),
     click.option("--message", default="", metavar="NAME", help="Of Protobuf: package.Message."),
     FRAMING,
+    REGISTRY,
+    REGISTRY_OPTIONS,
     click.option(
         "--event-time",
         default="_timestamp",
@@ -117,14 +126,15 @@ def settings(common: Common, **values: Any) -> "Settings":
         except (OSError, UnicodeDecodeError) as error:
             raise InvalidArgumentError(f"--sql-file {file} cannot be read: {error}") from None
     names = (
-        *("view", "decode", "schema", "message", "framing", "event_time", "watermark", "mode"),
-        *("start", "to_topic", "key", "to_table", "table_format", "late_topic"),
-        "dead_letter_topic",
+        *("view", "decode", "schema", "message", "framing", "registry", "event_time"),
+        *("watermark", "mode", "start", "to_topic", "key", "to_table", "table_format"),
+        *("late_topic", "dead_letter_topic"),
     )
     return AggregateSettings(
         **common.fields(),
         topics=tuple(dict.fromkeys(values["topics"])),
         sql=sql,
         storage=dict(values["storage"]),
+        registry_options=dict(values["registry_options"]),
         **{name: values[name] for name in names},
     )

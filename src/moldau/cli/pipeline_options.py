@@ -35,6 +35,22 @@ FRAMING: Final[Option] = click.option(
     help="What stands before each value.",
 )
 
+REGISTRY: Final[Option] = click.option(
+    "--registry",
+    metavar="URL|FOLDER",
+    help="Where the schemas are that values with --framing confluent were written with: a schema "
+    "registry, or a folder with a file for each id (17.avsc).",
+)
+
+REGISTRY_OPTIONS: Final[Option] = click.option(
+    "--registry-option",
+    "registry_options",
+    type=KeyValue(),
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="For the registry's client, such as basic.auth.user.info=NAME:PASSWORD; may be repeated.",
+)
+
 
 def topics_option(help_text: str, *, required: bool = True) -> Option:
     """--topic, as often as there are topics."""

@@ -116,7 +116,9 @@ def test_headers_of_confluent_and_of_single_objects_are_taken_off(tmp_path: Path
     file = tmp_path / "order.avsc"
     file.write_text(json.dumps(SCHEMA))
     framed = b"\0\0\0\0\x07" + encoded()
-    good, bad = decoder("avro", str(file), framing="confluent").decode([framed, b"\1" + framed])
+    (tmp_path / "7.avsc").write_text(json.dumps(SCHEMA))
+    made = decoder("avro", str(file), framing="confluent", registry=str(tmp_path))
+    good, bad = made.decode([framed, b"\1" + framed])
     assert good.value["id"] == 1
     assert bad.error == "no header of Confluent's wire format before the value"
 

@@ -11,7 +11,7 @@ import decimal
 import io
 import json
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from moldau.client.errors import InvalidArgumentError
@@ -29,6 +29,7 @@ from moldau.spark.decode.column_types import (
 )
 from moldau.spark.decode.ddl import decimal_of
 from moldau.spark.decode.framing import BadRowError
+from moldau.spark.decode.registry import Written
 
 _PRIMITIVES: Final = {
     "boolean": Scalar("boolean"),
@@ -88,6 +89,36 @@ def parse_avro(text: str) -> Any:
         return fastavro.parse_schema(_plainer(found))
     except (SchemaParseException, UnknownType, KeyError, TypeError, ValueError) as error:
         raise InvalidArgumentError(f"the Avro schema is wrong: {error}") from None
+
+
+def _parse_written(written: Written) -> Any:
+    """Raises BadRowError, since each row may have been written with another schema."""
+    import fastavro
+
+    named: dict[str, Any] = {}
+    try:
+        for text in written.references:
+            fastavro.parse_schema(_plainer(json.loads(text)), named_schemas=named)
+        return fastavro.parse_schema(_plainer(json.loads(written.content)), named_schemas=named)
+    except Exception as error:
+        raise BadRowError(f"written with an Avro schema that is wrong: {error}") from None
+
+
+def _meanings(found: Any, where: str = "") -> Iterator[tuple[str, str]]:
+    """The logical type of each place in a schema, by the names of the fields on the way."""
+    if isinstance(found, list):
+        for branch in found:
+            yield from _meanings(branch, where)
+    if not isinstance(found, dict):
+        return
+    for field in found.get("fields", ()):
+        yield from _meanings(field["type"], f"{where}.{field['name']}")
+    for inner in ("items", "values"):
+        yield from _meanings(found.get(inner), f"{where}[]")
+    if isinstance(found.get("type"), dict | list):
+        yield from _meanings(found["type"], where)
+    logical = str(found.get("logicalType", ""))
+    yield where, logical.replace("-millis", "").replace("-micros", "")
 
 
 def fingerprint(text: str) -> bytes:
@@ -161,25 +192,50 @@ class AvroReading:
         if not isinstance(kind, Struct) or self._parsed.get("type") != "record":
             raise InvalidArgumentError("the Avro schema is of no record: a table has fields")
         self.struct = kind
+        self._meanings = dict(_meanings(self._parsed))
+        self._writers: dict[Written, Any] = {}
 
-    def read(self, value: bytes) -> dict[str, Any]:
+    def _writer(self, written: Written) -> Any:
+        """Raises BadRowError if its values would be taken for something else."""
+        found = self._writers.get(written)
+        if found is None:
+            found = _parse_written(written)
+            for where, meaning in _meanings(found):
+                # A number of days is read as one of microseconds, without a word.
+                if meaning != self._meanings.get(where, meaning):
+                    raise BadRowError(
+                        f"written with a schema that does not fit: {where.lstrip('.')} is "
+                        f"{meaning or 'of no logical type'}, not "
+                        f"{self._meanings[where] or 'of none'}"
+                    )
+            self._writers[written] = found
+        return found
+
+    def read(self, value: bytes, written: Written | None = None) -> dict[str, Any]:
+        """The fields of a value that was written with this schema, or with another one."""
         from fastavro import schemaless_reader
+        from fastavro.read import SchemaResolutionError
 
+        writer = self._parsed if written is None else self._writer(written)
         stream = io.BytesIO(value)
         try:
             found = schemaless_reader(
                 stream,
-                self._parsed,
-                None,
+                writer,
+                None if written is None else self._parsed,
                 return_record_name=True,
                 return_record_name_override=True,
             )
+            left = len(value) - stream.tell()
+            if left:
+                raise BadRowError(f"not of the Avro schema: {left} bytes are left over")
+            result: dict[str, Any] = found if self._change is None else self._change(found)
+        except BadRowError:
+            raise
+        except SchemaResolutionError as error:
+            raise BadRowError(f"written with a schema that does not fit: {error}") from None
         except BROKEN as error:
             raise BadRowError(f"not of the Avro schema: {error or type(error).__name__}") from None
-        left = len(value) - stream.tell()
-        if left:
-            raise BadRowError(f"not of the Avro schema: {left} bytes are left over")
-        result: dict[str, Any] = found if self._change is None else self._change(found)
         return result
 
     # -- types

@@ -4,7 +4,7 @@ Plain data, without Spark. A field that is required must be there and not be nul
 bad one; in the table itself every column may be null, since a tombstone has no fields at all.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from moldau.client.errors import InvalidArgumentError
@@ -86,6 +86,27 @@ def struct_of(fields: list[Field], where: str) -> Struct:
             )
         seen.add(field.name.lower())
     return Struct(tuple(fields))
+
+
+def with_new_fields(known: Type, seen: Type) -> Type:
+    """With the fields of `seen` that `known` does not have; what both have stays as it is."""
+    match known, seen:
+        case Struct(), Struct():
+            theirs = {field.name.lower(): field.type for field in seen.fields}
+            mine = {field.name.lower() for field in known.fields}
+            fields = [
+                replace(field, type=with_new_fields(field.type, theirs[field.name.lower()]))
+                if field.name.lower() in theirs
+                else field
+                for field in known.fields
+            ]
+            return Struct((*fields, *(f for f in seen.fields if f.name.lower() not in mine)))
+        case Array(), Array():
+            return replace(known, element=with_new_fields(known.element, seen.element))
+        case Map(), Map():
+            return replace(known, value=with_new_fields(known.value, seen.value))
+        case _:
+            return known
 
 
 def ddl_of(kind: Type, *, requirements: bool = False) -> str:

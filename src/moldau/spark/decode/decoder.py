@@ -5,21 +5,24 @@ returns as many rows as it was given, in their order: a null value stays null, a
 cannot be decoded becomes null with a reason. It never raises because of a row.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
+from moldau.client.errors import InvalidArgumentError
 from moldau.spark.decode.column_types import BINARY, Struct, Type, arrow_of, ddl_of
 from moldau.spark.decode.columns import array_of
 from moldau.spark.decode.framing import (
     BadRowError,
     Framing,
-    without_confluent,
+    split_confluent,
+    split_indexes,
     without_fingerprint,
-    without_indexes,
 )
+from moldau.spark.decode.registry import Registry, Written
 
 _REASON_CHARACTERS_MAX: Final = 500
 
@@ -49,6 +52,8 @@ class Decoder:
     source: bytes = b""
     """The text of an Avro schema, or a descriptor set."""
     message: str = ""
+    registry: Registry | None = None
+    """Where the schemas are that values with a header of Confluent's were written with."""
     only_known: bool = False
 
     @property
@@ -88,10 +93,20 @@ class Decoder:
             made = array_of(found, self.type)
         return made, pa.array(errors, type=pa.string())
 
-    def split(self, batch: Any) -> tuple[Any, Any]:
+    def unknown_fields(self, values: Iterable[bytes | None]) -> Counter[str]:
+        """How often fields are in JSON values that the schema does not name, by their names."""
+        struct = self.struct
+        if self.format is not Format.JSON or struct is None:
+            return Counter()
+        from moldau.spark.decode.json_values import unknown_names
+
+        return unknown_names(struct, (_body(self, value) for value in values))
+
+    def split(self, batch: Any, *, keep_raw: bool = False) -> tuple[Any, Any]:
         """The good and the bad rows of a pyarrow.RecordBatch whose column `value` is decoded.
 
-        Good ones have their value decoded; bad ones have `raw` and `error` in its place.
+        Good ones have their value decoded; bad ones have `raw` and `error` in its place. With
+        `keep_raw`, good ones have `raw` beside it.
         """
         import pyarrow as pa
         import pyarrow.compute as pc
@@ -100,13 +115,24 @@ class Decoder:
         raw = batch.column(at)
         values, errors = self.arrays(raw.to_pylist())
         is_good = pc.is_null(errors)
-        good = batch.set_column(at, pa.field("value", values.type), values).filter(is_good)
+        good = batch.set_column(at, pa.field("value", values.type), values)
+        good = (good.append_column("raw", raw) if keep_raw else good).filter(is_good)
         bad = batch.remove_column(at).append_column("raw", raw).append_column("error", errors)
         return good, bad.filter(pc.invert(is_good))
 
 
 _NO_FIT: Final = (ValueError, TypeError, ArithmeticError)
 """What pyarrow raises for a value that a column does not hold; its own errors are of these."""
+
+
+def _body(decoder: Decoder, value: bytes | None) -> bytes | None:
+    """Without what stands before it; None for what is no value."""
+    if value is None or decoder.framing is not Framing.CONFLUENT:
+        return value
+    try:
+        return split_confluent(value)[1]
+    except BadRowError:
+        return None
 
 
 def _misfit(value: Any, kind: Type) -> str | None:
@@ -146,28 +172,55 @@ def _reader(decoder: Decoder) -> Callable[[bytes], Any]:
         case Format.AVRO:
             from moldau.spark.decode.avro import AvroReading
 
-            read = AvroReading(decoder.source.decode()).read
+            reading = AvroReading(decoder.source.decode())
+            if decoder.framing is Framing.CONFLUENT:
+                return _resolving(decoder, lambda value, by: reading.read(value, by))
+            read = reading.read
         case Format.PROTOBUF:
-            from moldau.spark.decode.protobuf import ProtobufReading
+            from moldau.spark.decode.protobuf import ProtobufReading, message_at
 
-            read = ProtobufReading(decoder.source, decoder.message).read
-    return _unframed(decoder, read)
+            message = ProtobufReading(decoder.source, decoder.message)
 
+            def read_message(value: bytes, written: Written) -> Any:
+                indexes, body = split_indexes(value)
+                found = message_at(written.content, indexes)
+                if found != decoder.message:
+                    raise BadRowError(f"another message: {found}, not {decoder.message}")
+                return message.read(body)
 
-def _unframed(decoder: Decoder, read: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
-    if decoder.framing is Framing.NONE:
-        return read
+            if decoder.framing is Framing.CONFLUENT:
+                return _resolving(decoder, read_message)
+            read = message.read
+    if decoder.framing is Framing.CONFLUENT:
+        # JSON names its fields: all there is to know is whether somebody knows the schema.
+        return _resolving(decoder, lambda value, _: read(value))
     if decoder.framing is Framing.SINGLE_OBJECT:
         from moldau.spark.decode.avro import fingerprint
 
         expected = fingerprint(decoder.source.decode())
         return lambda value: read(without_fingerprint(value, expected))
-    if decoder.format is Format.PROTOBUF:
-        from moldau.spark.decode.protobuf import ProtobufReading
+    return read
 
-        wanted = ProtobufReading(decoder.source, decoder.message).indexes
-        return lambda value: read(without_indexes(without_confluent(value), wanted))
-    return lambda value: read(without_confluent(value))
+
+def _resolving(decoder: Decoder, read: Callable[[bytes, Written], Any]) -> Callable[[bytes], Any]:
+    """Values by the schema that they were written with, which their header names."""
+    registry = decoder.registry
+    if registry is None:
+        raise InvalidArgumentError(
+            "values with the framing confluent name the schema that they were written with, and "
+            "nothing says where it is found",
+            hint="name the registry, or a folder of schemas by id: --registry http://HOST:8081",
+        )
+    is_serialized = decoder.format is Format.PROTOBUF
+
+    def resolved(value: bytes) -> Any:
+        schema_id, body = split_confluent(value)
+        written = registry.find(schema_id, serialized=is_serialized)
+        if written is None:
+            raise BadRowError(f"nobody knows the schema {schema_id} that it was written with")
+        return read(body, written)
+
+    return resolved
 
 
 RAW: Final = Decoder(format=Format.RAW, type=BINARY)

@@ -20,6 +20,7 @@ from moldau.model.queue_headers import (
 )
 from moldau.spark.decode.column_types import Struct, ddl_of
 from moldau.spark.decode.decoder import Decoder, Format
+from moldau.spark.decode.framing import Framing
 from moldau.spark.decode.infer import infer_json
 
 if TYPE_CHECKING:
@@ -153,8 +154,11 @@ def dead_letters(
     return df.select(*chosen)
 
 
-def infer(df: "DataFrame", *, rows_max: int = SAMPLE_ROWS_DEFAULT) -> Struct:
+def infer(
+    df: "DataFrame", *, rows_max: int = SAMPLE_ROWS_DEFAULT, framing: str = Framing.NONE
+) -> Struct:
     """The schema of JSON from the first rows of a table, for `decoder("json", …)`."""
     _check_input(df)
     found = df.where("value IS NOT NULL").select("value").limit(rows_max).collect()
-    return infer_json(None if row[0] is None else bytes(row[0]) for row in found)
+    values = (None if row[0] is None else bytes(row[0]) for row in found)
+    return infer_json(values, framing=framing)

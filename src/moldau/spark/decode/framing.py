@@ -1,8 +1,8 @@
 """Owns what producers put before a value: headers of Confluent's serialisers and of Avro's own.
 
-Confluent: a zero, the id of a schema in four bytes, and for Protobuf the place of the message in
-its file. The id is not looked up: the schema is the one that was given. Single-object: two fixed
-bytes and the fingerprint of the schema, which has to be that of the one given.
+Confluent: a zero, the id of the schema that the value was written with in four bytes, and for
+Protobuf the place of the message in its file. Single-object: two fixed bytes and the fingerprint of
+the schema, which has to be that of the one given.
 """
 
 from enum import StrEnum
@@ -24,10 +24,11 @@ class BadRowError(ValueError):
     """A value that cannot be decoded; the text is the reason that goes with the row."""
 
 
-def without_confluent(value: bytes) -> bytes:
+def split_confluent(value: bytes) -> tuple[int, bytes]:
+    """The id of the schema, and what follows."""
     if len(value) < _CONFLUENT_BYTES or value[0] != 0:
         raise BadRowError("no header of Confluent's wire format before the value")
-    return value[_CONFLUENT_BYTES:]
+    return int.from_bytes(value[1:_CONFLUENT_BYTES], "big"), value[_CONFLUENT_BYTES:]
 
 
 def without_fingerprint(value: bytes, fingerprint: bytes) -> bytes:
@@ -41,8 +42,8 @@ def without_fingerprint(value: bytes, fingerprint: bytes) -> bytes:
     return value[_SINGLE_BYTES:]
 
 
-def without_indexes(value: bytes, wanted: tuple[int, ...]) -> bytes:
-    """Take away which message of the file it is, as Confluent's Protobuf serialiser says it."""
+def split_indexes(value: bytes) -> tuple[tuple[int, ...], bytes]:
+    """Which message of its file it is, as Confluent's Protobuf serialiser says it; what follows."""
     count, at = _zigzag(value, 0)
     found = []
     if not 0 <= count <= len(value):
@@ -50,9 +51,7 @@ def without_indexes(value: bytes, wanted: tuple[int, ...]) -> bytes:
     for _ in range(count):
         number, at = _zigzag(value, at)
         found.append(number)
-    if tuple(found or (0,)) != wanted:
-        raise BadRowError(f"another message of its file: {found or [0]}, not {list(wanted)}")
-    return value[at:]
+    return tuple(found or (0,)), value[at:]
 
 
 def _zigzag(value: bytes, at: int) -> tuple[int, int]:

@@ -21,6 +21,7 @@ from moldau.spark.decode.column_types import (
     Type,
     struct_of,
 )
+from moldau.spark.decode.framing import Framing, split_confluent
 
 _HINT: Final = "give the schema: as DDL, as a JSON Schema or as a StructType"
 _LONG_MAX: Final = 2**63 - 1
@@ -83,14 +84,15 @@ class _Seen:
         return struct_of(found, f"in {self.where}" if self.where else "")
 
 
-def infer_json(values: Iterable[bytes | None]) -> Struct:
+def infer_json(values: Iterable[bytes | None], *, framing: str = Framing.NONE) -> Struct:
     """From a sample. Values that are null, or no JSON object, say nothing."""
     seen = _Seen("")
     for value in values:
         if value is None:
             continue
         try:
-            found = msgspec.json.decode(value)
+            body = split_confluent(value)[1] if framing == Framing.CONFLUENT else value
+            found = msgspec.json.decode(body)
         except (msgspec.DecodeError, ValueError, RecursionError):
             continue
         if isinstance(found, dict):

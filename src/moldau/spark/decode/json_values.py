@@ -7,7 +7,8 @@ that is asked for. See docs/spark/decoding.md for the list.
 
 import datetime as dt
 import decimal
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated, Any, Final, NotRequired, Required, TypedDict
 
 import msgspec
@@ -25,6 +26,8 @@ from moldau.spark.decode.column_types import (
 )
 from moldau.spark.decode.framing import BadRowError
 
+UNKNOWN_NAMES_MAX: Final = 100
+_NAME_CHARACTERS_MAX: Final = 200
 _FLOAT_MAX: Final = 3.4028234663852886e38
 _PLAIN: Final[dict[str, Any]] = {
     "boolean": bool,
@@ -50,7 +53,8 @@ def json_reader(schema: Struct, *, only_known: bool) -> Callable[[bytes], dict[s
         try:
             found = decode(value)
             if known is not None:
-                _check_names(plain(value), known, "$")
+                for name in _strange_names(plain(value), known, ""):
+                    raise BadRowError(f"not of the schema: unknown field `{name}`")
         except msgspec.ValidationError as error:
             raise BadRowError(f"not of the schema: {error}") from None
         except UnicodeDecodeError as error:
@@ -113,17 +117,37 @@ def _names(kind: Type) -> Names | None:
             return None
 
 
-def _check_names(found: Any, known: Names, where: str) -> None:
+def _strange_names(found: Any, known: Names, where: str) -> Iterator[str]:
+    """Fields that the schema does not name, with the names of those around them."""
     if isinstance(found, list):
         for item in found:
-            _check_names(item, known["[]"], f"{where}[…]")
+            yield from _strange_names(item, known.get("[]", {}), f"{where}[]")
     elif isinstance(found, dict) and "{}" in known:
         for item in found.values():
-            _check_names(item, known["{}"], f"{where}[…]")
+            yield from _strange_names(item, known["{}"], f"{where}{{}}")
     elif isinstance(found, dict):
         for name, value in found.items():
+            at = f"{where}.{name}" if where else name
             if name not in known:
-                raise BadRowError(f"not of the schema: unknown field `{name}` - at `{where}`")
-            inner = known[name]
-            if inner is not None:
-                _check_names(value, inner, f"{where}.{name}")
+                yield at
+            elif known[name] is not None:
+                yield from _strange_names(value, known[name], at)
+
+
+def unknown_names(schema: Struct, values: Iterable[bytes | None]) -> Counter[str]:
+    """How often there is a field that the schema does not name; of so many names at the most."""
+    known = _names(schema) or {}
+    decode = msgspec.json.Decoder().decode
+    found: Counter[str] = Counter()
+    for value in values:
+        if value is None:
+            continue
+        try:
+            names = list(_strange_names(decode(value), known, ""))
+        except (msgspec.DecodeError, ValueError, RecursionError):
+            # A bad row, which is told as one.
+            continue
+        for name in names:
+            if name in found or len(found) < UNKNOWN_NAMES_MAX:
+                found[name[:_NAME_CHARACTERS_MAX]] += 1
+    return found

@@ -6,6 +6,7 @@ that says so, not a schema that is wrong.
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -15,6 +16,7 @@ from moldau.spark.decode.ddl import from_spark_json, parse_ddl
 from moldau.spark.decode.decoder import RAW, Decoder, Format, Schema, _reader
 from moldau.spark.decode.framing import Framing
 from moldau.spark.decode.json_schema import from_json_schema
+from moldau.spark.decode.registry import registry_at
 
 _SCHEMA_BYTES_MAX: Final = 16 * 1024 * 1024
 _NOT_IN_PATHS: Final = frozenset(" \t\r\n:{<\"'`,")
@@ -26,6 +28,8 @@ def decoder(
     *,
     message: str = "",
     framing: str = "none",
+    registry: str | None = None,
+    registry_options: Mapping[str, str] | None = None,
     only_known: bool = False,
 ) -> Decoder:
     """A decoder of values.
@@ -33,12 +37,20 @@ def decoder(
     `schema`: for JSON DDL text, a StructType, a JSON Schema or Spark's JSON of a schema; for Avro
     an .avsc; for Protobuf a descriptor set, of which `message` is decoded; as a file or itself.
     `framing`: what stands before values: none, confluent or single-object (Avro).
+    `registry`: for confluent, where the schemas are found that values were written with: a URL, or
+    a folder with a file for each id. `registry_options` are for the client of a registry.
     `only_known`: JSON with fields that the schema does not name is bad.
     Raises InvalidArgumentError that says what is wrong with the schema.
     """
     kind = _choice(Format, format, "format")
     frame = _choice(Framing, framing, "framing")
     _check(kind, frame, schema, message, only_known)
+    if registry is not None and frame is not Framing.CONFLUENT:
+        raise InvalidArgumentError(
+            f"with the framing {frame} no value names a schema, so there is no use for a registry",
+            hint="values of serialisers that know a registry: framing confluent",
+        )
+    known = None if registry is None else registry_at(registry, registry_options)
     match kind:
         case Format.RAW:
             return RAW
@@ -50,6 +62,7 @@ def decoder(
             made = _avro(schema, frame)
         case Format.PROTOBUF:
             made = _protobuf(schema, message, frame)
+    made = replace(made, registry=known)
     # What cannot be compiled is told now, not by a task.
     _reader(made)
     return made

@@ -5,8 +5,10 @@ null where it has (`optional`, messages, oneofs). Enums are their names, and num
 the schema does not know them. Unknown fields are passed over: that is how Protobuf's schemas grow.
 """
 
+import base64
 import datetime as dt
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Final
 
 from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
@@ -70,18 +72,6 @@ class ProtobufReading:
         self._class = message_factory.GetMessageClass(self._descriptor)
         self.struct, self._get = _struct(self._descriptor, (message,))
 
-    @property
-    def indexes(self) -> tuple[int, ...]:
-        """Which message of its file it is, from the outside to the inside."""
-        found: list[int] = []
-        at = self._descriptor
-        while at.containing_type is not None:
-            outer = at.containing_type
-            found.append([inner.name for inner in outer.nested_types].index(at.name))
-            at = outer
-        found.append(list(at.file.message_types_by_name).index(at.name))
-        return tuple(reversed(found))
-
     def read(self, value: bytes) -> dict[str, Any]:
         try:
             message: Any = self._class.FromString(value)
@@ -97,6 +87,36 @@ class ProtobufReading:
             # Such as a number in a Struct that JSON has no word for.
             raise BadRowError(f"not of the Protobuf schema: {error}") from None
         return found
+
+
+@lru_cache(maxsize=256)
+def message_at(content: bytes, indexes: tuple[int, ...]) -> str:
+    """The name of a message of the file that a value was written with. Raises BadRowError.
+
+    `content` is a file as a registry serialises it, or a descriptor set whose last file it is.
+    """
+    try:
+        file = _written_file(content)
+        found = file.message_type[indexes[0]]
+        names = [found.name]
+        for index in indexes[1:]:
+            found = found.nested_type[index]
+            names.append(found.name)
+    except (DecodeError, ValueError, IndexError) as error:
+        raise BadRowError(
+            f"written with a Protobuf schema that has no message {list(indexes)}: {error}"
+        ) from None
+    return ".".join([file.package, *names] if file.package else names)
+
+
+def _written_file(content: bytes) -> descriptor_pb2.FileDescriptorProto:
+    try:
+        return descriptor_pb2.FileDescriptorProto.FromString(
+            base64.b64decode(content, validate=True)
+        )
+    except ValueError:
+        # Not of a registry.
+        return descriptor_pb2.FileDescriptorSet.FromString(content).file[-1]
 
 
 def _message_of(descriptor_set: bytes, message: str) -> Descriptor:

@@ -6,6 +6,7 @@ from moldau.client.errors import InvalidArgumentError, NotFoundError, RejectedEr
 from moldau.client.kafka.client import KafkaClient
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import TopicPartition
+from moldau.spark.option_table import Side, names_of
 from moldau.spark.options import BOOTSTRAP
 from moldau.spark.pipelines.aggregate.batches import has_begun
 from moldau.spark.pipelines.aggregate.remembered import recall
@@ -15,14 +16,14 @@ from moldau.spark.pipelines.spec import Plan, Step
 from moldau.spark.source.bounds import places_of, starting_offsets
 from moldau.spark.source.cluster import Cluster
 from moldau.spark.source.positions import Positions
-from moldau.spark.source.read_options import READ_NAMES, parse_read_options
+from moldau.spark.source.read_options import parse_read_options
 
 _OURS = frozenset({"subscribe", "subscribepattern", "assign", "groupid", "kafka.group.id"})
 
 
 def read_options(settings: AggregateSettings) -> dict[str, str]:
     """For the stream: what was asked for with -o goes before what is usual."""
-    known = {name.lower(): name for name in READ_NAMES}
+    known = {name.lower(): name for name in names_of(Side.READ)}
     for name in settings.options:
         if name.lower() in _OURS:
             raise InvalidArgumentError(

@@ -92,7 +92,7 @@ def inferred(settings: AggregateSettings, context: Context) -> str:
         options.pop(name, None)
     sample = context.spark.read.format("moldau").options(**options).load()
     try:
-        return decode.fields_ddl(decode.infer(sample))
+        return decode.fields_ddl(decode.infer(sample, framing=settings.framing))
     except InvalidArgumentError as error:
         raise InvalidArgumentError(str(error), hint="give it: --schema") from None
 

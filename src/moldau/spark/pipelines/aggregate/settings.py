@@ -37,6 +37,8 @@ class AggregateSettings(Settings):
     """None with JSON: inferred from a sample, once."""
     message: str = ""
     framing: str = "none"
+    registry: str | None = None
+    registry_options: Mapping[str, str] = field(default_factory=dict)
     event_time: str = RECORD_TIME
     """A column of the view, or an expression of SQL over them."""
     watermark: str = "10 minutes"
@@ -132,7 +134,14 @@ def decoder_of(settings: AggregateSettings, inferred: str | None = None) -> Deco
     if settings.decode.lower() == Format.JSON and schema is None:
         return None
     try:
-        return decoder(settings.decode, schema, message=settings.message, framing=settings.framing)
+        return decoder(
+            settings.decode,
+            schema,
+            message=settings.message,
+            framing=settings.framing,
+            registry=settings.registry,
+            registry_options=settings.registry_options,
+        )
     except InvalidArgumentError as error:
-        hint = error.hint or "see --decode, --schema, --message and --framing"
+        hint = error.hint or "see --decode, --schema, --message, --framing and --registry"
         raise InvalidArgumentError(f"values cannot be decoded: {error}", hint=hint) from None

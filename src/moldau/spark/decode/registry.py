@@ -1,0 +1,191 @@
+"""Owns the schemas that values were written with, found by the id that stands before each value.
+
+They are in a registry that speaks Confluent's HTTP API, or in a folder with a file for each id
+(`17.avsc`, `18.json`, `19.desc`). An id that nobody knows makes a row a bad one. A registry that
+does not answer says nothing about a row: the task fails, and is tried again.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from moldau.client.errors import ClientError, InvalidArgumentError
+
+OPTION: Final = "--registry"
+_URLS: Final = ("http://", "https://")
+_ANSWER_SECONDS_MAX: Final = 10.0
+_UNKNOWN_SECONDS: Final = 60.0
+"""For so long an id that nobody knew is not asked for again."""
+_FILES_BYTES_MAX: Final = 16 * 1024 * 1024
+_NOT_FOUND: Final = 404
+
+
+class RegistryError(ClientError):
+    """The registry cannot be asked. What it holds is not known, so no row may be judged by it."""
+
+
+class Written(NamedTuple):
+    """A schema as it was registered."""
+
+    content: bytes
+    references: tuple[bytes, ...] = ()
+    """Schemas that it names, each after those that it names itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registry:
+    """Where schemas are. Plain data: it travels to tasks, with the files of a folder."""
+
+    place: str
+    options: tuple[tuple[str, str], ...] = ()
+    """For the client of a registry, as `basic.auth.user.info`."""
+    files: tuple[tuple[int, bytes], ...] = ()
+
+    def find(self, schema_id: int, *, serialized: bool = False) -> Written | None:
+        """None if nobody knows the id. `serialized` asks for a Protobuf file as its descriptor.
+
+        Raises RegistryError.
+        """
+        if not self.place.startswith(_URLS):
+            return _in_folder(self).get(schema_id)
+        return _lookup(self, serialized).find(schema_id)
+
+
+def registry_at(place: str, options: Mapping[str, str] | None = None) -> Registry:
+    """Raises InvalidArgumentError if `place` is neither a URL nor a folder with schemas."""
+    told = tuple(sorted((options or {}).items()))
+    if place.startswith(_URLS):
+        return Registry(place=place, options=told)
+    if told:
+        raise InvalidArgumentError(
+            f"a folder of schemas has no option {told[0][0]}",
+            hint=f"options are for a registry: {OPTION} http://HOST:8081",
+        )
+    return Registry(place=place, files=_read_folder(Path(place)))
+
+
+def _read_folder(folder: Path) -> tuple[tuple[int, bytes], ...]:
+    hint = f"{OPTION} is the URL of a registry, or a folder with a file for each id: 17.avsc"
+    try:
+        paths = sorted(path for path in folder.iterdir() if path.stem.isdecimal())
+        size = sum(path.stat().st_size for path in paths)
+        if size > _FILES_BYTES_MAX:
+            raise InvalidArgumentError(
+                f"the schemas in {folder} have {size} bytes, and {_FILES_BYTES_MAX} at most are "
+                "read",
+                hint="leave only those ids there that the topic has",
+            )
+        found = [(int(path.stem), path.read_bytes()) for path in paths]
+    except OSError as error:
+        raise InvalidArgumentError(
+            f"the schemas in {folder} cannot be read: {error.strerror}", hint=hint
+        ) from None
+    if not found:
+        raise InvalidArgumentError(f"there is no schema in {folder}", hint=hint)
+    ids = [schema_id for schema_id, _ in found]
+    for schema_id in ids:
+        if ids.count(schema_id) > 1:
+            raise InvalidArgumentError(f"the schema {schema_id} is there twice, in {folder}")
+    return tuple(found)
+
+
+@lru_cache(maxsize=16)
+def _in_folder(registry: Registry) -> dict[int, Written]:
+    return {schema_id: Written(content) for schema_id, content in registry.files}
+
+
+class _Lookup:
+    """What was asked of a registry by this process."""
+
+    def __init__(self, registry: Registry, serialized: bool) -> None:
+        self._place = registry.place
+        self._format = "serialized" if serialized else None
+        self._client = _new_client(registry)
+        self._known: dict[int, Written] = {}
+        self._unknown_at: dict[int, float] = {}
+
+    def find(self, schema_id: int) -> Written | None:
+        found = self._known.get(schema_id)
+        if found is not None:
+            return found
+        if time.monotonic() - self._unknown_at.get(schema_id, -_UNKNOWN_SECONDS) < _UNKNOWN_SECONDS:
+            return None
+        schema = self._ask(partial(self._client.get_schema, schema_id, fmt=self._format))
+        if schema is None:
+            self._unknown_at[schema_id] = time.monotonic()
+            return None
+        references: dict[str, bytes] = {}
+        # Of a Protobuf file nothing is needed but the names of its messages.
+        if self._format is None:
+            self._collect(schema, references, schema_id)
+        found = Written(_content(schema), tuple(references.values()))
+        self._known[schema_id] = found
+        return found
+
+    def _collect(self, schema: Any, found: dict[str, bytes], schema_id: int) -> None:
+        for reference in schema.references or ():
+            if reference.name in found:
+                continue
+            asked = partial(self._client.get_version, reference.subject, reference.version)
+            named = self._ask(asked)
+            if named is None:
+                raise RegistryError(
+                    f"schema {schema_id} of {self._place} names version {reference.version} of "
+                    f"{reference.subject}, which is not there",
+                    hint="the registry has to hold all that its schemas name",
+                )
+            self._collect(named.schema, found, schema_id)
+            found[reference.name] = _content(named.schema)
+
+    def _ask(self, question: Callable[[], Any]) -> Any | None:
+        from confluent_kafka.schema_registry.error import SchemaRegistryError
+
+        try:
+            return question()
+        except SchemaRegistryError as error:
+            if error.http_status_code == _NOT_FOUND:
+                return None
+            raise self._failed(str(error)) from error
+        except Exception as error:
+            # What its client raises when there is no connection depends on its version.
+            raise self._failed(f"{type(error).__name__}: {error}") from error
+
+    def _failed(self, reason: str) -> RegistryError:
+        return RegistryError(
+            f"the schema registry at {self._place} cannot be asked: {reason}",
+            hint=f"is it up, and are {OPTION} and {OPTION}-option right? nothing was lost: "
+            "the batch is read again",
+        )
+
+
+def _content(schema: Any) -> bytes:
+    return str(schema.schema_str or "").encode()
+
+
+@lru_cache(maxsize=16)
+def _lookup(registry: Registry, serialized: bool) -> _Lookup:
+    return _Lookup(registry, serialized)
+
+
+def _new_client(registry: Registry) -> Any:
+    try:
+        from confluent_kafka.schema_registry import SchemaRegistryClient
+    except ImportError:
+        raise InvalidArgumentError(
+            "a schema registry needs the package confluent-kafka with its extra schemaregistry",
+            hint="install it: pip install 'moldau[spark]'",
+        ) from None
+    conf: dict[str, Any] = {
+        "url": registry.place,
+        "timeout": _ANSWER_SECONDS_MAX,
+        **dict(registry.options),
+    }
+    try:
+        return SchemaRegistryClient(conf)
+    except (ValueError, TypeError) as error:
+        raise InvalidArgumentError(
+            f"the schema registry {registry.place}: {error}", hint=f"see {OPTION}-option"
+        ) from None
