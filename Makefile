@@ -112,6 +112,7 @@ docs: $(VENV)/check ## write the generated reference pages anew
 	@$(BIN)/python -m moldau.edge.http.reference
 	@$(BIN)/python -m moldau.server.config.render > docs/reference/configuration.md
 	@$(BIN)/python proto/reference.py
+	@$(BIN)/python -m moldau.spark.option_table > docs/reference/spark-options.md
 
 # The stubs have tools of their own, old ones on purpose; see proto/generate.py.
 build/stubs/tools: proto/generate.py

@@ -73,21 +73,17 @@ def test_the_page_about_writing_works_as_pasted(
     }
 
 
-def test_every_option_is_on_the_page_about_writing() -> None:
-    from moldau.spark.sink.write_options import WRITE_NAMES
+def test_the_page_about_options_is_the_table_and_other_pages_name_no_other() -> None:
+    from moldau.spark.option_table import OPTIONS, render
 
-    text = (ROOT / "docs/spark/sink.md").read_text()
-    named = set(re.findall(r"`([\w.]+)`", text))
-    # This one has no effect here, and need not be known.
-    assert [n for n in WRITE_NAMES if n not in named and n != "kafka.enable.idempotence"] == []
-
-
-def test_every_option_is_on_the_page_about_reading() -> None:
-    from moldau.spark.source.read_options import READ_NAMES
-
-    text = (ROOT / "docs/spark/source.md").read_text()
-    named = set(re.findall(r"`([\w.]+)`", text))
-    assert [name for name in READ_NAMES if name not in named] == []
+    assert (ROOT / "docs/reference/spark-options.md").read_text() == render()
+    known = {option.name for option in OPTIONS}
+    for page in ("source.md", "sink.md"):
+        text = (ROOT / "docs/spark" / page).read_text()
+        (table,) = re.findall(r"^\| option \| \|\n(.*?)\n\n", text, flags=re.M | re.S)
+        cells = [line.split("|")[1] for line in table.splitlines()[1:]]
+        named = {name for cell in cells for name in re.findall(r"`([\w.]+)`", cell)}
+        assert named <= known
 
 
 def test_the_quick_start_works_as_pasted(

@@ -5,6 +5,7 @@ import logging
 import pytest
 
 from moldau.client.errors import InvalidArgumentError
+from moldau.spark.option_table import OPTIONS, Fate, Option, Side
 from moldau.spark.options import Options
 
 
@@ -25,12 +26,12 @@ def test_missing_servers_are_asked_for_by_name() -> None:
 
 def test_an_unknown_name_is_refused_with_the_nearest_one() -> None:
     with pytest.raises(InvalidArgumentError, match="did you mean startingOffsets"):
-        Options({"startingofset": "earliest"}).check_names(["startingOffsets", "subscribe"])
+        Options({"startingofset": "earliest"}).check_names(Side.READ)
 
 
 def test_a_name_unlike_any_other_is_refused_all_the_same() -> None:
     with pytest.raises(InvalidArgumentError, match="unknown option zzz") as caught:
-        Options({"zzz": "1"}).check_names(["subscribe"])
+        Options({"zzz": "1"}).check_names(Side.READ)
     assert "subscribe" in caught.value.hint
 
 
@@ -38,14 +39,39 @@ def test_settings_of_kafkas_clients_are_let_go_with_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        Options({"kafka.max.poll.records": "5"}).check_names(["subscribe"])
+        Options({"kafka.max.poll.records": "5"}).check_names(Side.READ)
     assert "kafka.max.poll.records" in caplog.text
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
+def test_every_option_has_the_fate_that_the_table_says(
+    option: Option, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("moldau.spark.options._told", set())
+    side = Side.READ if option.side is Side.BOTH else option.side
+    options = Options({option.name.lower(): "1"})
+    if option.fate is Fate.REFUSED:
+        with pytest.raises(InvalidArgumentError, match=option.name):
+            options.check_names(side)
+        return
+    for _ in range(2):
+        options.check_names(side)
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == (1 if option.fate is Fate.NO_EFFECT else 0)
+    assert all(option.name in text for text in said)
+
+
+def test_an_option_of_the_other_side_is_unknown() -> None:
+    with pytest.raises(InvalidArgumentError, match="unknown option topic"):
+        Options({"topic": "a"}).check_names(Side.READ)
+    with pytest.raises(InvalidArgumentError, match="unknown option subscribe"):
+        Options({"subscribe": "a"}).check_names(Side.WRITE)
 
 
 def test_a_secured_connection_is_refused_since_none_would_be_made() -> None:
     with pytest.raises(InvalidArgumentError, match="plain text only"):
-        Options({"kafka.security.protocol": "SASL_SSL"}).check_names([])
-    Options({"kafka.security.protocol": "plaintext"}).check_names([])
+        Options({"kafka.security.protocol": "SASL_SSL"}).check_names(Side.READ)
+    Options({"kafka.security.protocol": "plaintext"}).check_names(Side.READ)
 
 
 @pytest.mark.parametrize("value", ["yes", "", "1"])

@@ -66,7 +66,7 @@ class MoldauDataSource(DataSource):
     def _write_options(self, schema: Any, *, streaming: bool) -> WriteOptions:
         options = parse_write_options(self.options, streaming=streaming)
         types = {field.name: field.dataType.simpleString() for field in schema.fields}
-        check_columns(types, topic=options.topic)
+        check_columns(types, topic=options.topic, takes_timestamps=options.takes_timestamps)
         return options
 
     def _check_schema(self, schema: Any) -> None:

@@ -1,19 +1,20 @@
-"""Owns the options of `format("moldau")`: the names of Spark's Kafka connector, and their parsing.
+"""Owns the parsing of options of `format("moldau")`, by the table of those that there are.
 
 Spark hands options over with their names in lower case; people write them in mixed case, so what
 is said about one names it as it is written in the documentation. A name that is nobody's is an
-error, since a misspelt `startingOffsets` would silently read the wrong records. Settings of Kafka's
-own clients (`kafka.…`) that mean nothing here are let go with a warning: queries that moved over
-from the Kafka connector have them.
+error, since a misspelt `startingOffsets` would silently read the wrong records. What means nothing
+here, as most settings of Kafka's own clients (`kafka.…`), is let go and told once: queries that
+moved over from the Kafka connector have it.
 """
 
 import difflib
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from moldau.client.errors import InvalidArgumentError
+from moldau.spark.option_table import OPTIONS, Fate, Side
 
 log = logging.getLogger(__name__)
 
@@ -21,12 +22,21 @@ BOOTSTRAP: Final = "kafka.bootstrap.servers"
 BOOTSTRAP_SHORT: Final = "bootstrap.servers"
 TIMEOUT: Final = "kafka.request.timeout.ms"
 CLIENT_ID: Final = "kafka.client.id"
-SHARED_NAMES: Final = (BOOTSTRAP, BOOTSTRAP_SHORT, TIMEOUT, CLIENT_ID)
-"""What reading and writing have in common."""
 
 TIMEOUT_MS_DEFAULT: Final = 60_000
 CLIENT_ID_DEFAULT: Final = "moldau-spark"
 _SECURITY: Final = re.compile(r"kafka\.(security|sasl|ssl)\.")
+_OF_SPARK: Final = frozenset({"checkpointlocation", "path", "queryname"})
+"""Spark hands these over with the others."""
+_told: Final[set[str]] = set()
+"""What was said in this process."""
+
+
+def tell_once(message: str) -> None:
+    """A warning, in each process at the most once."""
+    if message not in _told:
+        _told.add(message)
+        log.warning("%s", message)
 
 
 class Options:
@@ -60,11 +70,18 @@ class Options:
             raise InvalidArgumentError(f"option {name} is at least {least}, not {number}")
         return number
 
-    def check_names(self, known: Iterable[str]) -> None:
-        """Refuse names that are none of `known`; let go of settings for Kafka's own clients."""
-        names = {name.lower(): name for name in known}
+    def check_names(self, side: Side) -> None:
+        """Refuse names that are nobody's, and those that the connector refuses."""
+        known = {option.name.lower(): option for option in OPTIONS if option.side.covers(side)}
         for given in self._values:
-            if given in names:
+            option = known.get(given)
+            if option is not None:
+                if option.fate is Fate.REFUSED:
+                    raise InvalidArgumentError(f"option {option.name} cannot be set: {option.note}")
+                if option.fate is Fate.NO_EFFECT:
+                    tell_once(f"option {option.name} has no effect: {option.note}")
+                continue
+            if given in _OF_SPARK:
                 continue
             if _SECURITY.match(given) and not self._is_plain(given):
                 raise InvalidArgumentError(
@@ -73,13 +90,13 @@ class Options:
                     hint="remove the option, or read through Spark's own Kafka connector",
                 )
             if given.startswith("kafka."):
-                log.warning("option %s means nothing to the source moldau: ignored", given)
+                tell_once(f"option {given} is one of Kafka's own clients, and has no effect here")
                 continue
-            nearest = difflib.get_close_matches(given, names, n=1, cutoff=0.5)
-            hint = f"did you mean {names[nearest[0]]}?" if nearest else ""
+            nearest = difflib.get_close_matches(given, known, n=1, cutoff=0.5)
+            hint = f"did you mean {known[nearest[0]].name}?" if nearest else ""
             raise InvalidArgumentError(
                 f"unknown option {given}" + (f": {hint}" if hint else ""),
-                hint=f"known are {', '.join(sorted(names.values()))}",
+                hint=f"known are {', '.join(sorted(each.name for each in known.values()))}",
             )
 
     def _is_plain(self, name: str) -> bool:

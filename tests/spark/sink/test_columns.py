@@ -19,7 +19,7 @@ def test_the_columns_of_a_topic_can_be_written_and_others_are_let_go() -> None:
         "timestampType": "int",
         "headers": "array<struct<key:string,value:binary>>",
     }
-    check_columns(types, topic=None)
+    check_columns(types, topic=None, takes_timestamps=True)
 
 
 @pytest.mark.parametrize(
@@ -36,12 +36,16 @@ def test_the_columns_of_a_topic_can_be_written_and_others_are_let_go() -> None:
 )
 def test_a_column_of_a_wrong_type_is_named(types: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
-        check_columns(types, topic="t")
+        check_columns(types, topic="t", takes_timestamps=True)
+
+
+def test_a_column_of_times_is_left_out_unless_it_is_asked_for() -> None:
+    check_columns({"value": "string", "timestamp": "bigint"}, topic="t", takes_timestamps=False)
 
 
 def test_without_a_topic_both_ways_to_name_one_are_said() -> None:
     with pytest.raises(InvalidArgumentError, match="neither the option topic nor a column"):
-        check_columns({"value": "string"}, topic=None)
+        check_columns({"value": "string"}, topic=None, takes_timestamps=False)
 
 
 def test_values_come_out_of_arrow_as_records_hold_them() -> None:
@@ -60,10 +64,11 @@ def test_values_come_out_of_arrow_as_records_hold_them() -> None:
             ),
         }
     )
-    assert list(rows_of(batch)) == [
+    assert list(rows_of(batch, takes_timestamps=True)) == [
         Row(b"k", "ü".encode(), [("h", None)], None, 3, -1),
         Row(None, None, [], None, None, None),
     ]
+    assert [row[5] for row in rows_of(batch, takes_timestamps=False)] == [None, None]
 
 
 def test_a_header_without_a_key_is_refused() -> None:
@@ -72,4 +77,4 @@ def test_a_header_without_a_key_is_refused() -> None:
     headers = pa.array([[{"key": None, "value": b"x"}]], kind)
     batch = pa.record_batch({"value": pa.array([b"v"]), "headers": headers})
     with pytest.raises(InvalidArgumentError, match="column headers holds a header without a key"):
-        list(rows_of(batch))
+        list(rows_of(batch, takes_timestamps=False))

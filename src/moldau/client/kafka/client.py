@@ -112,10 +112,13 @@ class KafkaClient:
 
     # -- what the cluster looks like
 
-    def metadata(self, topic: str | None = None) -> MetadataResponse:
-        """Ask for one topic or for all, and remember the answer. Creates nothing."""
+    def metadata(self, topic: str | None = None, *, create: bool = False) -> MetadataResponse:
+        """Ask for one topic or for all, and remember the answer.
+
+        With `create` brokers that create topics by themselves may do so.
+        """
         asked = None if topic is None else [MetadataRequestTopic(name=topic)]
-        request = MetadataRequest(topics=asked, allow_auto_topic_creation=False)
+        request = MetadataRequest(topics=asked, allow_auto_topic_creation=create)
         asked_of = self._any()
         try:
             response = asked_of.ask(request, MetadataResponse)

@@ -1,8 +1,8 @@
 """Owns the columns of what is written: which there may be, of which types, and their values.
 
-Those of Spark's Kafka connector (`key`, `value`, `headers`, `topic`, `partition`), and `timestamp`.
-All others are left out, as the connector does it: what was read from a topic can be written to
-another as it is.
+Those of Spark's Kafka connector (`key`, `value`, `headers`, `topic`, `partition`), and `timestamp`
+if that is asked for. All others are left out, as the connector does it: what was read from a topic
+can be written to another as it is.
 """
 
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ class Row(NamedTuple):
     time_ms: int | None
 
 
-def check_columns(types: dict[str, str], *, topic: str | None) -> None:
+def check_columns(types: dict[str, str], *, topic: str | None, takes_timestamps: bool) -> None:
     """`types` by the name of the column, as Spark's SQL writes them.
 
     Raises InvalidArgumentError, which names the column that is missing or of a wrong type.
@@ -53,6 +53,8 @@ def check_columns(types: dict[str, str], *, topic: str | None) -> None:
         )
     for name, allowed in _TYPES.items():
         found = types.get(name)
+        if name == "timestamp" and not takes_timestamps:
+            continue
         if found is not None and found not in allowed:
             raise InvalidArgumentError(
                 f"column {name} is of type {found}, and has to be {' or '.join(allowed)}",
@@ -62,9 +64,9 @@ def check_columns(types: dict[str, str], *, topic: str | None) -> None:
             )
 
 
-def rows_of(batch: Any) -> Iterator[Row]:
+def rows_of(batch: Any, *, takes_timestamps: bool) -> Iterator[Row]:
     """The messages of a pyarrow.RecordBatch whose columns were checked."""
-    names = batch.schema.names
+    names = [name for name in batch.schema.names if takes_timestamps or name != "timestamp"]
     count = batch.num_rows
     rows = zip(
         _bytes_of(batch, names, "key", count),

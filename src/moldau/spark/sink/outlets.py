@@ -1,18 +1,23 @@
 """Owns where batches of a task go: into its transaction, or to the topics as they come."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TypeVar
 
-from moldau.client.errors import ClientError
+from moldau.client.errors import ClientError, NotFoundError, RejectedError
 from moldau.client.kafka.client import KafkaClient
 from moldau.client.kafka.retrying import patiently
 from moldau.client.kafka.sending import BatchSender, Outgoing
 from moldau.client.kafka.transactions import TransactionClient, check
+from moldau.model.errors import ErrorCode
 from moldau.spark.sink.broker_port import producer_of
 from moldau.spark.sink.decisions import Transaction
 from moldau.spark.sink.protocol import Begin
 from moldau.spark.sink.write_options import WriteOptions
 from moldau.spark.sink.writing import Producer
 from moldau.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+
+T = TypeVar("T")
 
 
 class _Outlet:
@@ -22,13 +27,35 @@ class _Outlet:
         self._options = options
         self._client = client
         self._sender: BatchSender | None = None
+        self._created: set[str] = set()
+        """Topics that were not there."""
 
     def partition_count(self, topic: str) -> int:
+        return self._patiently(lambda: self._look_for(topic), topic, f"find topic {topic}")
+
+    def _look_for(self, topic: str) -> int:
+        """How many partitions. A topic that is not there is created, if brokers do that."""
+        try:
+            return len(self._client.layout(topic).leaders)
+        except NotFoundError:
+            if topic not in self._created:
+                (answer,) = self._client.metadata(topic, create=True).topics
+                if answer.error_code not in (0, ErrorCode.LEADER_NOT_AVAILABLE):
+                    raise
+                self._created.add(topic)
+            raise self._not_yet(topic) from None
+
+    @staticmethod
+    def _not_yet(topic: str) -> RejectedError:
+        """Brokers hear of a new topic one after the other."""
+        return RejectedError(f"{topic} was just created", ErrorCode.LEADER_NOT_AVAILABLE)
+
+    def _patiently(self, attempt: Callable[[], T], topic: str, doing: str) -> T:
         return patiently(
-            lambda: len(self._client.layout(topic).leaders),
+            attempt,
             forget=lambda: self._client.forget(topic),
             seconds_max=self._options.timeout_seconds,
-            doing=f"find topic {topic}",
+            doing=doing,
         )
 
     def settle(self) -> None:
@@ -87,8 +114,20 @@ class TransactionOutlet(_Outlet):
         by_topic: dict[str, list[int]] = {}
         for topic, partition in sorted(places):
             by_topic.setdefault(topic, []).append(partition)
-        self._transactions.add_partitions(producer_of(begun), by_topic)
+        for topic, partitions in by_topic.items():
+            self._patiently(
+                partial(self._enter_topic, begun, topic, partitions), topic, f"write to {topic}"
+            )
         self._entered |= places
+
+    def _enter_topic(self, begun: Transaction, topic: str, partitions: list[int]) -> None:
+        try:
+            self._transactions.add_partitions(producer_of(begun), {topic: partitions})
+        except RejectedError as error:
+            is_unknown = error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if is_unknown and topic in self._created:
+                raise self._not_yet(topic) from error
+            raise
 
 
 class PlainOutlet(_Outlet):

@@ -7,6 +7,7 @@ commit. What one has to tell the other travels in the messages of the tasks.
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pyspark import TaskContext
@@ -141,7 +142,7 @@ def write_rows(options: WriteOptions, outlet: Any, iterator: Iterator[Any]) -> i
 
     writer = RowWriter(options, outlet)
     try:
-        write_all(writer, iterator, rows_of)
+        write_all(writer, iterator, partial(rows_of, takes_timestamps=options.takes_timestamps))
     except BaseException:
         outlet.drop()
         raise

@@ -7,7 +7,8 @@ from typing import Final
 
 from moldau.client.errors import InvalidArgumentError
 from moldau.records.compression import Codec
-from moldau.spark.options import SHARED_NAMES, Options
+from moldau.spark.option_table import Side
+from moldau.spark.options import Options, tell_once
 
 TOPIC: Final = "topic"
 EXACTLY_ONCE: Final = "exactlyOnce"
@@ -15,6 +16,7 @@ FAIL_ON_LOSS: Final = "failOnDataLoss"
 DECISIONS: Final = "decisionsTopic"
 APP_ID: Final = "txnAppId"
 VERSION: Final = "txnVersion"
+TIMESTAMPS: Final = "writeTimestamp"
 ACKS: Final = "kafka.acks"
 COMPRESSION: Final = "kafka.compression.type"
 BATCH_BYTES: Final = "kafka.batch.size"
@@ -22,32 +24,11 @@ REQUEST_BYTES: Final = "kafka.max.request.size"
 BUFFER_BYTES: Final = "kafka.buffer.memory"
 TRANSACTION_TIMEOUT: Final = "kafka.transaction.timeout.ms"
 
-WRITE_NAMES: Final = (
-    *SHARED_NAMES,
-    TOPIC,
-    EXACTLY_ONCE,
-    FAIL_ON_LOSS,
-    DECISIONS,
-    APP_ID,
-    VERSION,
-    ACKS,
-    COMPRESSION,
-    BATCH_BYTES,
-    REQUEST_BYTES,
-    BUFFER_BYTES,
-    TRANSACTION_TIMEOUT,
-    "kafka.linger.ms",
-    "kafka.enable.idempotence",
-)
-_OF_SPARK: Final = ("checkpointLocation", "path", "queryName", "includeHeaders")
-"""Spark hands these over with the others; `includeHeaders` is the Kafka connector's for reads."""
-
 DECISIONS_TOPIC_DEFAULT: Final = "__moldau_spark_decisions"
 BATCH_BYTES_DEFAULT: Final = 512 * 1024
 REQUEST_BYTES_DEFAULT: Final = 1024 * 1024
 BUFFER_BYTES_DEFAULT: Final = 32 * 1024 * 1024
 _BYTES_LEAST: Final = 1024
-_TIMEOUT_MS_LEAST: Final = 10_000
 _APP_ID_CHARACTERS_MAX: Final = 200
 _VERSION_MAX: Final = 2**63 - 1
 _ACKS: Final = {"all": -1, "-1": -1, "1": 1, "0": 0}
@@ -78,6 +59,8 @@ class WriteOptions:
     batch_bytes_max: int
     request_bytes_max: int
     buffer_bytes_max: int
+    takes_timestamps: bool
+    """From the column of that name; else records have the time of writing."""
     transaction_timeout_ms: int | None
     """None takes the longest that brokers allow."""
     version: Version | None
@@ -87,7 +70,7 @@ class WriteOptions:
 def parse_write_options(options: Mapping[str, str], *, streaming: bool) -> WriteOptions:
     """Raises InvalidArgumentError, which names the option to change."""
     parsed = Options(options)
-    parsed.check_names((*WRITE_NAMES, *_OF_SPARK))
+    parsed.check_names(Side.WRITE)
     topic = parsed.text(TOPIC)
     if topic == "":
         raise InvalidArgumentError(f"option {TOPIC} is empty")
@@ -113,7 +96,8 @@ def parse_write_options(options: Mapping[str, str], *, streaming: bool) -> Write
         batch_bytes_max=min(_bytes(parsed, BATCH_BYTES, BATCH_BYTES_DEFAULT), request_bytes),
         request_bytes_max=request_bytes,
         buffer_bytes_max=_bytes(parsed, BUFFER_BYTES, BUFFER_BYTES_DEFAULT),
-        transaction_timeout_ms=parsed.whole_number(TRANSACTION_TIMEOUT, least=_TIMEOUT_MS_LEAST),
+        takes_timestamps=parsed.flag(TIMESTAMPS, default=False),
+        transaction_timeout_ms=parsed.whole_number(TRANSACTION_TIMEOUT),
         version=version,
     )
 
@@ -148,10 +132,8 @@ def _acks(parsed: Options, *, exactly_once: bool) -> int:
     if text not in _ACKS:
         raise InvalidArgumentError(f"option {ACKS} is all, 1 or 0, not {text!r}")
     if exactly_once and _ACKS[text] != -1:
-        raise InvalidArgumentError(
-            f"option {ACKS} is {text}, but writing exactly once needs all",
-            hint=f"remove it, or set {EXACTLY_ONCE} to false",
-        )
+        tell_once(f"option {ACKS} is {text}, and writing exactly once takes all")
+        return -1
     return _ACKS[text]
 
 
@@ -166,7 +148,8 @@ def _codec(parsed: Options) -> Codec:
 
 
 def _bytes(parsed: Options, name: str, default: int) -> int:
-    found = parsed.whole_number(name, least=_BYTES_LEAST)
+    found = parsed.whole_number(name, least=0)
     if found is not None and found > sys.maxsize:
         raise InvalidArgumentError(f"option {name} is too large")
-    return default if found is None else found
+    # Kafka's producer takes 0 for batches of one record each.
+    return default if found is None else max(found, _BYTES_LEAST)

@@ -8,33 +8,8 @@ from typing import Final, Literal
 
 from moldau.client.errors import InvalidArgumentError
 from moldau.model.ids import TopicPartition
-from moldau.spark.options import SHARED_NAMES, Options
-
-READ_NAMES: Final = (
-    *SHARED_NAMES,
-    "subscribe",
-    "subscribePattern",
-    "assign",
-    "startingOffsets",
-    "startingTimestamp",
-    "startingOffsetsByTimestamp",
-    "startingOffsetsByTimestampStrategy",
-    "endingOffsets",
-    "endingTimestamp",
-    "endingOffsetsByTimestamp",
-    "maxOffsetsPerTrigger",
-    "minOffsetsPerTrigger",
-    "maxTriggerDelay",
-    "minPartitions",
-    "maxRecordsPerPartition",
-    "failOnDataLoss",
-    "includeHeaders",
-    "isolation",
-    "kafka.isolation.level",
-    "groupId",
-    "kafka.group.id",
-    "kafka.max.partition.fetch.bytes",
-)
+from moldau.spark.option_table import Side
+from moldau.spark.options import Options
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -110,7 +85,7 @@ class ReadOptions:
 def parse_read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     """What `given` asks for; InvalidArgumentError names the option that is wrong."""
     options = Options(given)
-    options.check_names(READ_NAMES)
+    options.check_names(Side.READ)
     start = _bound(
         options,
         "starting",
@@ -152,7 +127,7 @@ def parse_read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOpti
         fail_on_data_loss=options.flag("failOnDataLoss", True),
         include_headers=options.flag("includeHeaders", False),
         read_committed=_isolation(options),
-        group=options.text("groupId") or options.text("kafka.group.id") or None,
+        group=options.text("groupId") or None,
         fetch_bytes_max=min(fetch_bytes or FETCH_BYTES_DEFAULT, FETCH_BYTES_MAX),
     )
 

@@ -8,14 +8,14 @@ from moldau.client.errors import InvalidArgumentError, NotFoundError, RejectedEr
 from moldau.client.kafka.client import KafkaClient
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import TopicPartition
+from moldau.spark.option_table import Side, names_of
 from moldau.spark.options import BOOTSTRAP, Options
 from moldau.spark.pipelines.replay.selection import Selection
 from moldau.spark.pipelines.replay.settings import ReplaySettings
-from moldau.spark.sink.write_options import WRITE_NAMES
 from moldau.spark.source.bounds import places_of
 from moldau.spark.source.cluster import NO_OFFSET, Cluster, TopicView
 from moldau.spark.source.planning import OffsetRange
-from moldau.spark.source.read_options import READ_NAMES, parse_read_options
+from moldau.spark.source.read_options import parse_read_options
 
 _OURS: Final = frozenset(
     name.lower()
@@ -33,6 +33,7 @@ _OURS: Final = frozenset(
         "maxRecordsPerPartition",
         "topic",
         "exactlyOnce",
+        "writeTimestamp",
         "groupId",
         "kafka.group.id",
         "txnAppId",
@@ -47,7 +48,7 @@ def read_options(settings: ReplaySettings) -> dict[str, str]:
     _check_options(settings.options)
     return {
         "isolation": "read_committed",
-        **_of(settings.options, READ_NAMES),
+        **_of(settings.options, names_of(Side.READ)),
         BOOTSTRAP: settings.bootstrap,
         "includeHeaders": "true",
     }
@@ -57,10 +58,11 @@ def write_options(settings: ReplaySettings) -> dict[str, str]:
     """For the sink."""
     _check_options(settings.options)
     return {
-        **_of(settings.options, WRITE_NAMES),
+        **_of(settings.options, names_of(Side.WRITE)),
         BOOTSTRAP: settings.bootstrap,
         "topic": settings.target,
         "exactlyOnce": "true",
+        "writeTimestamp": "true",
     }
 
 
@@ -71,7 +73,7 @@ def _check_options(given: Mapping[str, str]) -> None:
                 f"option {name} is the replay's own",
                 hint="records are selected by --from-time, --to-time, --offsets and --key",
             )
-    Options(given).check_names((*READ_NAMES, *WRITE_NAMES))
+    Options(given).check_names(Side.BOTH)
 
 
 def _of(given: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
