@@ -8,7 +8,14 @@ import click
 from moldau.cli.options import complete_groups, complete_topics
 from moldau.cli.output import color_wanted, emit_table, say
 from moldau.cli.pipeline_common import Common
-from moldau.cli.pipeline_options import STORAGE, TABLE_FORMAT, topics_option
+from moldau.cli.pipeline_options import (
+    FRAMING,
+    REGISTRY,
+    REGISTRY_OPTIONS,
+    STORAGE,
+    TABLE_FORMAT,
+    topics_option,
+)
 
 if TYPE_CHECKING:
     from moldau.spark.pipelines.spec import Outcome, Settings
@@ -55,6 +62,14 @@ OPTIONS: Final[tuple[Callable[..., Any], ...]] = (
         help="The same for --against-topic, where it differs.",
     ),
     click.option(
+        "--ignore",
+        "ignored",
+        multiple=True,
+        type=click.Choice(["key", "value", "timestamp", "timestampType", "headers"]),
+        help="Do not compare this column, such as the value of a table that was decoded without "
+        "--keep-raw; may be repeated.",
+    ),
+    click.option(
         "--group",
         "groups",
         multiple=True,
@@ -92,6 +107,9 @@ OPTIONS: Final[tuple[Callable[..., Any], ...]] = (
         "--schema", "value_schema", metavar="FILE", help="For --decode: a file, or the schema."
     ),
     click.option("--message", "value_message", metavar="NAME", help="Of a Protobuf schema."),
+    FRAMING,
+    REGISTRY,
+    REGISTRY_OPTIONS,
     click.option(
         "--undecodable-max",
         type=click.FloatRange(0, 1),
@@ -106,7 +124,8 @@ def settings(common: Common, **values: Any) -> "Settings":
     """What the command line asks for. Raises InvalidArgumentError if it does not fit together."""
     from moldau.spark.pipelines.audit.settings import AuditSettings
 
-    values["storage"] = dict(values["storage"])
+    for name in ("storage", "registry_options"):
+        values[name] = dict(values[name])
     told = AuditSettings(**common.fields(), **values)
     told.check()
     return told
@@ -165,13 +184,6 @@ def _show_ranges(partitions: Sequence[Mapping[str, Any]]) -> None:
 
 def _remarks(told: Mapping[str, Any]) -> list[str]:
     lines = []
-    for drift in told["drift"]:
-        mark = "column" if drift["ok"] else "DRIFT "
-        types = f"{drift['in_files'] or 'absent'} in {drift['files']} files"
-        lines.append(
-            f"{mark} {drift['column']}: {types}, {drift['in_table'] or 'absent'} in the table "
-            f"({drift['example']})"
-        )
     undecodable = told["undecodable"]
     if undecodable is not None:
         lines.append(

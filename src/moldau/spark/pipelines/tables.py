@@ -14,7 +14,7 @@ from moldau.spark.lake.storage import open_filesystem
 from moldau.spark.lake.table import DataFile, LakeTable, Layout
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 IDENTITY: Final = ("topic", "partition", "offset")
 NEEDED: Final = (*IDENTITY, "key", "value", "timestamp")
@@ -92,6 +92,28 @@ class _Reader:
             for number in batch.column(0).to_pylist():
                 paths = self._groups[number]
                 yield from read_files(self._layout, paths, self._schema, self._columns)
+
+
+def row_hash(rows: "DataFrame", columns: Iterable[str]) -> "Column":
+    """A number of 64 bits for each row. Nulls count: without key is not without value."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    kinds = {field.name: field.dataType for field in rows.schema.fields}
+    said = [leaf for name in columns for leaf in _leaves(F.col(name), kinds[name])]
+    return F.xxhash64(*said) if said else F.lit(0).cast("bigint")
+
+
+def _leaves(value: "Column", kind: Any) -> list[Any]:
+    """What is hashed of a column. A hash passes over nulls, also over those in a struct."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    if kind.typeName() == "struct":
+        fields = [_leaves(value.getField(field.name), field.dataType) for field in kind.fields]
+        return [*(leaf for field in fields for leaf in field), value.isNull()]
+    # Maps have no order, and so no hash.
+    if "map<" in kind.simpleString():
+        value = F.to_json(F.struct(value), {"ignoreNullFields": "false"})
+    return [value, value.isNull()]
 
 
 class OffsetBounds(NamedTuple):

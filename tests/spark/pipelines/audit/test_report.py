@@ -8,16 +8,13 @@ import pytest
 pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 
 from moldau.cli.pipeline_audit import show
-from moldau.spark.pipelines.audit.comparing import Finding
 from moldau.spark.pipelines.audit.cut import GroupPosition
-from moldau.spark.pipelines.audit.drift import Drift, summed
-from moldau.spark.pipelines.audit.ranges import Range
+from moldau.spark.pipelines.audit.joining import Finding, Range
 from moldau.spark.pipelines.audit.report import (
     Offsets,
     PartitionReport,
     Report,
     Undecodable,
-    gathered,
 )
 from moldau.spark.pipelines.spec import Outcome
 
@@ -73,15 +70,12 @@ def test_a_lag_fails_only_above_its_limit_and_never_having_committed_is_the_long
     assert not report(positions=at(None), lag_max=8).ok
 
 
-def test_drift_is_summed_by_what_it_is() -> None:
-    old = Drift(column="grade", in_table="int64", in_files=None, example="b")
-    other = Drift(column="grade", in_table="int64", in_files="string", example="c")
-    found = summed(
-        [old, other, Drift(column="grade", in_table="int64", in_files=None, example="a")]
-    )
-    assert [(d.in_files, d.files, d.example) for d in found] == [("string", 1, "c"), (None, 2, "a")]
-    assert report(drifts=(found[1],)).ok
-    assert not report(drifts=tuple(found)).ok
+def test_what_could_not_be_compared_fails_and_is_said_loudly() -> None:
+    blind = report(not_compared=("value",))
+    assert not blind.ok
+    assert "NOT COMPARED: value" in blind.summary()
+    assert "--keep-raw" in blind.summary()
+    assert blind.document()["not_compared"] == ["value"]
 
 
 def test_values_that_cannot_be_decoded_fail_above_their_share() -> None:
@@ -104,32 +98,18 @@ def test_an_audit_that_compares_nothing_of_what_is_there_proves_nothing() -> Non
     assert not report(unmatched=9).ok
 
 
-def test_neighbours_of_two_buckets_are_one_range() -> None:
-    found = gathered(
-        [
-            (Finding.MISSING, 2, [Range(65_536, 65_537, 2)]),
-            (Finding.MISSING, 3, [Range(5, 5, 1), Range(65_534, 65_535, 2)]),
-        ]
-    )
-    assert found == {
-        Finding.MISSING: Offsets(rows=5, ranges=(Range(5, 5, 1), Range(65_534, 65_537, 4)))
-    }
-
-
 def test_the_table_names_offsets_and_ends_with_the_verdict(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     found = {Finding.MISSING: Offsets(rows=4, ranges=(Range(1, 3, 3), Range(7, 7, 1)))}
     bad = report(
         partition(found=found),
-        drifts=(Drift(column="a", in_table="int64", in_files="string", example="f.parquet"),),
         undecodable=Undecodable(format="json", values=10, undecodable=1, share_max=0.5),
         notes=("remember this",),
     )
     show(Outcome(ok=bad.ok, summary=bad.summary(), details=bad.document()))
     said = capsys.readouterr()
     assert "missing    orders-0: offsets 1-3, 7\n" in said.out
-    assert "DRIFT  a: string in 1 files, int64 in the table (f.parquet)" in said.out
     assert "1 of 10 values (10.00%) cannot be decoded as json" in said.out
     assert said.out.splitlines()[-1].startswith("NOT COMPLETE: orders against /lake/orders")
     assert "note: remember this" in said.err

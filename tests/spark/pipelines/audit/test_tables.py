@@ -194,27 +194,32 @@ def test_offsets_that_were_shifted_are_found(world: World, half: Callable[[Any],
     assert outcome.details["totals"]["after_cut"] == 0
 
 
-def test_a_column_of_another_type_is_drift_and_a_new_one_is_not(world: World) -> None:
-    world.fill(1, first=COUNT, count=5)
-    more = world.rows(1, COUNT, COUNT + 5)
-    world.put(more.append_column("grade", pa.array([1] * 5, pa.int64())))
-    outcome = world.audit()
-    assert outcome.ok
-    assert [(d["column"], d["ok"], d["files"]) for d in outcome.details["drift"]] == [
-        ("grade", True, 2)
-    ]
-    # Somebody writes a file by another schema than the table's.
-    world.fill(1, first=COUNT + 5, count=5)
-    strange = world.rows(1, COUNT + 5, COUNT + 10)
-    strange = strange.append_column("grade", pa.array(["best"] * 5))
-    files = write_files(world.table.layout, strange.schema, strange.to_batches())
-    assert world.table.append(files, Writing("stranger", 1))
+def test_a_value_that_the_table_holds_decoded_is_compared_by_its_bytes_or_not_at_all(
+    world: World,
+) -> None:
+    world.table = open_table(world.table.location + "-decoded", "parquet")
+    for partition in (0, 1):
+        rows = world.rows(partition)
+        decoded = replaced(rows, "value", pa.array([{"n": 1}] * COUNT))
+        world.put(decoded)
     outcome = world.audit()
     assert not outcome.ok
-    assert wrong(outcome) == {}
-    assert ("grade", "int64", "string", False) in [
-        (d["column"], d["in_table"], d["in_files"], d["ok"]) for d in outcome.details["drift"]
-    ]
+    assert outcome.details["not_compared"] == ["value"]
+    assert "NOT COMPARED: value" in outcome.summary
+    assert world.audit(ignored=("value",)).ok
+    world.table = open_table(world.table.location + "-and-raw", "parquet")
+    for partition in (0, 1):
+        rows = world.rows(partition)
+        decoded = replaced(rows, "value", pa.array([{"n": 1}] * COUNT))
+        world.put(decoded.append_column("raw", rows.column("value")))
+    assert world.audit().ok
+    lost = world.table.snapshot().files[0]
+    assert world.table.replace([lost], [], Writing("thief", 0))
+    rows = world.rows(0)
+    values = [b"altered", *rows.column("value").to_pylist()[1:]]
+    decoded = replaced(rows, "value", pa.array([{"n": 1}] * COUNT))
+    world.put(decoded.append_column("raw", pa.array(values, pa.binary())))
+    assert wrong(world.audit()) == {"altered": 1}
 
 
 def test_the_cut_lets_producers_and_archives_go_on(world: World) -> None:
@@ -362,18 +367,18 @@ def test_a_table_that_is_compacted_meanwhile_is_read_again(
     from moldau.spark.pipelines.audit import tables
 
     looks: list[int] = []
-    summed = tables.sums
+    compared = tables.TableAudit._compared
 
-    def compacted_first(*arguments: Any) -> Any:
+    def compacted_first(audit: Any) -> Any:
         looks.append(1)
         if len(looks) == 1:
             rows = pa.concat_tables([world.rows(0), world.rows(1)])
             added = write_files(world.table.layout, rows.schema, rows.to_batches())
             removed = world.table.snapshot().files
             assert world.table.replace(removed, added, Writing("compact", 0))
-        return summed(*arguments)
+        return compared(audit)
 
-    monkeypatch.setattr(tables, "sums", compacted_first)
+    monkeypatch.setattr(tables.TableAudit, "_compared", compacted_first)
     assert world.audit().ok
     assert len(looks) == 2
 
@@ -382,5 +387,5 @@ def test_a_table_that_is_compacted_meanwhile_is_read_again(
 def test_a_file_that_is_lost_is_an_error_that_names_it(world: World) -> None:
     lost = world.table.snapshot().files[0]
     (Path(world.table.location) / lost.path).unlink()
-    with pytest.raises(Exception, match=f"{lost.path} of the table"):
+    with pytest.raises(Exception, match=f"{lost.path} is not there any more"):
         world.audit()

@@ -130,6 +130,16 @@ def take_cut(settings: AuditSettings) -> Cut:
     )
 
 
+def whole_topics(settings: AuditSettings, topics: Iterable[str]) -> dict[TopicPartition, Bounds]:
+    """All that there is of some topics now."""
+    with closing(Cluster(parsed_options(settings, topics))) as cluster:
+        places = places_of(cluster.topics())
+        ends, starts = cluster.latest(places), cluster.earliest(places)
+    return {
+        place: Bounds(start=starts[place], end=ends[place], latest=ends[place]) for place in places
+    }
+
+
 def starts_now(
     settings: AuditSettings, places: Iterable[TopicPartition]
 ) -> dict[TopicPartition, int]:

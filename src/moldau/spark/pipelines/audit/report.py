@@ -4,17 +4,12 @@ Everything in it becomes plain values (`document`), which `--json` prints, the b
 command line draws its tables from.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from moldau.spark.pipelines.audit.comparing import Finding
 from moldau.spark.pipelines.audit.cut import GroupPosition
-from moldau.spark.pipelines.audit.drift import Drift
-from moldau.spark.pipelines.audit.ranges import Range, merged
-
-RANGES_NAMED_MAX: Final = 20
-"""Of one kind in one partition."""
+from moldau.spark.pipelines.audit.joining import Finding, Range
 
 WRONG: Final = (Finding.MISSING, Finding.DUPLICATED, Finding.EXTRA, Finding.ALTERED)
 
@@ -111,7 +106,8 @@ class Report:
     positions: tuple[GroupPosition, ...] = ()
     lag_max: int | None = None
     after_cut: int = 0
-    drifts: tuple[Drift, ...] = ()
+    not_compared: tuple[str, ...] = ()
+    """What of a record the other side does not hold as the topics do."""
     undecodable: Undecodable | None = None
     version: int | None = None
     """Of the table."""
@@ -147,7 +143,7 @@ class Report:
     def ok(self) -> bool:
         return (
             all(partition.ok for partition in self.partitions)
-            and all(drift.is_harmless for drift in self.drifts)
+            and not self.not_compared
             and (self.undecodable is None or self.undecodable.ok)
             and not self.lags_too_long
             and not self.proves_nothing
@@ -171,9 +167,11 @@ class Report:
             f"{', '.join(self.topics)} against {self.against}: {self.source_rows:,} records, "
             f"{self.target_rows:,} found: {counts}"
         )
-        drifted = sum(not drift.is_harmless for drift in self.drifts)
-        if drifted:
-            text += f"; {drifted} columns drifted"
+        if self.not_compared:
+            text += (
+                f"; NOT COMPARED: {', '.join(self.not_compared)}, since the table does not hold "
+                "it as the topics do (archive with --keep-raw, or audit with --ignore)"
+            )
         if self.undecodable is not None and not self.undecodable.ok:
             text += f"; {self.undecodable.share:.2%} of the values cannot be decoded"
         if self.lags_too_long:
@@ -190,6 +188,7 @@ class Report:
             "against": self.against,
             "version": self.version,
             "compared": list(self.compared),
+            "not_compared": list(self.not_compared),
             "totals": {
                 "source_rows": self.source_rows,
                 "target_rows": self.target_rows,
@@ -210,17 +209,6 @@ class Report:
                 }
                 for each in self.positions
             ],
-            "drift": [
-                {
-                    "column": drift.column,
-                    "in_table": drift.in_table,
-                    "in_files": drift.in_files,
-                    "files": drift.files,
-                    "example": drift.example,
-                    "ok": drift.is_harmless,
-                }
-                for drift in self.drifts
-            ],
             "undecodable": None
             if undecodable is None
             else {
@@ -233,18 +221,3 @@ class Report:
             },
             "notes": list(self.notes),
         }
-
-
-def gathered(
-    findings: Iterable[tuple[Finding, int, Sequence[Range]]],
-) -> dict[Finding, Offsets]:
-    """What was found in buckets of one partition, together."""
-    rows: dict[Finding, int] = {}
-    ranges: dict[Finding, list[Range]] = {}
-    for kind, count, some in findings:
-        rows[kind] = rows.get(kind, 0) + count
-        ranges.setdefault(kind, []).extend(some)
-    return {
-        kind: Offsets(rows=count, ranges=tuple(merged(ranges[kind])[:RANGES_NAMED_MAX]))
-        for kind, count in rows.items()
-    }

@@ -30,7 +30,7 @@ def plan(settings: Settings) -> Plan:
         size = sum(file.bytes for file in snapshot.files)
         what = f"read {len(snapshot.files)} files of version {snapshot.version}"
         steps.append(Step(what=what, rows=snapshot.rows, bytes=size))
-        steps.append(Step(what="compare sums, then the rows where sums differ"))
+        steps.append(Step(what="join both by topic, partition and offset"))
         if told.through == Through.LAKE and not told.groups:
             warnings.append("without --group, nothing behind the table's last offset is missed")
     else:

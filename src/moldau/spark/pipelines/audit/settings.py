@@ -3,10 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from moldau.client.errors import InvalidArgumentError
 from moldau.spark.pipelines.spec import Settings
+
+COMPARED: Final = ("key", "value", "timestamp", "timestampType", "headers")
+"""What there is of a record beside its place."""
 
 
 class Through(StrEnum):
@@ -38,6 +41,8 @@ class AuditSettings(Settings):
     """What makes a record of the topics the same as one of `against_topic`; see `matching`."""
     match_against: tuple[str, ...] = ()
     """The same for `against_topic`, where it differs."""
+    ignored: tuple[str, ...] = ()
+    """Columns that are not compared, though they may differ."""
     groups: tuple[str, ...] = ()
     through: str = Through.NOW
     dead_letters: str | None = None
@@ -47,6 +52,9 @@ class AuditSettings(Settings):
     value_schema: str | None = None
     value_message: str | None = None
     """Which message of a Protobuf schema the values are."""
+    framing: str = "none"
+    registry: str | None = None
+    registry_options: Mapping[str, str] = field(default_factory=dict)
     undecodable_max: float = 0.0
     """The share of values that may be so."""
 
@@ -68,6 +76,11 @@ class AuditSettings(Settings):
             raise InvalidArgumentError(
                 "rows of a table are known by topic, partition and offset; --match is for "
                 "--against-topic"
+            )
+        strange = [name for name in self.ignored if name not in COMPARED]
+        if strange:
+            raise InvalidArgumentError(
+                f"--ignore is one of {', '.join(COMPARED)}, not {strange[0]!r}"
             )
         if self.match_against and len(self.match_against) != len(self.match):
             raise InvalidArgumentError(

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from moldau.spark.pipelines.tables import IDENTITY
+from moldau.spark.pipelines.tables import IDENTITY, row_hash
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 _MODULUS: Final = 2**64
 _NAMED_MAX: Final = 10
@@ -89,7 +89,7 @@ def take_census(
         "key",
         "timestamp",
         F.col("value").isNull().alias("dead"),
-        row_hash(rows).alias("hash"),
+        row_hash(rows, sorted(rows.columns)).alias("hash"),
     )
     distinct = hashed.groupBy(*IDENTITY).agg(
         F.count(F.lit(1)).alias("n"),
@@ -112,29 +112,6 @@ def take_census(
         tombstones=newest.tombstones,
         older=all_of_them.kept - newest.kept - newest.tombstones,
     )
-
-
-def row_hash(rows: "DataFrame") -> "Column":
-    """Of all columns. Nulls count: a row without key is not one without value."""
-    from pyspark.sql import functions as F  # noqa: N812
-
-    said: list[Any] = []
-    for column in sorted(rows.schema.fields, key=lambda field: field.name):
-        said += _leaves(F.col(column.name), column.dataType)
-    return F.xxhash64(*said)
-
-
-def _leaves(value: "Column", kind: Any) -> list[Any]:
-    """What is hashed of a column. A hash passes over nulls, also over those in a struct."""
-    from pyspark.sql import functions as F  # noqa: N812
-
-    if kind.typeName() == "struct":
-        fields = [_leaves(value.getField(field.name), field.dataType) for field in kind.fields]
-        return [*(leaf for field in fields for leaf in field), value.isNull()]
-    # Maps have no order, and so no hash.
-    if "map<" in kind.simpleString():
-        value = F.to_json(F.struct(value), {"ignoreNullFields": "false"})
-    return [value, value.isNull()]
 
 
 def _counted(distinct: "DataFrame", part_columns: Sequence[str]) -> Census:
