@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from moldau.cli.pipeline_common import Common
-from moldau.cli.pipeline_options import FRAMING, STORAGE, TABLE_FORMAT, topics_option
+from moldau.cli.pipeline_options import (
+    FRAMING,
+    REGISTRY,
+    REGISTRY_OPTIONS,
+    STORAGE,
+    TABLE_FORMAT,
+    topics_option,
+)
 
 if TYPE_CHECKING:
     from moldau.spark.pipelines.spec import Settings
@@ -50,6 +57,11 @@ OPTIONS: Final[tuple[Callable[..., Any], ...]] = (
     ),
     click.option("--message", metavar="NAME", help="Which message of a Protobuf schema they are."),
     FRAMING,
+    REGISTRY,
+    REGISTRY_OPTIONS,
+    click.option(
+        "--keep-raw", is_flag=True, help="Keep the bytes of each decoded value, too: column raw."
+    ),
     click.option(
         "--dead-letter-topic",
         metavar="NAME",
@@ -90,6 +102,9 @@ def settings(common: Common, **values: Any) -> "Settings":
         schema=values["schema"],
         message=values["message"],
         framing=values["framing"],
+        registry=values["registry"],
+        registry_options=dict(values["registry_options"]),
+        keep_raw=values["keep_raw"],
         dead_letter_topic=values["dead_letter_topic"],
         starting_offsets=values["starting_offsets"],
         offsets_per_trigger_max=values["max_offsets"] or OFFSETS_PER_TRIGGER_DEFAULT,

@@ -140,6 +140,59 @@ def test_new_columns_are_added_and_old_rows_have_nothing_in_them(
     assert found == {0: None, 1: None, 2: "cz", 3: "de"}
 
 
+def test_structs_take_new_fields_and_old_rows_have_nothing_in_them(
+    opened: Callable[[], LakeTable],
+) -> None:
+    def rows(kind: Any, values: list[Any]) -> Any:
+        return pa.RecordBatch.from_arrays(
+            [
+                pa.array(range(len(values)), pa.int64()),
+                pa.array(values, kind),
+                pa.array(["2026-01-01"] * len(values)),
+            ],
+            names=["offset", "value", "date"],
+        )
+
+    item = pa.struct([("sku", pa.string())])
+    old = pa.struct([("id", pa.int64()), ("items", pa.list_(item))])
+    wider = pa.struct([("sku", pa.string()), ("count", pa.int64())])
+    new = pa.struct([("id", pa.int64()), ("items", pa.list_(wider)), ("note", pa.string())])
+    first = rows(old, [{"id": 1, "items": [{"sku": "a"}]}])
+    second = rows(new, [{"id": 2, "items": [{"sku": "b", "count": 5}], "note": "n"}])
+    for number, batch in enumerate((first, second)):
+        table = opened()
+        table.ensure(batch.schema)
+        table.append(write_files(table.layout, batch.schema, [batch]), Writing("q", number))
+    found = [row["value"] for batch in opened().read() for row in batch.to_pylist()]
+    assert sorted(found, key=lambda value: value["id"]) == [
+        {"id": 1, "items": [{"sku": "a", "count": None}], "note": None},
+        {"id": 2, "items": [{"sku": "b", "count": 5}], "note": "n"},
+    ]
+    # Whoever comes with the old schema goes on as before.
+    opened().ensure(first.schema)
+    assert opened().schema().field("value").type == new
+
+
+def test_numbers_become_wider_where_the_format_can(
+    opened: Callable[[], LakeTable], kind: str
+) -> None:
+    def schema(number: Any) -> Any:
+        return pa.schema([("value", pa.struct([("n", number)])), ("date", pa.string())])
+
+    opened().ensure(schema(pa.int32()))
+    if kind == "delta":
+        with pytest.raises(LakeError, match="which deltalake cannot do") as refused:
+            opened().ensure(schema(pa.int64()))
+        assert "--schema" in refused.value.hint
+        return
+    opened().ensure(schema(pa.int64()))
+    assert opened().schema().field("value").type.field("n").type == pa.int64()
+    # A narrow one fits into it.
+    opened().ensure(schema(pa.int32()))
+    with pytest.raises(LakeError, match="would become"):
+        opened().ensure(schema(pa.string()))
+
+
 def test_a_column_of_another_type_is_refused_with_the_option_to_change(
     opened: Callable[[], LakeTable], schema: Any
 ) -> None:

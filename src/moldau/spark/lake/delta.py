@@ -124,8 +124,15 @@ class DeltaLakeTable:
                         storage_options=self._options(),
                     )
                 else:
-                    added = pa.schema([field for field in new if field.name not in old.names])
-                    table.alter.add_columns(list(self._lib.Schema.from_arrow(added).fields))
+                    changed = pa.schema([field for field in new if field not in old])
+                    table.alter.add_columns(list(self._lib.Schema.from_arrow(changed).fields))
+            except self._lib.exceptions.SchemaMismatchError as error:
+                raise LakeError(
+                    f"a column of the Delta table at {self.location} would become wider, which "
+                    f"deltalake cannot do: {error}",
+                    hint="write to another table (--to), or decode as before (--schema); Iceberg "
+                    "tables can (--format iceberg)",
+                ) from error
             except self._lib.exceptions.DeltaError as error:
                 if _is_conflict(error):
                     continue

@@ -1,4 +1,8 @@
-"""Owns what may become of a table's columns: new ones come at the end, old ones keep their type."""
+"""Owns what may become of a table's columns.
+
+New columns, and new fields of structs, come at the end. Numbers may become wider. All else is
+another table.
+"""
 
 import base64
 from collections.abc import Sequence
@@ -27,18 +31,57 @@ def merged(old: Any | None, new: Any, partition_columns: Sequence[str], location
     wanted = with_partitions_last(new, partition_columns)
     if old is None:
         return wanted
-    for field in wanted:
-        if field.name not in old.names:
-            continue
-        had = old.field(field.name).type
-        if not same_type(had, field.type):
-            raise LakeError(
-                f"column {field.name} of the table at {location} is {had}, and would become "
-                f"{field.type}",
-                hint="write to another table (--to), or decode as before (--decode, --schema)",
-            )
+    kept = []
+    for field in old:
+        kind = field.type
+        if field.name in wanted.names:
+            new_kind = wanted.field(field.name).type
+            kind = merged_type(kind, new_kind)
+            if kind is None:
+                raise LakeError(
+                    f"column {field.name} of the table at {location} is {field.type}, and would "
+                    f"become {new_kind}",
+                    hint="write to another table (--to), or decode as before (--decode, --schema)",
+                )
+        kept.append(pa.field(field.name, kind))
     added = [field for field in wanted if field.name not in old.names]
-    return with_partitions_last(pa.schema([*old, *added]), partition_columns)
+    return with_partitions_last(pa.schema([*kept, *added]), partition_columns)
+
+
+def merged_type(old: Any, new: Any) -> Any | None:
+    """A type that holds values of both; None if there is none."""
+    old, new = _plain(old), _plain(new)
+    if old.equals(new):
+        return old
+    if pa.types.is_struct(old) and pa.types.is_struct(new):
+        return _merged_struct(old, new)
+    if pa.types.is_list(old) and pa.types.is_list(new):
+        element = merged_type(old.value_type, new.value_type)
+        return None if element is None else pa.list_(pa.field("element", element))
+    if pa.types.is_map(old) and pa.types.is_map(new) and old.key_type.equals(new.key_type):
+        item = merged_type(old.item_type, new.item_type)
+        return None if item is None else pa.map_(old.key_type, item)
+    if pa.types.is_decimal(old) and pa.types.is_decimal(new) and old.scale == new.scale:
+        return max(old, new, key=lambda kind: kind.precision)
+    for is_kind in (pa.types.is_signed_integer, pa.types.is_floating):
+        if is_kind(old) and is_kind(new):
+            return max(old, new, key=lambda kind: kind.bit_width)
+    return None
+
+
+def _merged_struct(old: Any, new: Any) -> Any | None:
+    """Fields by their names; readers tell them apart without regard to the case of letters."""
+    fields = {field.name.lower(): field for field in old}
+    for field in new:
+        known = fields.get(field.name.lower())
+        if known is None:
+            fields[field.name.lower()] = field.with_nullable(True)
+            continue
+        kind = merged_type(known.type, field.type)
+        if kind is None or known.name != field.name:
+            return None
+        fields[field.name.lower()] = pa.field(known.name, kind)
+    return pa.struct(list(fields.values()))
 
 
 def same_type(one: Any, other: Any) -> bool:

@@ -32,7 +32,7 @@ KIND: Final = "kind"
 MASK: Final = "******"
 
 _SECRET_WORD: Final = re.compile(r"password|passwd|secret|token|credential|jaas", re.IGNORECASE)
-_SECRET_OPTION: Final = re.compile(_SECRET_WORD.pattern + r"|key", re.IGNORECASE)
+_SECRET_OPTION: Final = re.compile(_SECRET_WORD.pattern + r"|key|auth", re.IGNORECASE)
 """Among options a key is something that opens; among settings it is mostly that of a record."""
 _URL_PASSWORD: Final = re.compile(r"(\w://[^/@:\s]*):[^/@\s]+@")
 _VARIABLE: Final = re.compile(r"\$\{(\w+)\}")

@@ -1,6 +1,7 @@
 """Archives by a real Spark, with a real broker."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,12 @@ pytest.importorskip("pyarrow", reason="the extra `spark` is not installed: no te
 
 from pipeline_context import PlainContext
 
-from moldau.client.errors import NotFoundError
+from moldau.client.errors import InvalidArgumentError, NotFoundError
 from moldau.client.kafka.client import KafkaClient
 from moldau.records.record import Record, build_batch
 from moldau.spark.lake import LakeError, LakeTable, TableFormat, open_table
 from moldau.spark.lake.parquet import ParquetTable
-from moldau.spark.pipelines import archive
+from moldau.spark.pipelines import archive, audit
 from moldau.spark.pipelines.archive.settings import ArchiveSettings
 from moldau.testing.broker import Broker
 
@@ -132,6 +133,53 @@ def test_values_are_decoded_and_bad_ones_go_to_the_dead_letter_topic(
     with pytest.raises(LakeError, match="column value") as refused:
         archive.run(raw, PlainContext(spark))
     assert "--decode" in refused.value.hint
+
+
+@pytest.mark.safety
+def test_fields_that_come_later_are_told_kept_as_bytes_and_added_at_the_next_start(
+    spark: Any, new: New, topic: str, client: KafkaClient, broker: Broker
+) -> None:
+    def send(*values: bytes) -> None:
+        records = [Record(0, 1_700_000_000_000, b"k", value, []) for value in values]
+        client.produce(topic, 0, build_batch(records))
+
+    send(b'{"id": 1}')
+    plain = new(decode="json", name=f"{topic}-plain", to=new().to + "-plain")
+    raw = new(decode="json", keep_raw=True)
+    for settings in (plain, raw):
+        assert archive.run(settings, PlainContext(spark)).details["unknown_fields"] == {}
+    schema = Path(plain.home) / "archive-schema.ddl"
+    before = schema.read_text()
+    # As if they had come while it ran: the schema was made before.
+    grown = b'{"id": 2, "note": "new", "who": {"name": "a"}}'
+    send(grown, grown)
+    outcome = archive.run(new(decode="json", keep_raw=True, schema=before), PlainContext(spark))
+    assert outcome.details["unknown_fields"] == {"note": 2, "who": 2}
+    assert "note, who" in outcome.summary
+    rows = [row for batch in open_table(raw.to, "parquet").read() for row in batch.to_pylist()]
+    assert sorted(row["raw"] for row in rows) == [b'{"id": 1}', grown, grown]
+    assert {tuple(row["value"]) for row in rows} == {("id",)}
+    audited = audit.SETTINGS(
+        name="check", bootstrap=broker.bootstrap, home="", topics=(topic,), table=raw.to
+    )
+    found = audit.run(audited, PlainContext(spark))
+    assert found.ok
+    assert "value" in found.details["compared"]
+    # Whoever starts anew learns of the fields.
+    assert archive.run(plain, PlainContext(spark)).details["unknown_fields"] == {}
+    kept = open_table(plain.to, "parquet")
+    values = [row["value"] for batch in kept.read(columns=["value"]) for row in batch.to_pylist()]
+    assert sorted(values, key=lambda value: value["id"])[-1] == {
+        "id": 2,
+        "note": "new",
+        "who": {"name": "a"},
+    }
+    blind = audit.run(replace(audited, table=plain.to), PlainContext(spark))
+    assert not blind.ok
+    assert "NOT COMPARED: value" in blind.summary
+    # Rows without their bytes would be taken for tombstones.
+    with pytest.raises(InvalidArgumentError, match="no --keep-raw"):
+        archive.run(replace(plain, keep_raw=True), PlainContext(spark))
 
 
 def test_an_unknown_topic_is_an_error_before_anything_is_begun(

@@ -6,16 +6,20 @@ write that is made once for the same query and batch, so that a row that is skip
 """
 
 import json
+import logging
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moldau.spark.lake.table import DataFile, LakeError, LakeTable, Writing
 from moldau.spark.pipelines.archive.settings import ArchiveSettings
-from moldau.spark.pipelines.archive.source import FILE, file_of
+from moldau.spark.pipelines.archive.source import FILE, UNKNOWN, file_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+log = logging.getLogger(__name__)
 
 
 class Committer:
@@ -35,6 +39,8 @@ class Committer:
         self.rows = 0
         self.files = 0
         self.commits = 0
+        self.unknown: Counter[str] = Counter()
+        """Fields that the schema does not name: how often they were left out."""
 
     def __call__(self, returned: "DataFrame", batch: int) -> None:
         """For `foreachBatch`: what tasks have returned, once they have run."""
@@ -49,11 +55,24 @@ class Committer:
         # The tasks run once, and what they return is used twice.
         kept = returned.persist()
         try:
-            found = kept.filter(f"{FILE} IS NOT NULL").select(FILE).collect()
+            found = kept.filter("error IS NULL").select(FILE, UNKNOWN).collect()
             self._send_dead_letters(kept.filter("error IS NOT NULL"), writing)
-            self._commit([row[FILE] for row in found], writing)
+            self._commit([row[FILE] for row in found if row[FILE] is not None], writing)
+            for row in found:
+                self._note_unknown(json.loads(row[UNKNOWN] or "{}"))
         finally:
             kept.unpersist()
+
+    def _note_unknown(self, counts: Mapping[str, int]) -> None:
+        """Once for each name: whoever looks at the log wants to know what is new."""
+        new = sorted(name for name in counts if name not in self.unknown)
+        self.unknown.update(counts)
+        if new:
+            log.warning(
+                "values have fields that the schema does not name, and that are not in the table: "
+                "%s. Name them: --schema; or keep the bytes of values: --keep-raw",
+                ", ".join(new),
+            )
 
     def _is_done(self, writing: Writing) -> bool:
         """A batch that all tables have need not be read again; the first one after a start."""

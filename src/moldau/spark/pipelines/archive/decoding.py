@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 SCHEMA_FILE: Final = "archive-schema.ddl"
-"""In the pipeline's folder: what was inferred once holds, whatever comes later."""
+"""In the pipeline's folder. The type that was inferred of a field once holds, whatever comes later;
+fields that are new are added whenever the archive starts."""
 SAMPLE_ROWS: Final = 1000
 
 
@@ -34,7 +35,12 @@ def made_decoder(settings: ArchiveSettings, *, keep: bool = True) -> Any:
     if schema is None and settings.decode == "json":
         schema = _remembered(settings, keep=keep)
     return decode.decoder(
-        settings.decode, schema, message=settings.message or "", framing=settings.framing
+        settings.decode,
+        schema,
+        message=settings.message or "",
+        framing=settings.framing,
+        registry=settings.registry,
+        registry_options=settings.registry_options,
     )
 
 
@@ -42,16 +48,18 @@ def _remembered(settings: ArchiveSettings, *, keep: bool) -> str:
     from moldau.spark import decode
 
     path = Path(settings.home) / SCHEMA_FILE
-    if path.exists():
-        return path.read_text()
-    values = sampled(settings)
-    if not values:
+    before = path.read_text() if path.exists() else None
+    values = sampled(settings, newest=before is not None)
+    if before is not None:
+        text = _grown(before, values, settings.framing)
+    elif values:
+        text = decode.fields_ddl(decode.infer_json(values, framing=settings.framing))
+    else:
         raise InvalidArgumentError(
             f"there is no record in {', '.join(settings.topics)} to infer a schema from",
             hint="say what values look like: --schema 'id bigint, name string'",
         )
-    text = decode.fields_ddl(decode.infer_json(values))
-    if keep:
+    if keep and text != before:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_suffix(".tmp")
         temporary.write_text(text)
@@ -59,8 +67,23 @@ def _remembered(settings: ArchiveSettings, *, keep: bool) -> str:
     return text
 
 
-def sampled(settings: ArchiveSettings) -> list[bytes]:
-    """Values of the first records of each partition."""
+def _grown(known: str, values: list[bytes], framing: str) -> str:
+    """A schema with the fields that newer values have."""
+    from moldau.spark.decode import fields_ddl, infer_json
+    from moldau.spark.decode.column_types import Struct, with_new_fields
+    from moldau.spark.decode.making import json_struct
+
+    try:
+        seen = infer_json(values, framing=framing)
+    except InvalidArgumentError:
+        # None of them is an object, or a field is of two types: nothing to learn from.
+        return known
+    grown = with_new_fields(json_struct(known), seen)
+    return fields_ddl(grown) if isinstance(grown, Struct) else known
+
+
+def sampled(settings: ArchiveSettings, *, newest: bool = False) -> list[bytes]:
+    """Values of the first, or of the newest, records of each partition."""
     from moldau.spark.source.batch import plan
     from moldau.spark.source.planning import Narrowing
     from moldau.spark.source.read_options import parse_read_options
@@ -71,7 +94,12 @@ def sampled(settings: ArchiveSettings) -> list[bytes]:
         options.pop(name, None)
     asked = parse_read_options(options, streaming=False)
     ranges = plan(asked, Narrowing())
-    some = [replace(each, end=min(each.end, each.start + SAMPLE_ROWS)) for each in ranges]
+    some = [
+        replace(each, start=max(each.start, each.end - SAMPLE_ROWS))
+        if newest
+        else replace(each, end=min(each.end, each.start + SAMPLE_ROWS))
+        for each in ranges
+    ]
     values: list[bytes] = []
     for batch in read_ranges(asked, some):
         values += [value for value in batch.column("value").to_pylist() if value is not None]

@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Final
 
 from moldau.client.errors import InvalidArgumentError
 from moldau.spark.lake.table import LakeError, LakeTable
@@ -29,6 +29,7 @@ class Remembered:
     topics: list[str]
     start: str
     """The option startingOffsets, with a number for each partition."""
+    keep_raw: bool = False
 
 
 def recall(settings: ArchiveSettings, tables: Mapping[str, LakeTable]) -> Remembered | None:
@@ -45,20 +46,22 @@ def recall(settings: ArchiveSettings, tables: Mapping[str, LakeTable]) -> Rememb
         f"moldau pipeline reset {settings.name} --to earliest"
     )
     now = _remembered(settings, known.start)
-    changed: list[tuple[str, Any]] = []
+    changed: list[str] = []
     is_wider = settings.table_per_topic and set(known.tables) <= set(now.tables)
     if known.tables != now.tables and not is_wider:
-        changed.append(("--to", ", ".join(known.tables)))
+        changed.append(f"--to {', '.join(known.tables)}")
     if known.table_format != now.table_format:
-        changed.append(("--format", known.table_format))
+        changed.append(f"--format {known.table_format}")
     if known.decode != now.decode:
-        changed.append(("--decode", known.decode))
+        changed.append(f"--decode {known.decode}")
+    if known.keep_raw != now.keep_raw:
+        # Half of the rows would have no bytes, and be taken for tombstones.
+        changed.append("--keep-raw" if known.keep_raw else "no --keep-raw")
     if not set(known.topics) & set(now.topics):
-        changed.append(("--topic", ", ".join(known.topics)))
+        changed.append(f"--topic {', '.join(known.topics)}")
     if changed:
-        option, was = changed[0]
         raise InvalidArgumentError(
-            f"archive {settings.name} goes on where it was, and that was with {option} {was}",
+            f"archive {settings.name} goes on where it was, and that was with {changed[0]}",
             hint=again,
         )
     gone = [place for place in known.tables if tables[place].schema() is None]
@@ -103,4 +106,5 @@ def _remembered(settings: ArchiveSettings, start: str) -> Remembered:
         decode=settings.decode,
         topics=sorted(settings.topics),
         start=start,
+        keep_raw=settings.keep_raw,
     )

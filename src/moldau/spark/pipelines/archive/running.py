@@ -35,7 +35,7 @@ def run_archive(settings: ArchiveSettings, context: Context) -> Outcome:
     decoder = made_decoder(settings)
     dead_letters = None if decoder is None else DeadLetters(settings, context)
     for table in tables.values():
-        table.ensure(table_schema(decoder))
+        table.ensure(table_schema(decoder, keep_raw=settings.keep_raw))
     remember(settings, start)
     committer = Committer(settings, tables, dead_letters)
     _run_query(lambda: start_query(settings, context, tables, decoder, committer, start), context)
@@ -44,6 +44,9 @@ def run_archive(settings: ArchiveSettings, context: Context) -> Outcome:
     summary = f"{committer.rows} rows in {committer.files} new files of {where}"
     if dead:
         summary += f", {dead} to {settings.dead_letters_to()}"
+    if committer.unknown:
+        names = ", ".join(sorted(committer.unknown))
+        summary += f"; not in the table, since the schema does not name them: {names}"
     return Outcome(
         summary=summary,
         rows=committer.rows,
@@ -53,6 +56,7 @@ def run_archive(settings: ArchiveSettings, context: Context) -> Outcome:
             "format": settings.table_format,
             "files": committer.files,
             "commits": committer.commits,
+            "unknown_fields": dict(committer.unknown),
         },
     )
 
@@ -98,7 +102,7 @@ def start_query(
     spark = context.spark
     spark.dataSource.register(ArchiveSource)
     layouts = {topic: tables[place].layout for topic, place in settings.locations().items()}
-    work = Work(layouts=layouts, label=settings.name, decoder=decoder)
+    work = Work(layouts=layouts, label=settings.name, decoder=decoder, keep_raw=settings.keep_raw)
     asked = settings.source_options()
     options = {
         # A topic of one partition is work for all cores, too.

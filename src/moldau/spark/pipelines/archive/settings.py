@@ -7,8 +7,8 @@ from typing import ClassVar, Final
 from moldau.client.errors import InvalidArgumentError
 from moldau.spark.lake.storage import normal_location
 from moldau.spark.lake.table import TableFormat
+from moldau.spark.option_table import Side, names_of
 from moldau.spark.pipelines.spec import Settings
-from moldau.spark.source.read_options import READ_NAMES
 
 RAW: Final = "raw"
 DECODINGS: Final = (RAW, "json", "avro", "protobuf")
@@ -38,6 +38,11 @@ class ArchiveSettings(Settings):
     """Which message of a Protobuf schema the values are."""
     framing: str = "none"
     """What stands before values: none, confluent or single-object."""
+    registry: str | None = None
+    """Where the schemas are that framed values were written with: a URL, or a folder."""
+    registry_options: Mapping[str, str] = field(default_factory=dict)
+    keep_raw: bool = False
+    """The bytes of each value, too: in the column `raw`."""
     dead_letter_topic: str | None = None
     """For rows that cannot be decoded; by default the name of the first topic and `.dlq`."""
     starting_offsets: str = "earliest"
@@ -61,6 +66,10 @@ class ArchiveSettings(Settings):
             raise InvalidArgumentError(
                 "a schema is given, and values are not decoded",
                 hint=f"say what they are: --decode {'|'.join(DECODINGS[1:])}",
+            )
+        if self.decode == RAW and self.keep_raw:
+            raise InvalidArgumentError(
+                "values that are not decoded are bytes already", hint="leave out --keep-raw"
             )
         if self.decode != RAW and self.dead_letters_to() in self.topics:
             raise InvalidArgumentError(
@@ -96,7 +105,7 @@ class ArchiveSettings(Settings):
     def source_options(self) -> dict[str, str]:
         """For the source `moldau`; those that the user gave by name go before."""
         # By the names of the documentation: Spark minds no case, and two would be one.
-        known = {name.lower(): name for name in READ_NAMES}
+        known = {name.lower(): name for name in names_of(Side.READ)}
         return {
             "kafka.bootstrap.servers": self.bootstrap,
             "subscribe": ",".join(self.topics),

@@ -10,6 +10,7 @@ tasks that succeeded. What is left of others is removed by `clean` some day.
 import base64
 import json
 import pickle
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -18,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
+from moldau.spark.decode import RAW_COLUMN
 from moldau.spark.hints import tells_hints
 from moldau.spark.lake.files import FileWriter
 from moldau.spark.lake.table import DataFile, Layout
@@ -42,8 +44,11 @@ BAD_COLUMNS: Final = (
     ("error", "string"),
 )
 FILE: Final = "file"
+UNKNOWN: Final = "unknown"
+"""How often there were fields that the schema does not name, as JSON."""
 DDL: Final = ", ".join(
-    f"{name} {kind}" for name, kind in ((FILE, "string"), ("rows", "bigint"), *BAD_COLUMNS)
+    f"{name} {kind}"
+    for name, kind in ((FILE, "string"), ("rows", "bigint"), *BAD_COLUMNS, (UNKNOWN, "string"))
 )
 
 
@@ -57,6 +62,7 @@ class Work:
     """Begins the names of files."""
     decoder: Any = None
     """None: values stay bytes."""
+    keep_raw: bool = False
 
     def to_text(self) -> str:
         return base64.b64encode(pickle.dumps(self)).decode()
@@ -69,12 +75,14 @@ class Work:
         return found
 
 
-def table_schema(decoder: Any = None) -> Any:
+def table_schema(decoder: Any = None, *, keep_raw: bool = False) -> Any:
     """The columns of an archived table."""
     schema = arrow_schema(include_headers=True)
     if decoder is not None:
         at = schema.get_field_index("value")
         schema = schema.set(at, pa.field("value", decoder.arrow_type))
+    if keep_raw:
+        schema = schema.append(pa.field(RAW_COLUMN, pa.binary()))
     return schema.append(pa.field(DATE, pa.string()))
 
 
@@ -113,15 +121,20 @@ class ArchiveReader(StreamReader):
 
 
 def written(batches: Iterable[Any], work: Work) -> Iterator[Any]:
-    """Write rows to files; first a row for each bad one, at the end a row for each file."""
-    schema = table_schema(work.decoder)
+    """Write rows to files; first a row for each bad one, at the end a row for each file.
+
+    And, before those, one for all fields that the schema does not name.
+    """
+    schema = table_schema(work.decoder, keep_raw=work.keep_raw)
     writers: dict[str, FileWriter] = {}
+    unknown: Counter[str] = Counter()
     finished = False
     try:
         for batch in batches:
             for topic, rows in _by_topic(batch):
                 if work.decoder is not None:
-                    rows, bad = work.decoder.split(rows)
+                    unknown.update(work.decoder.unknown_fields(rows.column("value").to_pylist()))
+                    rows, bad = work.decoder.split(rows, keep_raw=work.keep_raw)
                     if bad.num_rows:
                         yield bad_rows(bad)
                 location = work.layouts[topic].location
@@ -139,6 +152,8 @@ def written(batches: Iterable[Any], work: Work) -> Iterator[Any]:
         if not finished:
             for writer in writers.values():
                 writer.abort()
+    if unknown:
+        yield _returned(1, {UNKNOWN: [json.dumps(unknown)]})
     if files:
         yield file_rows(files)
 
@@ -216,5 +231,6 @@ def returned_schema() -> Any:
             ("timestamp", pa.timestamp("us", tz="UTC")),
             ("headers", headers_type()),
             ("error", pa.string()),
+            (UNKNOWN, pa.string()),
         ]
     )
