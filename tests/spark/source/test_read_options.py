@@ -103,9 +103,9 @@ def test_both_names_of_the_isolation_are_known(name: str) -> None:
         parse(**{name: "serializable"})
 
 
-def test_both_names_of_the_group_are_known() -> None:
+def test_progress_is_committed_for_a_group_of_ours_and_never_for_that_of_kafkas_consumers() -> None:
     assert parse(groupId="g").group == "g"
-    assert parse(kafka__group__id="g").group == "g"
+    assert parse(kafka__group__id="g").group is None
     assert parse().group is None
 
 
