@@ -5,6 +5,7 @@ import logging
 import pytest
 
 from moldau.client.errors import InvalidArgumentError
+from moldau.client.kafka.security import Security
 from moldau.spark.option_table import OPTIONS, Fate, Option, Side
 from moldau.spark.options import Options
 
@@ -50,7 +51,7 @@ def test_every_option_has_the_fate_that_the_table_says(
     monkeypatch.setattr("moldau.spark.options._told", set())
     side = Side.READ if option.side is Side.BOTH else option.side
     options = Options({option.name.lower(): "1"})
-    if option.fate is Fate.REFUSED:
+    if option.fate in (Fate.REFUSED, Fate.CANNOT):
         with pytest.raises(InvalidArgumentError, match=option.name):
             options.check_names(side)
         return
@@ -61,17 +62,49 @@ def test_every_option_has_the_fate_that_the_table_says(
     assert all(option.name in text for text in said)
 
 
-def test_an_option_of_the_other_side_is_unknown() -> None:
-    with pytest.raises(InvalidArgumentError, match="unknown option topic"):
-        Options({"topic": "a"}).check_names(Side.READ)
-    with pytest.raises(InvalidArgumentError, match="unknown option subscribe"):
-        Options({"subscribe": "a"}).check_names(Side.WRITE)
+def test_options_that_read_and_write_share_are_told_where_they_mean_nothing(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("moldau.spark.options._told", set())
+    shared = Options({"subscribe": "a", "topic": "b", "kafka.transactional.id": "c"})
+    shared.check_names(Side.READ)
+    assert sorted(record.getMessage() for record in caplog.records) == [
+        "option kafka.transactional.id has no effect on a read",
+        "option topic has no effect on a read",
+    ]
 
 
-def test_a_secured_connection_is_refused_since_none_would_be_made() -> None:
-    with pytest.raises(InvalidArgumentError, match="plain text only"):
-        Options({"kafka.security.protocol": "SASL_SSL"}).check_names(Side.READ)
-    Options({"kafka.security.protocol": "plaintext"}).check_names(Side.READ)
+def test_how_connections_are_secured_is_read_from_the_options() -> None:
+    assert Options({"kafka.security.protocol": "plaintext"}).security() == Security(prefix="kafka.")
+    found = Options(
+        {
+            "kafka.security.protocol": "SASL_SSL",
+            "kafka.sasl.mechanism": "PLAIN",
+            "kafka.sasl.username": "ann",
+            "kafka.sasl.password": "secret",
+            "kafka.ssl.endpoint.identification.algorithm": "",
+        }
+    ).security()
+    assert found.tls is not None
+    assert not found.tls.checks_host
+    assert found.sasl is not None
+    assert (found.sasl.username, found.sasl.password) == ("ann", "secret")
+    assert "secret" not in repr(found)
+
+
+def test_what_is_wrong_with_security_is_said_by_the_name_of_the_option() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"option kafka\.sasl\.mechanism is GSSAPI"):
+        Options({"kafka.security.protocol": "SASL_SSL"}).security()
+
+
+def test_passwords_that_nobody_asks_for_are_told(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("moldau.spark.options._told", set())
+    Options({"kafka.sasl.password": "secret", "kafka.ssl.ca.location": "x"}).security()
+    assert "option kafka.sasl.password has no effect" in caplog.text
+    assert "option kafka.ssl.ca.location has no effect" in caplog.text
+    assert "secret" not in caplog.text
 
 
 @pytest.mark.parametrize("value", ["yes", "", "1"])

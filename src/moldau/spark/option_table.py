@@ -21,6 +21,7 @@ class Fate(StrEnum):
     OURS = "new here"
     NO_EFFECT = "accepted, no effect"
     REFUSED = "refused, as the connector does"
+    CANNOT = "refused here"
 
 
 class Option(NamedTuple):
@@ -31,7 +32,8 @@ class Option(NamedTuple):
 
 
 def _options() -> Iterator[Option]:
-    same, ours, nothing, refused = Fate.SAME, Fate.OURS, Fate.NO_EFFECT, Fate.REFUSED
+    same, ours, nothing = Fate.SAME, Fate.OURS, Fate.NO_EFFECT
+    refused, cannot = Fate.REFUSED, Fate.CANNOT
     read, write, both = Side.READ, Side.WRITE, Side.BOTH
     yield Option("kafka.bootstrap.servers", both, same, "where brokers are; needed")
     yield Option("bootstrap.servers", both, ours, "the same")
@@ -175,10 +177,63 @@ def _options() -> Iterator[Option]:
             f"kafka.{word}.serializer", write, refused, "keys and values are bytes or text"
         )
     yield Option("kafka.interceptor.classes", both, refused, "no Java is there to call them")
+    yield Option("kafka.partitioner.class", write, cannot, "name the partition: column `partition`")
     yield Option(
-        "kafka.partitioner.class", write, refused, "name the partition: column `partition`"
+        "kafka.partitioner.ignore.keys", write, cannot, "name the partition: column `partition`"
     )
-    yield Option("kafka.transactional.id", write, refused, "transactions have names of their own")
+    yield Option("kafka.transactional.id", write, cannot, "transactions have names of their own")
+    yield from _security()
+
+
+def _security() -> Iterator[Option]:
+    same, ours, nothing, cannot = Fate.SAME, Fate.OURS, Fate.NO_EFFECT, Fate.CANNOT
+
+    def option(name: str, fate: Fate, note: str) -> Option:
+        return Option(f"kafka.{name}", Side.BOTH, fate, note)
+
+    yield option(
+        "security.protocol", same, "`PLAINTEXT`, `SSL`, `SASL_PLAINTEXT` or `SASL_SSL` (PLAINTEXT)"
+    )
+    yield option("sasl.mechanism", same, "`PLAIN`, `SCRAM-SHA-256` or `SCRAM-SHA-512`; no others")
+    yield option(
+        "sasl.jaas.config",
+        same,
+        "name and password: `org.apache.kafka.common.security.plain.PlainLoginModule required "
+        'username="…" password="…";`, for SCRAM `…scram.ScramLoginModule…`',
+    )
+    for word in ("username", "password"):
+        yield option(f"sasl.{word}", ours, "instead of `kafka.sasl.jaas.config`, as in librdkafka")
+    yield option(
+        "ssl.endpoint.identification.algorithm",
+        same,
+        "`https` (the default) checks that the certificate is one of the host; empty: no check",
+    )
+    yield option("ssl.enabled.protocols", same, "`TLSv1.2`, `TLSv1.3`; older ones are left out")
+    for store in ("truststore", "keystore"):
+        yield option(
+            f"ssl.{store}.type",
+            same,
+            "`PEM` or `PKCS12`; what a file holds goes before it. Stores of Java's own format "
+            "(`JKS`) are refused, with the command that converts them",
+        )
+        yield option(
+            f"ssl.{store}.location", same, "the file; read by the driver, and sent to the tasks"
+        )
+        yield option(f"ssl.{store}.password", same, "of a file in PKCS12")
+    yield option(
+        "ssl.truststore.certificates", same, "whom to trust, in PEM; else whom the system trusts"
+    )
+    yield option("ssl.keystore.certificate.chain", same, "the client's own certificate, in PEM")
+    yield option("ssl.keystore.key", same, "its key, in PEM")
+    yield option("ssl.key.password", same, "of the key")
+    for name in ("ca", "certificate", "key"):
+        yield option(f"ssl.{name}.location", ours, "a file in PEM, as in librdkafka")
+    yield option("ssl.cipher.suites", nothing, "OpenSSL and the broker agree on one")
+    for name in (
+        *("ssl.engine.factory.class", "sasl.login.class", "sasl.login.callback.handler.class"),
+        "sasl.client.callback.handler.class",
+    ):
+        yield option(name, cannot, "no Java is there to call it")
 
 
 OPTIONS: Final = tuple(_options())

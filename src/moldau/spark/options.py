@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from moldau.client.errors import InvalidArgumentError
+from moldau.client.kafka.security import PROTOCOL, Security, parse_security
 from moldau.spark.option_table import OPTIONS, Fate, Side
 
 log = logging.getLogger(__name__)
@@ -25,9 +26,11 @@ CLIENT_ID: Final = "kafka.client.id"
 
 TIMEOUT_MS_DEFAULT: Final = 60_000
 CLIENT_ID_DEFAULT: Final = "moldau-spark"
+_KAFKA: Final = "kafka."
 _SECURITY: Final = re.compile(r"kafka\.(security|sasl|ssl)\.")
 _OF_SPARK: Final = frozenset({"checkpointlocation", "path", "queryname"})
 """Spark hands these over with the others."""
+_KNOWN: Final = {option.name.lower(): option for option in OPTIONS}
 _told: Final[set[str]] = set()
 """What was said in this process."""
 
@@ -71,36 +74,29 @@ class Options:
         return number
 
     def check_names(self, side: Side) -> None:
-        """Refuse names that are nobody's, and those that the connector refuses."""
-        known = {option.name.lower(): option for option in OPTIONS if option.side.covers(side)}
+        """Refuse names that are nobody's, and options that cannot be honoured."""
         for given in self._values:
-            option = known.get(given)
+            option = _KNOWN.get(given)
             if option is not None:
-                if option.fate is Fate.REFUSED:
+                if not option.side.covers(side):
+                    tell_once(f"option {option.name} has no effect on a {side.value}")
+                elif option.fate in (Fate.REFUSED, Fate.CANNOT):
                     raise InvalidArgumentError(f"option {option.name} cannot be set: {option.note}")
-                if option.fate is Fate.NO_EFFECT:
+                elif option.fate is Fate.NO_EFFECT:
                     tell_once(f"option {option.name} has no effect: {option.note}")
                 continue
             if given in _OF_SPARK:
                 continue
-            if _SECURITY.match(given) and not self._is_plain(given):
-                raise InvalidArgumentError(
-                    f"option {given} asks for a secured connection, and the source and sink "
-                    "moldau speak plain text only",
-                    hint="remove the option, or read through Spark's own Kafka connector",
-                )
-            if given.startswith("kafka."):
+            if given.startswith(_KAFKA):
                 tell_once(f"option {given} is one of Kafka's own clients, and has no effect here")
                 continue
+            known = [name for name, each in _KNOWN.items() if each.side.covers(side)]
             nearest = difflib.get_close_matches(given, known, n=1, cutoff=0.5)
-            hint = f"did you mean {known[nearest[0]].name}?" if nearest else ""
+            hint = f"did you mean {_KNOWN[nearest[0]].name}?" if nearest else ""
             raise InvalidArgumentError(
                 f"unknown option {given}" + (f": {hint}" if hint else ""),
-                hint=f"known are {', '.join(sorted(each.name for each in known.values()))}",
+                hint=f"known are {', '.join(sorted(_KNOWN[name].name for name in known))}",
             )
-
-    def _is_plain(self, name: str) -> bool:
-        return name == "kafka.security.protocol" and self._values[name].upper() == "PLAINTEXT"
 
     # -- what reading and writing have in common
 
@@ -120,3 +116,20 @@ class Options:
 
     def client_id(self) -> str:
         return self.text(CLIENT_ID) or CLIENT_ID_DEFAULT
+
+    def security(self) -> Security:
+        """How connections are secured. Raises InvalidArgumentError."""
+        given = {
+            name.removeprefix(_KAFKA): value.strip()
+            for name, value in self._values.items()
+            if _SECURITY.match(name)
+        }
+        found = parse_security(given, _KAFKA)
+        for prefix, part in (("ssl.", found.tls), ("sasl.", found.sasl)):
+            for name in given:
+                if part is None and name.startswith(prefix):
+                    tell_once(
+                        f"option {_KAFKA}{name} has no effect: option {_KAFKA}{PROTOCOL} does not "
+                        f"ask for {prefix[:-1].upper()}"
+                    )
+        return found

@@ -45,7 +45,7 @@ def test_what_sparks_kafka_connector_takes_is_taken() -> None:
         ({"kafka.batch.size": "-1"}, "option kafka.batch.size is at least 0"),
         ({"kafka.transaction.timeout.ms": "0"}, "kafka.transaction.timeout.ms is at least"),
         ({"topics": "a"}, "did you mean topic"),
-        ({"kafka.sasl.mechanism": "PLAIN"}, "secured connection"),
+        ({"kafka.security.protocol": "SASL_SSL"}, "option kafka.sasl.mechanism is GSSAPI"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_by_its_name(options: dict[str, str], message: str) -> None:

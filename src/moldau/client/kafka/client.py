@@ -17,7 +17,8 @@ from moldau.client.errors import (
     TimedOutError,
     UnreachableError,
 )
-from moldau.client.kafka.connection import KafkaConnection
+from moldau.client.kafka.connection import PLAIN_TEXT, KafkaConnection
+from moldau.client.kafka.security import Security
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import NO_TOPIC_ID
 from moldau.model.slices import Chunk
@@ -82,11 +83,17 @@ class KafkaClient:
     """Raw access to a cluster at `bootstrap` ("HOST:PORT,…"). Not for use by two threads."""
 
     def __init__(
-        self, bootstrap: str, *, client_id: str | None = "moldau", timeout: float = 30.0
+        self,
+        bootstrap: str,
+        *,
+        client_id: str | None = "moldau",
+        timeout: float = 30.0,
+        security: Security = PLAIN_TEXT,
     ) -> None:
         self._bootstrap = split_brokers(bootstrap)
         self._client_id = client_id
         self._timeout_seconds = timeout
+        self._security = security
         self._connections: dict[tuple[str, int], KafkaConnection] = {}
         self._brokers: dict[int, tuple[str, int]] = {}
         self._controller_id = -1
@@ -155,9 +162,15 @@ class KafkaClient:
     def connection(self, host: str, port: int) -> KafkaConnection:
         """The connection to a broker, opened if there is none."""
         found = self._connections.get((host, port))
+        if found is not None and found.is_expired:
+            found.close()
         if found is None or found.closed:
             found = KafkaConnection(
-                host, port, client_id=self._client_id, timeout=self._timeout_seconds
+                host,
+                port,
+                client_id=self._client_id,
+                timeout=self._timeout_seconds,
+                security=self._security,
             )
             self._connections[host, port] = found
         return found
@@ -336,7 +349,7 @@ class KafkaClient:
     def _any(self) -> KafkaConnection:
         """A connection to whichever broker answers."""
         for known in self._connections.values():
-            if not known.closed:
+            if not known.closed and not known.is_expired:
                 return known
         failure: UnreachableError | None = None
         addresses = dict.fromkeys([*self._bootstrap, *self._brokers.values()])

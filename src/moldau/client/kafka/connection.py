@@ -1,11 +1,12 @@
 """Owns one connection to one broker: blocking, requests answered in the order they were sent."""
 
 import socket
+import ssl
 import time
 from collections import deque
 from collections.abc import Sequence
 from types import TracebackType
-from typing import NamedTuple, Self, TypeVar
+from typing import Final, NamedTuple, Self, TypeVar
 
 from moldau import __version__
 from moldau.client.errors import (
@@ -15,16 +16,31 @@ from moldau.client.errors import (
     TimedOutError,
     UnreachableError,
 )
+from moldau.client.kafka.sasl import Sasl
+from moldau.client.kafka.security import PROTOCOL, Security, Tls, tls_context
 from moldau.model.errors import ErrorCode, PeerProtocolError
 from moldau.model.slices import Chunk, FileSlice
 from moldau.wire.fields import Versions
 from moldau.wire.framing import LENGTH_BYTES, frame_request, read_response_header
 from moldau.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from moldau.wire.messages.sasl_authenticate import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+)
+from moldau.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from moldau.wire.registry import APIS, RESPONSES, ApiKey
 from moldau.wire.schema import Request, Response
 
 RESPONSE_BYTES_MAX = 512 * 1024 * 1024
 """Largest response that is read; checked before memory for it is taken."""
+
+_TLS_ALERT: Final = b"\x15\x03"
+"""How the answer begins of somebody who waits for TLS."""
+_SASL_FRAMED: Final = 1
+"""The version of SaslHandshake from which on SASL travels in requests of Kafka's."""
+_SESSION_PART: Final = 0.9
+"""Of a login's time, after which another connection is made."""
+PLAIN_TEXT: Final = Security()
 
 R = TypeVar("R", bound=Response)
 
@@ -46,7 +62,13 @@ class KafkaConnection:
     """
 
     def __init__(
-        self, host: str, port: int, *, client_id: str | None = "moldau", timeout: float = 30.0
+        self,
+        host: str,
+        port: int,
+        *,
+        client_id: str | None = "moldau",
+        timeout: float = 30.0,
+        security: Security = PLAIN_TEXT,
     ) -> None:
         self.host = host
         self.port = port
@@ -55,7 +77,15 @@ class KafkaConnection:
         self._served: dict[int, Versions] | None = None
         self._pending: deque[PendingReply] = deque()
         self._correlation_id = 0
+        self._security = security
+        self._expires_at: float | None = None
         self._socket: socket.socket | None = self._connect()
+        if security.sasl is not None:
+            try:
+                self._log_in(security.sasl)
+            except BaseException:
+                self.close()
+                raise
 
     @property
     def address(self) -> str:
@@ -64,6 +94,12 @@ class KafkaConnection:
     @property
     def closed(self) -> bool:
         return self._socket is None
+
+    @property
+    def is_expired(self) -> bool:
+        """Whether the login is about to end, and nothing is on its way: brokers then hang up."""
+        expires_at = self._expires_at
+        return expires_at is not None and time.monotonic() >= expires_at and not self._pending
 
     @property
     def pending_count(self) -> int:
@@ -193,7 +229,14 @@ class KafkaConnection:
     def receive_raw(self) -> memoryview:
         """Wait for the next frame and give it as it is, without its length."""
         deadline = time.monotonic() + self.timeout_seconds
-        size = int.from_bytes(self._read(LENGTH_BYTES, deadline), "big", signed=True)
+        head = self._read(LENGTH_BYTES, deadline)
+        if self._served is None and self._security.tls is None and bytes(head[:2]) == _TLS_ALERT:
+            self.close()
+            raise ClientError(
+                f"{self.address} speaks TLS, and was asked in plain text",
+                hint=f"set option {self._security.prefix}{PROTOCOL} to SSL or SASL_SSL",
+            )
+        size = int.from_bytes(head, "big", signed=True)
         if not 0 <= size <= RESPONSE_BYTES_MAX:
             self.close()
             raise PeerProtocolError(f"{self.address} announces a response of {size} bytes")
@@ -250,7 +293,44 @@ class KafkaConnection:
                 f"cannot reach {self.address} ({reason})", hint=START_HINT
             ) from error
         opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return opened
+        tls = self._security.tls
+        return opened if tls is None else self._encrypt(opened, tls)
+
+    def _encrypt(self, opened: socket.socket, tls: Tls) -> socket.socket:
+        try:
+            return tls_context(tls).wrap_socket(opened, server_hostname=self.host)
+        except OSError as error:
+            opened.close()
+            raise tls.failure(error, self.address) from error
+
+    def _log_in(self, sasl: Sasl) -> None:
+        """Raises ClientError, which cannot pass by itself if the broker refuses."""
+        served = self.served_versions().get(ApiKey.SASL_HANDSHAKE)
+        if served is None or served.last < _SASL_FRAMED:
+            raise ClientError(
+                f"{self.address} takes no passwords: see option {sasl.prefix}{PROTOCOL}"
+            )
+        request = SaslHandshakeRequest(mechanism=sasl.mechanism)
+        chosen = self.ask(request, SaslHandshakeResponse, _SASL_FRAMED)
+        if chosen.error_code:
+            raise ClientError(
+                f"{self.address} does not take {sasl.mechanism}: see option "
+                f"{sasl.prefix}sasl.mechanism",
+                hint=f"it takes {', '.join(chosen.mechanisms) or 'none'}",
+            )
+        exchange = sasl.exchange()
+        message: bytes | None = next(exchange)
+        while message is not None:
+            sent_at = time.monotonic()
+            answer = self.ask(SaslAuthenticateRequest(auth_bytes=message), SaslAuthenticateResponse)
+            if answer.error_code:
+                raise sasl.refused(self.address, answer.error_message)
+            try:
+                message = exchange.send(bytes(answer.auth_bytes))
+            except StopIteration:
+                message = None
+            if answer.session_lifetime_ms > 0:
+                self._expires_at = sent_at + answer.session_lifetime_ms / 1000 * _SESSION_PART
 
     def _opened(self) -> socket.socket:
         if self._socket is None:
@@ -259,10 +339,21 @@ class KafkaConnection:
 
     def _lost(self, error: OSError) -> ClientError:
         self.close()
+        tls = self._security.tls
+        if tls is not None and isinstance(error, ssl.SSLError) and "ALERT" in (error.reason or ""):
+            # With TLS 1.3 a broker tells only now that it wants another certificate.
+            return tls.failure(error, self.address)
         if isinstance(error, TimeoutError):
             return TimedOutError(f"{self.address} did not answer within {self.timeout_seconds:g} s")
         reason = (error.strerror or str(error)).lower()
-        return UnreachableError(f"lost the connection to {self.address} ({reason})")
+        hint = ""
+        if self._served is None:
+            # It never said a word, so it may have been asked in a wrong way.
+            prefix = self._security.prefix
+            hint = f"does it speak TLS? see option {prefix}{PROTOCOL}"
+            if tls is not None:
+                hint = f"does it ask for a certificate? see option {prefix}ssl.keystore.location"
+        return UnreachableError(f"lost the connection to {self.address} ({reason})", hint=hint)
 
 
 def ask_all(

@@ -62,7 +62,7 @@ def patiently(
             if time.monotonic() >= deadline:
                 raise TimedOutError(
                     f"cannot {doing}: tried for {seconds_max:g} s, at last: {error}",
-                    hint="are the brokers up?",
+                    hint=error.hint or "are the brokers up?",
                 ) from error
             if isinstance(error, RejectedError) and error.code in BUSY:
                 time.sleep(BUSY_SECONDS)

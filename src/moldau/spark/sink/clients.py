@@ -14,7 +14,6 @@ from moldau.spark.sink.decisions import Ledger
 from moldau.spark.sink.write_options import WriteOptions
 
 ANSWER_SECONDS_MAX: Final = 20.0
-_Key = tuple[str, str, float, str]
 
 
 class Clients:
@@ -33,7 +32,12 @@ class Clients:
     def _client(options: WriteOptions) -> KafkaClient:
         # A broker that hangs must not use up all the patience there is for finding its successor.
         seconds_max = min(options.timeout_seconds, ANSWER_SECONDS_MAX)
-        return KafkaClient(options.bootstrap, client_id=options.client_id, timeout=seconds_max)
+        return KafkaClient(
+            options.bootstrap,
+            client_id=options.client_id,
+            timeout=seconds_max,
+            security=options.security,
+        )
 
     @staticmethod
     def now_ms() -> int:
@@ -44,12 +48,15 @@ class Clients:
         self.coordination.close()
 
 
-_opened: Final[dict[_Key, Clients]] = {}
+_opened: Final[dict[tuple[object, ...], Clients]] = {}
 
 
 def clients_of(options: WriteOptions) -> Clients:
     """Those of this process, opened when first used."""
-    key = (options.bootstrap, options.client_id, options.timeout_seconds, options.decisions_topic)
+    key = (
+        *(options.bootstrap, options.security, options.client_id),
+        *(options.timeout_seconds, options.decisions_topic),
+    )
     found = _opened.get(key)
     if found is None:
         found = _opened[key] = Clients(options)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from moldau.client.errors import InvalidArgumentError
+from moldau.client.kafka.security import Security
 from moldau.records.compression import Codec
 from moldau.spark.option_table import Side
 from moldau.spark.options import Options, tell_once
@@ -49,6 +50,7 @@ class WriteOptions:
     bootstrap: str
     client_id: str
     timeout_seconds: float
+    security: Security
     topic: str | None
     """For all rows; None takes it from the column of that name."""
     exactly_once: bool
@@ -87,6 +89,7 @@ def parse_write_options(options: Mapping[str, str], *, streaming: bool) -> Write
         bootstrap=parsed.bootstrap(),
         client_id=parsed.client_id(),
         timeout_seconds=parsed.timeout_seconds(),
+        security=parsed.security(),
         topic=topic,
         exactly_once=exactly_once,
         fail_on_data_loss=parsed.flag(FAIL_ON_LOSS, default=True),

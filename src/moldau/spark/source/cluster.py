@@ -34,7 +34,7 @@ NO_OFFSET: Final = -1
 
 _RETRY_SECONDS: Final = 0.1
 _MISSING_RETRIES: Final = 5
-REQUEST_SECONDS_MAX: Final = 10.0
+_REQUEST_SECONDS_MAX: Final = 10.0
 """A broker that takes longer hangs; another one may answer within the time that is left."""
 _ASKED_BY_NAME_MAX: Final = 8
 """More topics than that are found by asking for all at once."""
@@ -69,17 +69,23 @@ class TopicView(NamedTuple):
     partitions: tuple[int, ...]
 
 
+def client_for(options: ReadOptions) -> KafkaClient:
+    """A new one, for plans or tasks of a read."""
+    return KafkaClient(
+        options.bootstrap,
+        client_id=options.client_id,
+        timeout=min(options.timeout_seconds, _REQUEST_SECONDS_MAX),
+        security=options.security,
+    )
+
+
 class Cluster:
     """Asks the brokers of a read. Waits out elections for as long as the options allow."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._seen: set[str] = set()
-        self.client = KafkaClient(
-            options.bootstrap,
-            client_id=options.client_id,
-            timeout=min(options.timeout_seconds, REQUEST_SECONDS_MAX),
-        )
+        self.client = client_for(options)
 
     def close(self) -> None:
         self.client.close()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from moldau.client.errors import InvalidArgumentError
+from moldau.client.kafka.security import Security
 from moldau.model.ids import TopicPartition
 from moldau.spark.option_table import Side
 from moldau.spark.options import Options
@@ -66,6 +67,7 @@ class ReadOptions:
     bootstrap: str
     client_id: str
     timeout_seconds: float
+    security: Security
     subscription: Subscription
     start: Bound
     end: Bound
@@ -115,6 +117,7 @@ def parse_read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOpti
         bootstrap=options.bootstrap(),
         client_id=options.client_id(),
         timeout_seconds=options.timeout_seconds(),
+        security=options.security(),
         subscription=_subscription(options),
         start=start,
         end=_bound(options, "ending", LATEST, forbidden=EARLIEST),

@@ -12,7 +12,7 @@ from moldau.client.kafka.client import KafkaClient
 from moldau.records.batch import BatchFormatError
 from moldau.spark.hints import hints_told
 from moldau.spark.source.bodies import Bodies
-from moldau.spark.source.cluster import REQUEST_SECONDS_MAX
+from moldau.spark.source.cluster import client_for
 from moldau.spark.source.columns import record_batch
 from moldau.spark.source.fetching import FetchLimits, RangeFetcher
 from moldau.spark.source.fetching_many import fetch_many
@@ -25,7 +25,7 @@ BYTES_MIN: Final = 1024 * 1024
 as much as some thousand rows."""
 ROWS_MAX: Final = 50_000
 
-_clients: dict[tuple[str, str, float], KafkaClient] = {}
+_clients: dict[tuple[object, ...], KafkaClient] = {}
 _frozen: list[bool] = []
 
 
@@ -96,13 +96,10 @@ def _joined(held: list[Any]) -> Iterator[Any]:
 
 def _client(options: ReadOptions) -> KafkaClient:
     """Connections outlive a task, as Spark's worker processes do: small batches are the rule."""
-    timeout = min(options.timeout_seconds, REQUEST_SECONDS_MAX)
-    key = (options.bootstrap, options.client_id, timeout)
+    key = (options.bootstrap, options.security, options.client_id, options.timeout_seconds)
     found = _clients.get(key)
     if found is None:
-        found = _clients[key] = KafkaClient(
-            options.bootstrap, client_id=options.client_id, timeout=timeout
-        )
+        found = _clients[key] = client_for(options)
     return found
 
 

@@ -1,0 +1,156 @@
+"""Owns SASL as a client speaks it: PLAIN and SCRAM, and the ways in which Kafka's users write down
+their names and passwords. Does no I/O: a connection carries the messages.
+"""
+
+import base64
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from moldau.client.errors import ClientError, InvalidArgumentError
+
+PLAIN: Final = "PLAIN"
+_HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+MECHANISMS: Final = (PLAIN, *_HASHES)
+ITERATIONS_MIN: Final = 4096
+"""As in Kafka's clients: a broker that asks for fewer may be one that collects passwords."""
+ITERATIONS_MAX: Final = 1_000_000
+
+_JAAS: Final = re.compile(
+    r"\s*(?P<module>[\w.$]+)\s+(?:required|requisite|sufficient|optional)\b(?P<options>.*);\s*",
+    re.IGNORECASE | re.DOTALL,
+)
+_JAAS_OPTION: Final = re.compile(
+    r"""\s*(?P<name>[\w.-]+)\s*=\s*(?P<value>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\s"';]+)""",
+    re.DOTALL,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sasl:
+    """Who we are. Its text never shows the password."""
+
+    mechanism: str
+    username: str
+    password: str = field(repr=False)
+    prefix: str = ""
+    """Of the names of options in errors."""
+
+    def exchange(self) -> Generator[bytes, bytes, None]:
+        """Yields what to send, takes what the broker answers. Raises ClientError."""
+        if self.mechanism == PLAIN:
+            yield f"\0{self.username}\0{self.password}".encode()
+        else:
+            yield from self._scram(_HASHES[self.mechanism])
+
+    def _scram(self, kind: str) -> Generator[bytes, bytes, None]:
+        """RFC 5802, without a channel binding."""
+        nonce = secrets.token_urlsafe(24)
+        name = self.username.replace("=", "=3D").replace(",", "=2C")
+        first = f"n={name},r={nonce}"
+        challenge = bytes((yield f"n,,{first}".encode()))
+        told = _attributes(challenge)
+        try:
+            salt, iterations = base64.b64decode(told["s"], validate=True), int(told["i"])
+            both = told["r"]
+        except (KeyError, ValueError):
+            raise self._failure("the broker's answer is not one of SCRAM") from None
+        if not both.startswith(nonce) or both == nonce:
+            raise self._failure("the broker answers somebody else")
+        if not ITERATIONS_MIN <= iterations <= ITERATIONS_MAX:
+            raise self._failure(
+                f"the broker asks for {iterations} iterations; "
+                f"{ITERATIONS_MIN} to {ITERATIONS_MAX} are allowed"
+            )
+        final = f"c=biws,r={both}"
+        signed = b",".join((first.encode(), challenge, final.encode()))
+        salted = hashlib.pbkdf2_hmac(kind, self.password.encode(), salt, iterations)
+        key = hmac.digest(salted, b"Client Key", kind)
+        signature = hmac.digest(hashlib.new(kind, key).digest(), signed, kind)
+        proof = bytes(ours ^ theirs for ours, theirs in zip(key, signature, strict=True))
+        answer = yield f"{final},p={base64.b64encode(proof).decode()}".encode()
+        wanted = hmac.digest(hmac.digest(salted, b"Server Key", kind), signed, kind)
+        shown = _attributes(answer).get("v", "")
+        if not hmac.compare_digest(shown.encode(), base64.b64encode(wanted)):
+            raise self._failure("the broker did not prove that it knows the password")
+
+    def _failure(self, reason: str) -> ClientError:
+        return ClientError(f"cannot log in with {self.mechanism}: {reason}")
+
+    def refused(self, address: str, reason: str | None) -> ClientError:
+        """The broker does not take the name or the password."""
+        return ClientError(
+            f"{address} refuses user {self.username} ({self.mechanism}): "
+            f"{reason or 'authentication failed'}",
+            hint=f"check name and password: option {self.prefix}sasl.jaas.config, or "
+            f"{self.prefix}sasl.username and {self.prefix}sasl.password",
+        )
+
+
+def _attributes(message: bytes) -> dict[str, str]:
+    parts = bytes(message).decode("utf-8", "replace").split(",")
+    return {part[0]: part[2:] for part in parts if part[1:2] == "="}
+
+
+def parse_sasl(given: Mapping[str, str], prefix: str = "") -> Sasl:
+    """Of `sasl.*` as Kafka's clients call them. Raises InvalidArgumentError, without secrets."""
+    named = given.get("sasl.mechanism") or given.get("sasl.mechanisms")
+    # What Kafka's own clients take if nobody says.
+    mechanism = (named or "GSSAPI").upper()
+    if mechanism not in MECHANISMS:
+        said = "" if named else ", the default"
+        raise InvalidArgumentError(
+            f"option {prefix}sasl.mechanism is {mechanism}{said}, which is not supported here",
+            hint=f"supported are {', '.join(MECHANISMS)}",
+        )
+    username, password = given.get("sasl.username"), given.get("sasl.password")
+    text = given.get("sasl.jaas.config")
+    if text:
+        username, password = _parse_jaas(text, mechanism, f"{prefix}sasl.jaas.config")
+    if not username or password is None:
+        raise InvalidArgumentError(
+            f"option {prefix}sasl.jaas.config is missing: {mechanism} needs a name and a password",
+            hint=f"or set {prefix}sasl.username and {prefix}sasl.password",
+        )
+    return Sasl(mechanism=mechanism, username=username, password=password, prefix=prefix)
+
+
+def _parse_jaas(text: str, mechanism: str, option: str) -> tuple[str, str]:
+    module = "plain.PlainLoginModule" if mechanism == PLAIN else "scram.ScramLoginModule"
+    example = (
+        f'org.apache.kafka.common.security.{module} required username="NAME" password="PASSWORD";'
+    )
+    found = _JAAS.fullmatch(text)
+    if found is None:
+        raise InvalidArgumentError(f"option {option} cannot be read", hint=f"write {example}")
+    if not found["module"].endswith(module):
+        raise InvalidArgumentError(
+            f"option {option} names the login module {found['module']}, "
+            f"but the mechanism is {mechanism}",
+            hint=f"write {example}",
+        )
+    options: dict[str, str] = {}
+    left = found["options"]
+    while left.strip():
+        part = _JAAS_OPTION.match(left)
+        if part is None:
+            raise InvalidArgumentError(f"option {option} cannot be read", hint=f"write {example}")
+        options[part["name"]] = _unquoted(part["value"])
+        left = left[part.end() :]
+    if options.get("tokenauth", "false").lower() == "true":
+        raise InvalidArgumentError(f"option {option}: delegation tokens are not supported")
+    if not options.get("username") or "password" not in options:
+        raise InvalidArgumentError(
+            f"option {option} lacks username or password", hint=f"write {example}"
+        )
+    return options["username"], options["password"]
+
+
+def _unquoted(value: str) -> str:
+    if value[0] not in "\"'":
+        return value
+    return re.sub(r"\\(.)", r"\1", value[1:-1], flags=re.DOTALL)
