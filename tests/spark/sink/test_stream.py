@@ -180,7 +180,7 @@ def test_a_table_that_fails_half_way_leaves_nothing_to_those_who_read_committed(
     [
         # Seen by the driver, seen by a task, seen by a coordinator.
         ("id value", {}, "column value is of type bigint"),
-        ("'v' value", {"topic": "nowhere"}, "there is no topic nowhere: see option topic"),
+        ("'v' value", {"topic": "no where"}, "no topic can be called 'no where': see option topic"),
         (
             "'v' value",
             {"kafka.transaction.timeout.ms": "2000000000", "exactlyOnce": "true"},

@@ -40,8 +40,10 @@ class _Outlet:
         except NotFoundError:
             if topic not in self._created:
                 (answer,) = self._client.metadata(topic, create=True).topics
-                if answer.error_code not in (0, ErrorCode.LEADER_NOT_AVAILABLE):
+                if answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     raise
+                if answer.error_code != ErrorCode.LEADER_NOT_AVAILABLE:
+                    check(answer.error_code, f"create topic {topic}")
                 self._created.add(topic)
             raise self._not_yet(topic) from None
 

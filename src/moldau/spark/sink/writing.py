@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol
 
-from moldau.client.errors import ClientError, InvalidArgumentError, NotFoundError
+from moldau.client.errors import ClientError, InvalidArgumentError, NotFoundError, RejectedError
 from moldau.client.kafka.sending import BATCHES_PER_PARTITION_MAX, Outgoing
+from moldau.model.errors import ErrorCode
 from moldau.model.ids import Offset, ProducerEpoch, ProducerId
 from moldau.records.murmur2 import partition_of
 from moldau.records.record import (
@@ -168,14 +169,18 @@ class RowWriter:
         return self._sticky[topic]
 
     def _count_of(self, topic: str) -> int:
+        said = "option topic" if self._options.topic is not None else "column topic"
         try:
             return self._outlet.partition_count(topic)
         except NotFoundError:
-            said = "option topic" if self._options.topic is not None else "column topic"
             raise NotFoundError(
                 f"there is no topic {topic}: see {said}",
                 hint=f"create it first: moldau topic create {topic}",
             ) from None
+        except RejectedError as error:
+            if error.code != ErrorCode.INVALID_TOPIC_EXCEPTION:
+                raise
+            raise InvalidArgumentError(f"no topic can be called {topic!r}: see {said}") from None
 
     def _cut(self, waiting: _Waiting) -> None:
         """Make a batch of what waits for a partition."""
