@@ -96,6 +96,45 @@ def test_a_time_goes_before_offsets() -> None:
     assert (found.start.is_time, found.start.named) == (True, {"a": {0: 7}})
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"startingOffsets": '{"a":{"0":7}}', "endingOffsets": '{"a":{"0":6}}'},
+        {
+            "startingOffsetsByTimestamp": '{"a":{"0":7}}',
+            "endingOffsetsByTimestamp": '{"a":{"0":6}}',
+        },
+        {"startingTimestamp": "7", "endingTimestamp": "6"},
+    ],
+)
+def test_an_end_before_the_start_is_refused(given: dict[str, str]) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"option ending\w+ \(6\) is before starting"):
+        parse(**given)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"startingOffsets": '{"a":{"0":7}}', "endingOffsets": '{"a":{"0":7}}'},
+        {"startingOffsets": '{"a":{"0":7}}', "endingOffsets": '{"a":{"0":-1}}'},
+        {"startingOffsets": '{"a":{"0":7}}', "endingTimestamp": "6"},
+        {"startingTimestamp": "7"},
+    ],
+)
+def test_an_end_that_may_come_later_is_taken(given: dict[str, str]) -> None:
+    parse(**given)
+
+
+def test_limits_of_streams_are_told_to_mean_nothing_for_a_batch(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("moldau.spark.options._told", set())
+    parse(maxOffsetsPerTrigger="5", streaming=True)
+    assert not caplog.records
+    parse(maxOffsetsPerTrigger="5")
+    assert "option maxOffsetsPerTrigger has no effect" in caplog.text
+
+
 @pytest.mark.parametrize("name", ["isolation", "kafka__isolation__level"])
 def test_both_names_of_the_isolation_are_known(name: str) -> None:
     assert parse(**{name: "read_committed"}).read_committed

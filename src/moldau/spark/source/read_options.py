@@ -10,7 +10,8 @@ from moldau.client.errors import InvalidArgumentError
 from moldau.client.kafka.security import Security
 from moldau.model.ids import TopicPartition
 from moldau.spark.option_table import Side
-from moldau.spark.options import Options
+from moldau.spark.options import Options, tell_once
+from moldau.spark.source.java_pattern import python_pattern
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -34,6 +35,7 @@ class Subscription:
 
     topics: tuple[str, ...] = ()
     pattern: str | None = None
+    """As Python's re has it."""
     assigned: Mapping[str, tuple[int, ...]] | None = None
 
     @property
@@ -101,6 +103,12 @@ def parse_read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOpti
                     f"option {name} is for batch reads: a stream has no end",
                     hint="spark.read for a batch, or Trigger.AvailableNow to read what there is",
                 )
+    else:
+        for name in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"):
+            if options.text(name) is not None:
+                tell_once(f"option {name} has no effect: it is for streams, and this is a batch")
+    end = _bound(options, "ending", LATEST, forbidden=EARLIEST)
+    _check_order(start, end)
     strategy = (options.text("startingOffsetsByTimestampStrategy") or "error").lower()
     if strategy not in ("error", "latest"):
         raise InvalidArgumentError(
@@ -120,7 +128,7 @@ def parse_read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOpti
         security=options.security(),
         subscription=_subscription(options),
         start=start,
-        end=_bound(options, "ending", LATEST, forbidden=EARLIEST),
+        end=end,
         start_without_match="latest" if strategy == "latest" else "error",
         offsets_per_trigger_max=most,
         offsets_per_trigger_min=least,
@@ -159,13 +167,7 @@ def _subscription(options: Options) -> Subscription:
             raise InvalidArgumentError(f"option subscribe names no topic: {text!r}")
         return Subscription(topics=topics)
     if found == ["subscribePattern"]:
-        try:
-            re.compile(text)
-        except re.error as error:
-            raise InvalidArgumentError(
-                f"option subscribePattern is no regular expression: {error}"
-            ) from None
-        return Subscription(pattern=text)
+        return Subscription(pattern=python_pattern(text, found[0]))
     return Subscription(assigned=_assigned(text))
 
 
@@ -212,6 +214,26 @@ def _bound(options: Options, side: str, default: int, *, forbidden: int | None) 
     if forbidden is not None and any(forbidden in found.values() for found in named.values()):
         raise InvalidArgumentError(f"option {name} cannot use {forbidden}, here")
     return Bound(option=name, named=named)
+
+
+def _check_order(start: Bound, end: Bound) -> None:
+    """An end before the start is a mistake, and not an empty batch; as in the Kafka connector."""
+    if start.is_time != end.is_time:
+        return
+    if start.named is None or end.named is None:
+        first, last = start.everywhere, end.everywhere
+        is_wrong = start.is_time and first is not None and last is not None and first > last
+        if is_wrong:
+            raise InvalidArgumentError(f"option {end.option} ({last}) is before {start.option}")
+        return
+    for topic, numbers in start.named.items():
+        for partition, first in numbers.items():
+            last = end.named.get(topic, {}).get(partition, first)
+            if 0 <= last < first:
+                raise InvalidArgumentError(
+                    f"option {end.option} ({last}) is before {start.option} ({first}) for "
+                    f"{topic}-{partition}"
+                )
 
 
 def _per_partition(text: str, option: str, *, least: int, example: str) -> PerPartition:

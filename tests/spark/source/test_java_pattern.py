@@ -1,0 +1,81 @@
+r"""Regular expressions of Java, in Python: the same topics, or an error.
+
+What is expected here was answered by java.util.regex; some thousand random patterns were compared
+with it as well.
+"""
+
+import re
+
+import pytest
+
+from moldau.client.errors import InvalidArgumentError
+from moldau.spark.source.java_pattern import python_pattern
+
+NAMES = [
+    *("orders", "Orders", "ORDERS", "orders-1", "orders.eu", "orders_eu", "order", "rders"),
+    *("a", "b", "c", "A", "ab", "aab", "a.b", "axb", "7", "a7", "-", "]", "[", "&", "x-y.z"),
+]
+
+
+def matched(pattern: str) -> list[str]:
+    translated = re.compile(python_pattern(pattern, "subscribePattern"))
+    return [name for name in NAMES if translated.fullmatch(name)]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "wanted"),
+    [
+        ("order", ["order"]),
+        ("order|orders", ["orders", "order"]),
+        ("orders.*", ["orders", "orders-1", "orders.eu", "orders_eu"]),
+        ("^orders[-.].*$", ["orders-1", "orders.eu"]),
+        (r"\Aorders\z", ["orders"]),
+        (r"\Qa.b\E", ["a.b"]),
+        (r"\Qa.b", ["a.b"]),
+        (r"\Qa\E+b", ["ab", "aab"]),
+        (r"a*+b", ["b", "ab", "aab"]),
+        (r"a*+ab", []),
+        (r"(?>a|ab)b", ["ab"]),
+        (r"\p{Upper}\p{Alpha}+", ["Orders", "ORDERS"]),
+        (r"\p{L}\pN", ["a7"]),
+        (r"\P{Alnum}", ["-", "]", "[", "&"]),
+        (r"[\w-.]+", [n for n in NAMES if n not in "][&"]),
+        (r"[a-c&&[^b]]", ["a", "c"]),
+        (r"[a[c-d]]", ["a", "c"]),
+        (r"[^a-z&&[^A-Z]]", ["A", "7", "-", "]", "[", "&"]),
+        (r"[]\[&]", ["]", "[", "&"]),
+        (r"[a&b]", ["a", "b", "&"]),
+        (r"[\Q]a\E]", ["a", "]"]),
+        ("(?i)ORDERS", ["orders", "Orders", "ORDERS"]),
+        ("(?i)[^a]", ["b", "c", "7", "-", "]", "[", "&"]),
+        (r"(?i)\p{Lower}", ["a", "b", "c", "A"]),
+        ("(?i:o)rders", ["orders", "Orders"]),
+        ("(?i)(?-i:o)rders", ["orders"]),
+        ("(?iu)a", ["a", "A"]),
+        (r"(?<first>a)\k<first>b", ["aab"]),
+        (r"(a)\1b", ["aab"]),
+        ("(?!orders).*s", ["Orders", "rders"]),
+        (r"a\x2eb|\u0061xb", ["a.b", "axb"]),
+        ("]", ["]"]),
+    ],
+)
+def test_a_pattern_matches_what_java_matches(pattern: str, wanted: list[str]) -> None:
+    assert matched(pattern) == wanted
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        *("(", "[a", "*", "a**", "a{,2}", "a{", "\\", r"\h", r"\R", r"\G", r"\cA", r"\y", r"\x6"),
+        *(r"\p{Greek}", r"\p{}", "(?x)a b", "a(?i)b", "(?#c)a", "(?P<n>a)", "(?<=a*)b", r"\10"),
+        *("[&&a]", "[a&&]", "[b-a]", r"[a-\d]", r"\1", r"\b{g}a"),
+    ],
+)
+def test_what_cannot_be_the_same_is_refused(pattern: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="option subscribePattern"):
+        python_pattern(pattern, "subscribePattern")
+
+
+def test_a_flag_in_the_middle_is_refused_with_what_to_write_instead() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"write \(\?i:…\) around what follows"):
+        python_pattern("a(?i)b", "subscribePattern")
