@@ -12,6 +12,7 @@ from pyspark.sql.datasource import (
 
 from moldau.client.errors import InvalidArgumentError
 from moldau.spark.hints import tells_hints
+from moldau.spark.options import VIEW_HINT
 from moldau.spark.schema import column_names, ddl
 from moldau.spark.sink.columns import check_columns
 from moldau.spark.sink.write_options import WriteOptions, parse_write_options
@@ -29,7 +30,16 @@ class MoldauDataSource(DataSource):
     def name(cls) -> str:
         return "moldau"
 
+    @tells_hints
     def schema(self) -> str:
+        if "provider" in self.options:
+            # Only for a table of the catalog. Spark keeps its options there, and hands them over
+            # when it is made, but not when it is read or written.
+            raise InvalidArgumentError(
+                "CREATE TABLE … USING moldau: Spark hands the options of a table to no source in "
+                "Python, so it could not be read",
+                hint=VIEW_HINT,
+            )
         return ddl(include_headers=wants_headers(self.options))
 
     @tells_hints
@@ -52,7 +62,7 @@ class MoldauDataSource(DataSource):
 
         if overwrite:
             raise InvalidArgumentError(
-                'a topic cannot be overwritten: use .mode("append")',
+                'a topic cannot be overwritten: use .mode("append"), or INSERT INTO',
                 hint="to empty a topic, delete and create it: moldau topic delete",
             )
         return BatchWriter(self._write_options(schema, streaming=False))

@@ -24,6 +24,7 @@ BOOTSTRAP_SHORT: Final = "bootstrap.servers"
 TIMEOUT: Final = "kafka.request.timeout.ms"
 CLIENT_ID: Final = "kafka.client.id"
 
+VIEW_HINT: Final = "make a view: CREATE TEMPORARY VIEW … USING moldau OPTIONS (…)"
 TIMEOUT_MS_DEFAULT: Final = 60_000
 CLIENT_ID_DEFAULT: Final = "moldau-spark"
 _KAFKA: Final = "kafka."
@@ -106,7 +107,9 @@ class Options:
         if not found:
             raise InvalidArgumentError(
                 f"option {BOOTSTRAP} is missing",
-                hint=f'say where brokers are: .option("{BOOTSTRAP}", "HOST:PORT")',
+                hint=f'say where brokers are: .option("{BOOTSTRAP}", "HOST:PORT")'
+                if self._values
+                else f"no option was handed over at all. For a table of SQL: {VIEW_HINT}",
             )
         return found
 
