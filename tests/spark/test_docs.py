@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from moldau.cli.main import cli
 from moldau.client.kafka.client import KafkaClient
+from moldau.spark.options import Options
 from moldau.testing.broker import Broker
 
 pytestmark = pytest.mark.spark
@@ -34,14 +35,35 @@ def test_the_page_about_reading_works_as_pasted(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     fill(topic, 0, count=3)
-    table, stream = blocks("docs/spark/source.md")
-    names = {"spark": spark, "checkpoint": str(tmp_path)}
-    for code in (table, stream):
+    table, stream, secured = blocks("docs/spark/source.md")
+    names: dict[str, Any] = {"spark": spark, "checkpoint": str(tmp_path)}
+    for code in (table, stream, secured):
         code = code.replace("localhost:9092", broker.bootstrap).replace('"orders"', f'"{topic}"')
         exec(code, names)
+    assert Options(names["secured"]).security().sasl is not None
     said = capsys.readouterr().out
     assert re.search(r"\|\s*k2\|\s*v2\|\s*0\|\s*2\|", said)
     assert re.search(r"\|\[6B 32\]\|\s*1\|", said)
+
+
+def test_the_sql_of_the_page_about_reading_works_as_pasted(
+    spark: Any, broker: Broker, topic: str, fill: Callable[..., None], table: Callable[..., Any]
+) -> None:
+    fill(topic, 0, count=3)
+    text = (ROOT / "docs/spark/source.md").read_text()
+    (code,) = re.findall(r"^```sql\n(.*?)^```$", text, flags=re.M | re.S)
+    code = code.replace("localhost:9092", broker.bootstrap)
+    code = code.replace("'orders'", f"'{topic}'").replace("topic 'paid'", f"topic '{topic}-paid'")
+    views, counted, more_views, inserted = code.strip().rstrip(";").split(";")
+    try:
+        spark.sql(views)
+        assert [tuple(row) for row in spark.sql(counted).collect()] == [(topic, 0, 3)]
+        spark.sql(more_views)
+        spark.sql(inserted)
+    finally:
+        for view in ("orders", "paid"):
+            spark.catalog.dropTempView(view)
+    assert table(subscribe=f"{topic}-paid").where("value = 'paid'").count() == 3
 
 
 def test_the_page_about_writing_works_as_pasted(
