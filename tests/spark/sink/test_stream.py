@@ -67,12 +67,12 @@ def test_a_stream_goes_from_topic_to_topic_once_and_so_does_a_batch_played_again
     for partition in (0, 1):
         fill(topic, partition, count=300)
     frame = stream(subscribe=topic, maxOffsetsPerTrigger="400").select("key", "value", "timestamp")
-    run(frame, broker, tmp_path, topic=target)
+    run(frame, broker, tmp_path, topic=target, writeTimestamp="true")
     # As if the driver had died after the sink's commit and before Spark's.
     (tmp_path / "commits" / "1").unlink()
     (tmp_path / "commits" / ".1.crc").unlink(missing_ok=True)
     fill(topic, 0, count=10, first=300)
-    run(frame, broker, tmp_path, topic=target)
+    run(frame, broker, tmp_path, topic=target, writeTimestamp="true")
     rows = table(subscribe=target, isolation="read_committed").collect()
     wanted = [b"v%d" % n for n in range(300)] * 2 + [b"v%d" % n for n in range(300, 310)]
     assert sorted(row.value for row in rows) == sorted(wanted)
@@ -130,7 +130,7 @@ def test_columns_say_where_and_how_a_row_is_written(
         "partition int, timestamp timestamp"
     )
     before = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=1)
-    save(spark.createDataFrame(rows, schema).coalesce(1), broker)
+    save(spark.createDataFrame(rows, schema).coalesce(1), broker, writeTimestamp="true")
     found = {row.value: row for row in table(subscribe=target, includeHeaders="true").collect()}
     one, two, three = found[b"one"], found[None], found[b"three"]
     assert (one.key, one.partition) == (b"k", 2)
