@@ -149,7 +149,7 @@ def test_progress_is_committed_for_a_group_of_ours_and_never_for_that_of_kafkas_
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("500", 0.5), ("30s", 30), ("15m", 900), ("1 h", 3600)]
+    ("text", "seconds"), [("500", 0.5), ("5000us", 0.005), ("30s", 30), ("15m", 900), ("1 h", 3600)]
 )
 def test_times_are_written_as_people_do(text: str, seconds: float) -> None:
     assert parse(maxTriggerDelay=text).trigger_delay_seconds_max == seconds

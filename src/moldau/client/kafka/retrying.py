@@ -1,4 +1,4 @@
-"""Owns patience: which failures of requests pass by themselves, and how long that is waited for."""
+"""Owns which errors are retriable, and how long they are retried."""
 
 import time
 from collections.abc import Callable
@@ -22,6 +22,7 @@ MOVED: Final = frozenset(
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
         ErrorCode.NOT_COORDINATOR,
         ErrorCode.NOT_CONTROLLER,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
         ErrorCode.BROKER_NOT_AVAILABLE,
         ErrorCode.REPLICA_NOT_AVAILABLE,
         ErrorCode.KAFKA_STORAGE_ERROR,

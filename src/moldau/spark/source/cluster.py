@@ -10,11 +10,10 @@ from moldau.client.errors import (
     ClientError,
     NotFoundError,
     RejectedError,
-    TimedOutError,
-    UnreachableError,
 )
 from moldau.client.kafka.client import KafkaClient
 from moldau.client.kafka.connection import KafkaConnection, ask_all
+from moldau.client.kafka.retrying import MOVED, patiently
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import PartitionIndex, TopicPartition
 from moldau.spark.source.positions import short_id
@@ -38,27 +37,7 @@ _REQUEST_SECONDS_MAX: Final = 10.0
 """A broker that takes longer hangs; another one may answer within the time that is left."""
 _ASKED_BY_NAME_MAX: Final = 8
 """More topics than that are found by asking for all at once."""
-PASSING: Final = frozenset(
-    {
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-        ErrorCode.INCONSISTENT_TOPIC_ID,
-        ErrorCode.OFFSET_NOT_AVAILABLE,
-        ErrorCode.REPLICA_NOT_AVAILABLE,
-        ErrorCode.BROKER_NOT_AVAILABLE,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.NOT_COORDINATOR,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-        ErrorCode.NETWORK_EXCEPTION,
-        ErrorCode.REQUEST_TIMED_OUT,
-    }
-)
-"""What an election or a restart makes brokers say; it goes away by itself."""
-
+PASSING: Final = MOVED
 T = TypeVar("T")
 
 
@@ -124,9 +103,12 @@ class Cluster:
         """Those of the topics asked for that exist."""
         names = tuple(asked.assigned or asked.topics)
         if asked.pattern is None and len(names) <= _ASKED_BY_NAME_MAX:
-            answers = [self._patiently(partial(self._metadata, name)) for name in names]
+            answers = [
+                self._patiently(partial(self._metadata, name), f"find topic {name}")
+                for name in names
+            ]
         else:
-            answers = [self._patiently(partial(self._metadata, None))]
+            answers = [self._patiently(partial(self._metadata, None), "list topics")]
         pattern = None if asked.pattern is None else re.compile(asked.pattern)
         found = {}
         for topic in (topic for answer in answers for topic in answer.topics):
@@ -164,7 +146,7 @@ class Cluster:
             self._ask_offsets(left, found)
 
         if times:
-            self._patiently(ask_the_rest)
+            self._patiently(ask_the_rest, "list offsets")
         return found
 
     def _ask_offsets(
@@ -202,30 +184,17 @@ class Cluster:
         if failure is not None:
             raise failure
 
-    def _patiently(self, attempt: Callable[[], T]) -> T:
+    def _patiently(self, attempt: Callable[[], T], doing: str) -> T:
         return patiently(
-            attempt, seconds_max=self._options.timeout_seconds, between=self._forget_all
+            attempt,
+            forget=self._forget_all,
+            seconds_max=self._options.timeout_seconds,
+            doing=doing,
         )
 
     def _forget_all(self) -> None:
         for topic in self._seen:
             self.client.forget(topic)
-
-
-def patiently(attempt: Callable[[], T], *, seconds_max: float, between: Callable[[], None]) -> T:
-    """Repeat what fails only because brokers die, move and come back, for a bounded time."""
-    deadline = time.monotonic() + seconds_max
-    while True:
-        try:
-            return attempt()
-        except RejectedError as error:
-            if error.code not in PASSING or time.monotonic() >= deadline:
-                raise
-        except (UnreachableError, TimedOutError):
-            if time.monotonic() >= deadline:
-                raise
-        between()
-        time.sleep(_RETRY_SECONDS)
 
 
 def _chosen(topic: str, view: TopicView, partitions: tuple[int, ...]) -> TopicView:

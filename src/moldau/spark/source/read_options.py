@@ -22,8 +22,16 @@ FETCH_BYTES_DEFAULT: Final = 2 * 1024 * 1024
 FETCH_BYTES_MIN: Final = 1024
 FETCH_BYTES_MAX: Final = 64 * 1024 * 1024
 TRIGGER_DELAY_SECONDS_DEFAULT: Final = 15 * 60.0
-_DURATION: Final = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)?", re.IGNORECASE)
-_DURATION_SECONDS: Final = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+_DURATION: Final = re.compile(r"(\d+)\s*(us|ms|s|m|min|h|d)?", re.IGNORECASE)
+_DURATION_SECONDS: Final = {
+    "us": 1e-6,
+    "ms": 0.001,
+    "s": 1,
+    "m": 60,
+    "min": 60,
+    "h": 3600,
+    "d": 86400,
+}
 
 PerPartition = dict[str, dict[int, int]]
 """A number for partitions of topics: an offset or a time."""
