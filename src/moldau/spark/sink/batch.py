@@ -8,7 +8,6 @@ it, since a batch has no checkpoint to come back to; unless it has a version (`t
 """
 
 import uuid
-from collections.abc import Iterator
 from typing import Any, Final
 
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
@@ -17,52 +16,34 @@ from moldau.client.errors import ClientError
 from moldau.spark.hints import hints_told
 from moldau.spark.sink import protocol
 from moldau.spark.sink.broker_port import BrokerPort
-from moldau.spark.sink.clients import Clients, clients_of
+from moldau.spark.sink.clients import clients_of
 from moldau.spark.sink.protocol import Task
-from moldau.spark.sink.stream import (
-    done_of,
-    log,
-    run_of,
-    task_context,
-    write_once,
-    write_plainly,
-)
+from moldau.spark.sink.stream import TopicWriter, done_of, log, run_of
 from moldau.spark.sink.write_options import WriteOptions
 
 BATCH: Final = 0
 """The number of a batch that has no version."""
 
 
-class BatchWriter(DataSourceArrowWriter):
+class BatchWriter(TopicWriter, DataSourceArrowWriter):
     """Writes a table. The same one in the driver and, as copies, in the tasks."""
 
     def __init__(self, options: WriteOptions) -> None:
-        self._options = options
+        super().__init__(options)
         self._run = f"batch-{uuid.uuid4()}"
         version = options.version
         self._query = self._run if version is None else protocol.query_of_app(version.app_id)
         self._batch = BATCH if version is None else version.number
 
-    def port(self, clients: Clients) -> BrokerPort:
-        """The way to the brokers."""
-        return BrokerPort(self._options, clients)
-
-    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        with hints_told():
-            if not self._options.exactly_once:
-                return write_plainly(self._options, iterator)
-            context = task_context()
-            clients = clients_of(self._options)
-            port = self.port(clients)
-            task = Task(
-                query=self._query,
-                run=self._run if self._options.version is None else run_of(context, self._run),
-                batch=self._batch,
-                number=context.partitionId(),
-                attempt=context.taskAttemptId(),
-                is_versioned=self._options.version is not None,
-            )
-            return write_once(self._options, clients, port, task, iterator)
+    def task(self, context: Any) -> Task:
+        return Task(
+            query=self._query,
+            run=self._run if self._options.version is None else run_of(context, self._run),
+            batch=self._batch,
+            number=context.partitionId(),
+            attempt=self.attempt(context),
+            is_versioned=self._options.version is not None,
+        )
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         if not self._options.exactly_once:

@@ -38,8 +38,8 @@ class Written(WriterCommitMessage):
     done: TaskDone | None
 
 
-class StreamWriter(DataSourceStreamArrowWriter):
-    """Writes the batches of a query. Travels to tasks."""
+class TopicWriter:
+    """Writes the rows of tasks, of streams and of tables. Travels to tasks."""
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
@@ -52,22 +52,58 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """The number of an attempt of a task, never the same twice in a run."""
         return int(context.taskAttemptId())
 
+    def task(self, context: Any) -> Task:
+        """What Spark says about the task that runs."""
+        raise NotImplementedError
+
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """At once, or in a transaction that is left open."""
         with hints_told():
-            if not self._options.exactly_once:
-                return write_plainly(self._options, iterator)
-            context = task_context()
             clients = clients_of(self._options)
+            if not self._options.exactly_once:
+                plain = PlainOutlet(self._options, clients.data)
+                return Written(rows=self._write_rows(plain, iterator), done=None)
+            context = TaskContext.get()
+            if context is None:
+                raise ClientError("rows are written in tasks of Spark only")
             port = self.port(clients)
-            query, run, batch = names_of(context)
-            task = Task(
-                query=query,
-                run=run,
-                batch=batch,
-                number=context.partitionId(),
-                attempt=self.attempt(context),
-            )
-            return write_once(self._options, clients, port, task, iterator)
+            count = 0
+
+            def write(begin: Begin) -> bool:
+                nonlocal count
+                outlet = TransactionOutlet(self._options, clients.data, port.transactions, begin)
+                count = self._write_rows(outlet, iterator)
+                return count > 0
+
+            done = protocol.run_task(port, self.task(context), write)
+            return Written(rows=count, done=done)
+
+    def _write_rows(self, outlet: PlainOutlet | TransactionOutlet, iterator: Iterator[Any]) -> int:
+        """All rows to an outlet; how many there were."""
+        from moldau.spark.sink.columns import rows_of
+
+        takes_timestamps = self._options.takes_timestamps
+        writer = RowWriter(self._options, outlet)
+        try:
+            write_all(writer, iterator, partial(rows_of, takes_timestamps=takes_timestamps))
+        except BaseException:
+            outlet.drop()
+            raise
+        return writer.row_count
+
+
+class StreamWriter(TopicWriter, DataSourceStreamArrowWriter):
+    """Writes the batches of a query."""
+
+    def task(self, context: Any) -> Task:
+        query, run, batch = names_of(context)
+        return Task(
+            query=query,
+            run=run,
+            batch=batch,
+            number=context.partitionId(),
+            attempt=self.attempt(context),
+        )
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         if not self._options.exactly_once:
@@ -87,13 +123,6 @@ class StreamWriter(DataSourceStreamArrowWriter):
         except ClientError as error:
             # Why the batch failed is what has to be told. The next run cleans up.
             log.warning("what batch %d left open could not be aborted: %s", batchId, error)
-
-
-def task_context() -> Any:
-    context = TaskContext.get()
-    if context is None:
-        raise ClientError("rows are written in tasks of Spark only")
-    return context
 
 
 def names_of(context: Any) -> tuple[str, str, int]:
@@ -118,40 +147,6 @@ def run_of(context: Any, otherwise: str) -> str:
     if not context.getLocalProperty(_QUERY):
         return otherwise
     return context.getLocalProperty(_RUN) or otherwise
-
-
-def write_once(
-    options: WriteOptions, clients: Clients, port: BrokerPort, task: Task, iterator: Iterator[Any]
-) -> Written:
-    """The rows of a task in a transaction, which is left open."""
-    count = 0
-
-    def write(begin: Begin) -> bool:
-        nonlocal count
-        outlet = TransactionOutlet(options, clients.data, port.transactions, begin)
-        count = write_rows(options, outlet, iterator)
-        return count > 0
-
-    done = protocol.run_task(port, task, write)
-    return Written(rows=count, done=done)
-
-
-def write_rows(options: WriteOptions, outlet: Any, iterator: Iterator[Any]) -> int:
-    """All rows to an outlet; how many there were."""
-    from moldau.spark.sink.columns import rows_of
-
-    writer = RowWriter(options, outlet)
-    try:
-        write_all(writer, iterator, partial(rows_of, takes_timestamps=options.takes_timestamps))
-    except BaseException:
-        outlet.drop()
-        raise
-    return writer.row_count
-
-
-def write_plainly(options: WriteOptions, iterator: Iterator[Any]) -> Written:
-    outlet = PlainOutlet(options, clients_of(options).data)
-    return Written(rows=write_rows(options, outlet, iterator), done=None)
 
 
 def done_of(messages: Sequence[WriterCommitMessage | None]) -> list[TaskDone]:
