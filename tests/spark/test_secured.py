@@ -5,11 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer
 from secure_front import SecureFront, identity, server_context
 
 from moldau.client.errors import ClientError
 from moldau.client.kafka.client import KafkaClient
 from moldau.testing.broker import Broker
+from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = pytest.mark.spark
 
@@ -84,6 +86,30 @@ def test_a_wrong_password_is_told_and_never_shown(
             ask()
         assert "kafka.sasl.jaas.config" in str(caught.value)
         assert "wrong-4712" not in str(caught.value)
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_the_front_lets_librdkafka_in_as_well(
+    front: SecureFront, tmp_path: Path, mechanism: str
+) -> None:
+    """So what it checks is what brokers check."""
+    authorities = tmp_path / "ca.pem"
+    authorities.write_text(CA.pem)
+    consumer = Consumer(
+        {
+            "bootstrap.servers": front.bootstrap,
+            "group.id": "g",
+            "security.protocol": "SASL_SSL",
+            "ssl.ca.location": str(authorities),
+            "sasl.mechanism": mechanism,
+            "sasl.username": "ann",
+            "sasl.password": PASSWORD,
+        }
+    )
+    found = consumer.list_topics(timeout=wait_seconds_max())
+    consumer.close()
+    assert [str(broker) for broker in found.brokers.values()] == [f"{front.bootstrap}/1"]
+    assert set(front.logins) == {f"{mechanism} ann"}
 
 
 def test_nobody_comes_in_by_plain_text(front: SecureFront) -> None:
