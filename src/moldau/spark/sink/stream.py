@@ -5,6 +5,7 @@ commit. What one has to tell the other travels in the messages of the tasks.
 """
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -38,7 +39,7 @@ class Written(WriterCommitMessage):
     done: TaskDone | None
 
 
-class TopicWriter:
+class TopicWriter(ABC):
     """Writes the rows of tasks, of streams and of tables. Travels to tasks."""
 
     def __init__(self, options: WriteOptions) -> None:
@@ -52,9 +53,9 @@ class TopicWriter:
         """The number of an attempt of a task, never the same twice in a run."""
         return int(context.taskAttemptId())
 
+    @abstractmethod
     def task(self, context: Any) -> Task:
         """What Spark says about the task that runs."""
-        raise NotImplementedError
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """At once, or in a transaction that is left open."""
