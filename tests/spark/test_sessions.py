@@ -1,9 +1,11 @@
 """How Spark sessions are made: what is set for which master, and what is said where none is."""
 
 import os
+import shlex
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,11 +13,11 @@ import pytest
 import moldau.spark
 from moldau.client.errors import InvalidArgumentError
 from moldau.spark import sessions
-from moldau.spark.class_archive import archive_for
-from moldau.spark.java import find_java
+from moldau.spark.java import Java
 from moldau.spark.sessions import (
     ExtraMissingError,
     check_master,
+    class_archive_options,
     cores_of,
     defaults,
     is_this_machine,
@@ -91,6 +93,53 @@ def test_options_for_java_of_the_caller_come_after_ours() -> None:
     assert java_options({}, "") == ""
 
 
+def java(major: int, build: str = "build 1") -> Java:
+    return Java(home=Path("/jvm"), major=major, build=build, origin="a test")
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("SPARK_CONF_DIR", "JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "the cache"))
+    return tmp_path / "the cache" / "moldau" / "spark"
+
+
+def test_java_keeps_an_archive_of_classes_where_it_can(cache: Path) -> None:
+    assert class_archive_options(java(17), {}) == ""
+    assert not cache.exists()
+    options = shlex.split(class_archive_options(java(19), {}))
+    assert options[0] == "-XX:+AutoCreateSharedArchive"
+    assert options[1].startswith(f"-XX:SharedArchiveFile={cache}/classes-")
+    assert cache.is_dir(), "Java would fail at its end"
+    other = class_archive_options(java(19, "build 2"), {})
+    assert other != class_archive_options(java(19), {}), "two builds do not take turns"
+
+
+def test_an_archive_is_not_asked_for_where_somebody_said_otherwise(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for told in ("-Xshare:off", "-XX:-AutoCreateSharedArchive", "-XX:SharedArchiveFile=/mine.jsa"):
+        own = {"spark.driver.extraJavaOptions": f"-Dx=1 {told}"}
+        assert class_archive_options(java(25), own) == ""
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:SharedArchiveFile=/mine.jsa")
+    assert class_archive_options(java(25), {}) == ""
+    monkeypatch.delenv("JAVA_TOOL_OPTIONS")
+    monkeypatch.setenv("SPARK_CONF_DIR", "/etc/spark")
+    assert class_archive_options(java(25), {}) == ""
+    monkeypatch.delenv("SPARK_CONF_DIR")
+    assert class_archive_options(java(25), {}) != ""
+
+
+def test_a_cache_that_cannot_be_made_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SPARK_CONF_DIR", raising=False)
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert class_archive_options(java(25), {}) == ""
+
+
 def test_importing_the_package_imports_no_spark() -> None:
     code = (
         "import sys, moldau.spark, moldau.spark.sessions;"
@@ -136,9 +185,6 @@ def test_the_session_of_the_tests_is_as_asked_for(spark: "SparkSession") -> None
     assert spark.sparkContext.pythonExec == os.environ["PYSPARK_PYTHON"]
     assert spark.sparkContext.getConf().get("spark.driver.host") == "127.0.0.1"
     assert "SPARK_LOCAL_IP" not in os.environ
-    told = spark.sparkContext.getConf().get("spark.driver.extraJavaOptions", "")
-    if "SharedArchiveFile" in told:  # There was one when the session began.
-        assert str(archive_for(find_java()).path) in told
 
 
 def test_a_session_that_is_there_is_given_back_as_it_is(spark: "SparkSession") -> None:

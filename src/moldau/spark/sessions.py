@@ -4,7 +4,6 @@ What is set unless `config` or the caller's own Spark says otherwise stands in `
 that is there already is given back as it is, since Spark has one per process.
 """
 
-import atexit
 import importlib.util
 import os
 import re
@@ -13,12 +12,13 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from moldau.client.errors import ClientError, InvalidArgumentError
-from moldau.spark import class_archive, spark_home
+from moldau.spark import spark_home
 from moldau.spark.hints import tells_hints
-from moldau.spark.java import find_java
+from moldau.spark.java import Java, cache_folder, find_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 LOCAL = "local[*]"
 
 _LOCAL_MASTER = re.compile(r"local(?:\[(\*|[1-9]\d*)(?:\s*,\s*[1-9]\d*)?\])?")
+_ARCHIVE_JAVA_MIN = 19
+_JAVA_VARIABLES = ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS")
 _CONNECT_NEEDS = ("grpc", "grpc_status", "google.rpc", "pandas", "pyarrow", "zstandard")
 
 
@@ -148,6 +150,33 @@ def java_options(config: Mapping[str, str], more: str) -> str:
     return f"{more} {config.get('spark.driver.extraJavaOptions', '')}".strip()
 
 
+def class_archive_options(java: Java, config: Mapping[str, str]) -> str:
+    """Has Java keep an archive of the classes it loaded, and start from it the next time.
+
+    Nothing where Java cannot (before 19), where its options say something about it already, or
+    where a folder is in its class path: Java takes no archive then.
+    """
+    told = [config.get("spark.driver.extraJavaOptions"), *map(os.environ.get, _JAVA_VARIABLES)]
+    if (
+        java.major < _ARCHIVE_JAVA_MIN
+        or any("share" in each.lower() for each in told if each)
+        or os.environ.get("SPARK_CONF_DIR")
+    ):
+        return ""
+    fits = (java.build, spark_home.installed_spark(), config.get("spark.driver.extraClassPath"))
+    mark = sha256(repr(fits).encode()).hexdigest()[:12]
+    folder = cache_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return ""  # Without one Spark starts as slowly as it always did.
+    # What is wrong with an archive is told on standard output otherwise; Java goes on without it.
+    return (
+        f'-XX:+AutoCreateSharedArchive "-XX:SharedArchiveFile={folder}/classes-{mark}.jsa"'
+        " -Xlog:cds=off -Xlog:cds+dynamic=off"
+    )
+
+
 def _start(master: str, app_name: str, config: dict[str, str]) -> "SparkSession":
     from pyspark.sql import SparkSession
 
@@ -163,11 +192,9 @@ def _start(master: str, app_name: str, config: dict[str, str]) -> "SparkSession"
             # Else the workers would take whichever Python comes first in PATH.
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
             os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-        archive = class_archive.archive_for(java)
-        options = java_options(config, archive.options())
+        options = java_options(config, class_archive_options(java, config))
         if options:
             config = {**config, "spark.driver.extraJavaOptions": options}
-        atexit.register(archive.make_later)
     if not is_submitted or not _submitted_master():
         builder = builder.master(master)
     for key, value in {**defaults(master, config), **config}.items():

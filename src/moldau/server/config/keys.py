@@ -21,7 +21,6 @@ OTHER_VARIABLES: Mapping[str, str] = {
     "MOLDAU_HTTP": "HTTP address of a broker, for the commands that look after a cluster.",
     "MOLDAU_GRPC": "gRPC address of a broker or a proxy, for queue clients and the queue commands.",
     "MOLDAU_PIPELINES_HOME": "Folder of all pipelines, for the pipeline commands.",
-    "MOLDAU_SPARK_ARCHIVE": "off: Spark starts without the archive of classes that speeds it up.",
     "MOLDAU_CONFIG": "Configuration file of a broker, if no --config is given.",
 }
 """Variables with our prefix that are no settings of a broker."""
