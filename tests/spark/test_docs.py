@@ -2,15 +2,12 @@
 
 import json
 import re
-import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from moldau.cli.main import cli
 from moldau.client.kafka.client import KafkaClient
 from moldau.spark.options import Options
 from moldau.testing.broker import Broker
@@ -141,15 +138,3 @@ def test_the_page_about_sessions_works_as_pasted(
     (code,) = blocks("docs/spark/quickstart.md")
     exec(code, {})
     assert capsys.readouterr().out == "45\n"
-
-
-def test_the_project_of_the_page_about_sessions_is_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    text = (ROOT / "docs/spark/quickstart.md").read_text()
-    (line,) = re.findall(r"^moldau (pipeline init .+)$", text, flags=re.M)
-    monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(cli, shlex.split(line))
-    assert done.exit_code == 0, done.output
-    spec = (tmp_path / "clicks-project" / "spark-pipeline.yml").read_text()
-    assert 'spark.moldau.target: "clicks-out"' in spec

@@ -5,7 +5,6 @@ import click
 from moldau.cli.lazy import Lazy, LazyGroup
 
 _COMMANDS = {
-    "init": Lazy("moldau.cli.pipeline_init:init", "Make a project of your own pipelines."),
     "run": Lazy("moldau.cli.pipeline_run:run", "Run a pipeline to its end, here and now."),
     "start": Lazy("moldau.cli.pipeline_run:start", "Start a pipeline that goes on by itself."),
     "plan": Lazy("moldau.cli.pipeline_run:plan", "Show what would run; changes nothing."),
@@ -29,4 +28,4 @@ _COMMANDS = {
     ),
 )
 def pipeline() -> None:
-    """Archive, compact, replay, aggregate and audit topics on Spark, or run your own pipelines."""
+    """Archive, compact, replay, aggregate and audit topics on Spark."""

@@ -120,7 +120,7 @@ def running_options(function: _F) -> _F:
             default=MASTER_DEFAULT,
             show_default=True,
             metavar="URL",
-            help="Where Spark runs: local[N], spark://…, k8s://…, yarn; for a project also sc://…",
+            help="Where Spark runs: local[N], spark://…, k8s://…, yarn.",
         ),
         name_option,
     ):

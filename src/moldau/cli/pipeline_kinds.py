@@ -1,7 +1,7 @@
 """Owns how commands are made of kinds of pipelines: `run KIND`, `start KIND`, `plan KIND`.
 
 A group of them knows the kinds by name and imports the small module with a kind's command line
-when it is called. What is no kind may be a folder with a project, or `-f` and a file.
+when it is called. What is no kind may be `-f` and a file.
 """
 
 import hashlib
@@ -28,8 +28,6 @@ COMMON_NAMES: Final = ("name", "brokers", "home", "master", "trigger_seconds", "
 """Parameters of `running_options`; a kind's own ones have other names."""
 # A name that no kind can have: the command behind it is found by its first word.
 _FILE: Final = "@file"
-_PROJECT: Final = "project"
-"""The kind that a folder stands for."""
 _FILE_OPTIONS: Final = ("-f", "--file")
 
 Act = Callable[["Settings", Mapping[str, Any]], int]
@@ -53,7 +51,7 @@ class KindGroup(ExamplesMixin, click.Group):
 
     def __init__(self, *args: Any, verb: Verb, examples: Sequence[str] = (), **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.subcommand_metavar = "KIND | FOLDER | -f FILE …"
+        self.subcommand_metavar = "KIND | -f FILE …"
         self.examples = examples
         self._verb = verb
 
@@ -73,20 +71,8 @@ class KindGroup(ExamplesMixin, click.Group):
         return kind_command(self._verb, kind.name, command_module(kind.command))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, [*self._form(ctx, args), *args])
-
-    def _form(self, ctx: click.Context, args: Sequence[str]) -> list[str]:
-        """The name of the command that takes what is neither a kind nor an option of ours."""
-        if not args:
-            return []
-        first = args[0]
-        if first.startswith("-"):
-            is_file = any(_is_file_option(word) for word in args)
-            return [_FILE] if is_file else []
-        if first not in self.list_commands(ctx):
-            is_folder = "/" in first or first in (".", "..") or Path(first).is_dir()
-            return [_PROJECT] if is_folder else []
-        return []
+        is_file = args[:1] and args[0].startswith("-") and any(map(_is_file_option, args))
+        return super().parse_args(ctx, [_FILE, *args] if is_file else args)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -108,7 +94,6 @@ class KindGroup(ExamplesMixin, click.Group):
             for kind in kinds().values()
             if kind.command
         ]
-        rows.append(("FOLDER", f"The same as {_PROJECT} FOLDER."))
         rows.append(("-f FILE", self._verb.file_command.get_short_help_str(200)))
         with formatter.section("Kinds"):
             formatter.write_dl(rows)

@@ -1,4 +1,4 @@
-"""Owns `moldau pipeline run`, `start` and `plan`: of a kind, a file that declares it, a project."""
+"""Owns `moldau pipeline run`, `start` and `plan`: of a kind, or of a file that declares it."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -310,7 +310,7 @@ run = KindGroup(
     examples=(
         "moldau pipeline run archive --topic clicks --to ./lake",
         "moldau pipeline run --file lake.yml --json | jq .rows",
-        "moldau pipeline run ./my-project",
+        "moldau pipeline run --file lake.yml -b broker.example:9092",
     ),
 )
 
@@ -352,8 +352,7 @@ plan = KindGroup(
             summary="A pipeline that a file declares.",
         ),
     ),
-    help="Show what a pipeline would read, write and do. Changes nothing. Only for a project of "
-    "your own Spark is started, to check it.",
+    help="Show what a pipeline would read, write and do. Changes nothing.",
     examples=(
         "moldau pipeline plan archive --topic clicks --to ./lake",
         "moldau pipeline plan --file lake.yml --json | jq .steps",

@@ -27,8 +27,7 @@ EXTRA: Final = frozenset(
 )
 """What `pip install "moldau[spark]"` brings, by the names of its modules."""
 
-READY_MADE: Final = ("archive", "compact", "replay", "aggregate", "audit", "project")
-_ELSEWHERE: Final = {"project": "moldau.spark.pipelines.project_kind"}
+READY_MADE: Final = ("archive", "compact", "replay", "aggregate", "audit")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +56,7 @@ def kinds() -> dict[str, Kind]:
     found = {
         name: Kind(
             name=name,
-            module=_ELSEWHERE.get(name, f"moldau.spark.pipelines.{name}"),
+            module=f"moldau.spark.pipelines.{name}",
             command=f"moldau.cli.pipeline_{name}",
         )
         for name in READY_MADE
