@@ -6,6 +6,7 @@ import importlib.util
 import json
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -14,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from demo.commands import FailedError, Moldau, finished
+from demo.commands import FailedError, Moldau, end, finished
 from demo.load import Load, Sampler, longest_gap, per_second
 from demo.picture import Story, in_terminal, save_png
 
@@ -32,6 +33,8 @@ DRAIN_SECONDS_MAX: Final = 180.0
 STAGES: Final = 7
 MASTER: Final = "local[2]"
 ON_SPARK: Final = ("--trigger", "2s", "--master", MASTER)
+"""Pipelines that go on until they are stopped."""
+STOP_SECONDS_MAX: Final = 150.0
 SQL: Final = (
     "SELECT window.start AS since, page, count(*) AS clicks, round(avg(took_ms)) AS took_ms "
     "FROM events GROUP BY window(_timestamp, '10 seconds'), page"
@@ -67,6 +70,7 @@ class Demo:
         self._stage = 0
         self._bootstrap = ""
         self._homes = folder / "pipelines"
+        self._pipelines: dict[str, subprocess.Popen[bytes]] = {}
         self._lake = folder / "lake"
         self._cluster = str(folder / "cluster")
         self._moldau = Moldau({"MOLDAU_PIPELINES_HOME": str(self._homes), "NO_COLOR": "1"})
@@ -107,24 +111,42 @@ class Demo:
 
     def _start_pipelines(self) -> None:
         self._say("two pipelines on Spark: an archive to Parquet, and counts per page and 10 s")
-        started = []
         commands = {ARCHIVE: archive_command(self._lake), AGGREGATE: aggregate_command()}
         for name, arguments in commands.items():
-            command = ("pipeline", "start", *arguments, "--timeout", f"{START_SECONDS_MAX:g}s")
-            # Ended also if it never comes to run, or we are interrupted meanwhile.
-            self._closing.callback(
-                self._moldau.quietly, "pipeline", "stop", name, "--kill", seconds_max=30.0
-            )
-            started.append((self._moldau.begin(*command), command))
-        for process, command in started:
+            self._begin_pipeline(name, arguments)
+        for name, arguments in commands.items():
             try:
-                finished(process, command, START_SECONDS_MAX + 20)
+                self._wait_running(name)
             except FailedError as error:
                 # Spark gives its Python ten seconds to come up; a busy machine may take longer.
                 if BUSY not in error.said:
                     raise
                 print("      this machine is busy: once more", flush=True)
-                self._moldau.run(*command, seconds_max=START_SECONDS_MAX + 20)
+                self._begin_pipeline(name, arguments)
+                self._wait_running(name)
+
+    def _begin_pipeline(self, name: str, arguments: tuple[str, ...]) -> None:
+        """In the background, with a log of its own: what systemd or Kubernetes does elsewhere."""
+        with open(self._log(name), "wb") as log:
+            process = self._moldau.begin("pipeline", "run", *arguments, output=log)
+        # Ended also if it never comes to run, or we are interrupted meanwhile.
+        self._closing.callback(end, process, seconds_max=30.0)
+        self._pipelines[name] = process
+
+    def _wait_running(self, name: str) -> None:
+        from moldau.client.errors import ClientError
+        from moldau.spark.pipelines.spec import State
+        from moldau.spark.pipelines.state import Board
+
+        deadline = time.monotonic() + START_SECONDS_MAX
+        while time.monotonic() < deadline:
+            self._check_pipelines(name)
+            with contextlib.suppress(ClientError), Board(self._bootstrap) as board:
+                record = board.read().get(name)
+                if record is not None and record.state is State.RUNNING:
+                    return
+            time.sleep(0.5)
+        raise FailedError(f"{name} does not run after {START_SECONDS_MAX:g} s", self._said(name))
 
     def _send_clicks(self) -> tuple[Story, Load, Sampler]:
         told = self._told
@@ -183,8 +205,10 @@ class Demo:
         ):
             self._check_pipelines()
             time.sleep(1.0)
-        for name in (ARCHIVE, AGGREGATE):
-            self._moldau.run("pipeline", "stop", name, seconds_max=150.0)
+        for name, process in self._pipelines.items():
+            print(f"      $ kill {process.pid}  # {name}", flush=True)
+            if end(process, seconds_max=STOP_SECONDS_MAX) != 0:
+                raise FailedError(f"{name} did not stop in order", self._said(name))
 
     def _show_results(self) -> None:
         self._say("what the aggregate has found")
@@ -225,16 +249,17 @@ class Demo:
 
     # -- asking
 
-    def _check_pipelines(self) -> None:
+    def _check_pipelines(self, *names: str) -> None:
         """Raises FailedError with what a pipeline ended by, rather than wait for it."""
-        from moldau.spark.pipelines.home import Home
-        from moldau.spark.pipelines.spec import State
+        for name in names or self._pipelines:
+            if (code := self._pipelines[name].poll()) is not None:
+                raise FailedError(f"{name} ended with code {code}", self._said(name))
 
-        for name in (ARCHIVE, AGGREGATE):
-            home = Home(self._homes / name)
-            record = home.read_state()
-            if record is not None and record.state is State.FAILED:
-                raise FailedError(f"{name} failed: {record.error}; log: {home.log_file}")
+    def _log(self, name: str) -> Path:
+        return self._folder / f"{name}.log"
+
+    def _said(self, name: str) -> str:
+        return self._log(name).read_text(errors="replace")
 
     def _lag(self, group: str = ARCHIVE) -> float | None:
         """Of a pipeline; None while nobody can tell."""

@@ -55,6 +55,16 @@ class Moldau:
         return process.returncode
 
 
+def end(process: "subprocess.Popen[bytes]", *, seconds_max: float) -> int:
+    """Have a process end in order, by force if it takes too long; its exit code."""
+    process.terminate()
+    try:
+        return process.wait(seconds_max)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
+
+
 def _quoted(word: str) -> str:
     """As people quote: SQL has quotes of its own."""
     if "'" in word and not set(word) & set('"$`\\'):

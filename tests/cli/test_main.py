@@ -182,7 +182,7 @@ def test_no_command_prints_the_help_as_an_error(cli):
         ["produce", "t", "-m", "x"],
         ["consume", "t"],
         ["tail", "t"],
-        ["pipeline", "status", "p", "--home", "/nowhere"],
+        ["pipeline", "status", "p"],
         ["bench", "produce"],
     ],
     ids=" ".join,

@@ -11,12 +11,10 @@ from tab_key import complete, offered
 
 from moldau.cli.errors import ExitCode
 from moldau.client.kafka.client import KafkaClient
-from moldau.client.processes import is_running
 from moldau.spark.pipelines import registry
 from moldau.spark.pipelines.home import Home
-from moldau.spark.pipelines.record import Record, now_ms
 from moldau.spark.pipelines.spec import State
-from moldau.spark.pipelines.state import TOPIC, Board
+from moldau.spark.pipelines.state import TOPIC, Board, Record, now_ms
 from moldau.testing.waiting import wait_seconds_max, wait_until
 
 pytestmark = pytest.mark.system
@@ -35,7 +33,8 @@ def _kind(tmp_path, monkeypatch):
         f"[{registry.COMMANDS_GROUP}]\ncount = counting_command\n"
     )
     monkeypatch.syspath_prepend(str(info.parent))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(info.parent), str(HELPERS))))
+    paths = [str(info.parent), str(HELPERS), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
     registry.kinds.cache_clear()
     yield
     registry.kinds.cache_clear()
@@ -53,13 +52,27 @@ def root(tmp_path):
 
 @pytest.fixture
 def pipeline(cli, root, brokers, monkeypatch):
-    """`moldau pipeline …` here, with this broker; whatever it leaves behind is ended by pid."""
+    """`moldau pipeline …` here, with this broker."""
     monkeypatch.setenv("MOLDAU_PIPELINES_HOME", str(root))
     monkeypatch.setenv("MOLDAU_BROKERS", brokers)
-    yield lambda *words: cli("pipeline", *words)
-    for path in root.iterdir() if root.is_dir() else ():
-        if key := Home(path).process():
-            os.kill(key.pid, signal.SIGKILL)
+    return lambda *words: cli("pipeline", *words)
+
+
+@pytest.fixture
+def going_on(spawn, root, brokers):
+    """A pipeline in a process of its own that goes on, and that brokers know to run."""
+
+    def begin(name, *words):
+        process = spawn(
+            *("pipeline", "run", "count", "clicks", "--trigger", "1s", "--name", name, *words),
+            *("--home", root, "-b", brokers),
+        )
+        wait_until(
+            lambda: (r := published(brokers, name)) and r.state is State.RUNNING and r, "it runs"
+        )
+        return process
+
+    return begin
 
 
 def published(brokers, name):
@@ -81,11 +94,11 @@ def test_a_run_goes_to_the_end_and_says_so_to_all(pipeline, root, brokers, new_n
     outcome = pipeline("run", "count", "clicks", "--name", name)
     assert (outcome.code, outcome.out) == (0, "counted to the end\n")
     assert f"{name} running" in outcome.err
-    for record in (Home(root / name).read_state(), published(brokers, name)):
-        assert record.state is State.FINISHED
-        assert record.outcome.rows == record.progress.rows == 10
-        assert record.progress.dead_letters == 2
-        assert record.settings["topics"] == ["clicks"]
+    record = published(brokers, name)
+    assert record.state is State.FINISHED
+    assert record.outcome.rows == record.progress.rows == 10
+    assert record.progress.dead_letters == 2
+    assert record.settings["topics"] == ["clicks"]
 
 
 def test_a_pipeline_is_named_by_what_it_reads(pipeline, root):
@@ -124,7 +137,7 @@ def test_ctrl_c_ends_a_run_in_order_and_a_script_can_tell(spawn, root, brokers, 
         *("--home", root, "-b", brokers),
     )
     state = wait_until(
-        lambda: (r := Home(root / name).read_state()) and r.progress.rows and r, "rows are counted"
+        lambda: (r := published(brokers, name)) and r.progress.rows and r, "rows are counted"
     )
     assert state.state is State.RUNNING
     process.send_signal(signal.SIGINT)
@@ -141,9 +154,7 @@ def test_a_second_ctrl_c_ends_it_at_once(spawn, root, brokers, new_name):
         *("pipeline", "run", "count", "clicks", "--fail", "deaf", "--name", name),
         *("--home", root, "-b", brokers),
     )
-    wait_until(
-        lambda: (r := Home(root / name).read_state()) and r.progress.rows, "rows are counted"
-    )
+    wait_until(lambda: (r := published(brokers, name)) and r.progress.rows, "rows are counted")
     process.send_signal(signal.SIGINT)
     # Two signals that come before it looks would be one to it.
     before = turns(process)
@@ -156,77 +167,56 @@ def test_a_second_ctrl_c_ends_it_at_once(spawn, root, brokers, new_name):
     assert published(brokers, name).state is State.STOPPED
 
 
-def test_what_is_logged_goes_to_the_log_and_not_to_the_terminal(pipeline, new_name):
+def test_errors_are_told_without_a_trace_unless_somebody_asks(pipeline, new_name):
     name = new_name("logged")
-    outcome = pipeline("run", "count", "clicks", "--name", name, "--fail", "refused")
-    assert "Traceback" not in outcome.err
-    logged = pipeline("logs", name)
-    assert "InvalidArgumentError: it cannot count that" in logged.out
-    assert pipeline("logs", name, "-n", 1).out == logged.out.splitlines(keepends=True)[-1]
+    words = ("run", "count", "clicks", "--name", name, "--fail", "refused")
+    assert "Traceback" not in pipeline(*words).err
+    told = pipeline(*words, "--verbose").err
+    assert "InvalidArgumentError: it cannot count that" in told
+    assert "error: it cannot count that\nhint:  use --rows\n" in told
 
 
-# -- start, status, stop
+# -- going on
 
 
-def test_a_pipeline_starts_in_the_background_and_stops_in_order(pipeline, root, brokers, new_name):
-    name = new_name("started")
-    outcome = pipeline("start", "count", "clicks", "--name", name)
-    assert outcome.code == 0
-    key = Home(root / name).process()
-    assert outcome.out == f"{name} is running, as process {key.pid}\n"
-    assert os.getsid(key.pid) == key.pid != os.getsid(0), "it must outlive the terminal"
-
-    wait_until(
-        lambda: (r := published(brokers, name)) and r.state is State.RUNNING, "it is known to run"
-    )
+def test_one_with_a_trigger_goes_on_until_it_is_terminated(pipeline, going_on, brokers, new_name):
+    name = new_name("continuous")
+    process = going_on(name)
     document = json.loads(pipeline("status", name, "--json").out)
     assert document["state"] == "running"
     assert document["uptime_seconds"] >= 0
+    assert document["pid"] == process.pid
+    assert document["settings"]["trigger_seconds"] == 1.0
     assert document["progress"]["lag"] == 7
     shown = pipeline("status", name)
     assert shown.code == 0
     assert f"{name} (count): running for" in shown.out
     assert "100 rows/s" in shown.out
 
-    stopped = pipeline("stop", name)
-    assert (stopped.code, stopped.out) == (0, f"stopped {name}\n")
-    assert not is_running(key)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=wait_seconds_max())
+    assert process.returncode == 0, err
+    assert out == "counted for a while\n"
+    assert f"{name} running" in err
     assert published(brokers, name).state is State.STOPPED
-    assert "not running: stopped" in pipeline("stop", name).err
 
 
-def test_a_start_that_fails_says_why_and_where_the_log_is(pipeline, root, new_name):
-    name = new_name("refused")
-    outcome = pipeline("start", "count", "clicks", "--name", name, "--fail", "refused")
-    log_file = root / name / "pipeline.log"
-    assert outcome.code == ExitCode.FAILED
-    assert f"error: pipeline {name} failed: it cannot count that" in outcome.err
-    assert f"hint:  use --rows · log: {log_file}" in outcome.err
-    assert "it cannot count that" in log_file.read_text()
-
-
-def test_a_defect_of_a_kind_is_told_by_start_too(pipeline, new_name):
-    outcome = pipeline("start", "count", "x", "--name", new_name("defect"), "--fail", "defect")
-    assert outcome.code == ExitCode.FAILED
-    assert "ZeroDivisionError: one by none" in outcome.err
-
-
-def test_a_name_runs_once_at_a_time_here(pipeline, brokers, root, new_name):
+def test_a_name_runs_once_at_a_time_here(pipeline, going_on, root, new_name):
     name = new_name("once")
-    assert pipeline("start", "count", "clicks", "--name", name).code == 0
-    for verb in ("run", "start"):
-        outcome = pipeline(verb, "count", "clicks", "--name", name)
+    going_on(name)
+    for words in (
+        ("run", "count", "clicks", "--name", name),
+        ("reset", name, "--to", "earliest", "-y"),
+        ("delete", name, "-y"),
+    ):
+        outcome = pipeline(*words)
         assert outcome.code == ExitCode.FAILED
-        assert f"pipeline {name} is running already" in outcome.err
-    assert "is running, as process" in pipeline("reset", name, "--to", "earliest", "-y").err
-    # From another folder it is the brokers who know, as soon as they were told; the first pipeline
-    # of all waits for the topic of it.
-    with Board(brokers) as board:
-        wait_until(lambda: name in board.read(), "the brokers know of it")
+        assert f"pipeline {name} is running on this machine" in outcome.err
+    assert Home(root / name).exists
+    # From another folder it is the brokers who know.
     other = pipeline("run", "count", "clicks", "--name", name, "--home", root / "other")
     assert "is running already, on" in other.err
     assert "--force" in other.err
-    assert pipeline("stop", name).code == 0
 
 
 def test_a_name_that_runs_on_another_machine_needs_force(pipeline, brokers, new_name):
@@ -242,98 +232,53 @@ def test_a_name_that_runs_on_another_machine_needs_force(pipeline, brokers, new_
     )
     with Board(brokers) as board:
         board.publish(record)
-    assert "on far.example as process 1" in pipeline("start", "count", "x", "--name", name).err
-    assert "stop it there" in pipeline("stop", name).err
+    assert "on far.example as process 1" in pipeline("run", "count", "x", "--name", name).err
     assert pipeline("run", "count", "x", "--name", name, "--force").code == 0
 
 
 @pytest.mark.safety
-def test_one_that_was_killed_is_lost_and_can_be_started_again(pipeline, root, new_name):
+def test_one_that_was_killed_is_lost_and_can_be_started_again(pipeline, going_on, new_name):
     name = new_name("killed")
-    assert pipeline("start", "count", "clicks", "--name", name).code == 0
-    key = Home(root / name).process()
-    os.kill(key.pid, signal.SIGKILL)
-    wait_until(lambda: not is_running(key), "the process is gone")
+    process = going_on(name)
+    process.kill()
+    process.wait(wait_seconds_max())
     shown = pipeline("status", name)
     assert shown.code == ExitCode.FAILED
     assert f"{name} (count): lost" in shown.out
     assert pipeline("run", "count", "clicks", "--name", name).code == 0
 
 
-@pytest.mark.safety
-def test_stop_can_kill(pipeline, root, brokers, new_name):
-    name = new_name("stop-kill")
-    assert pipeline("start", "count", "clicks", "--name", name).code == 0
-    key = Home(root / name).process()
-    assert pipeline("stop", name, "--kill").out == f"stopped {name}\n"
-    assert not is_running(key)
-    assert published(brokers, name).state is State.STOPPED
-
-
-def test_start_can_stay_in_the_foreground(spawn, root, brokers, new_name):
-    name = new_name("foreground")
-    process = spawn(
-        *("pipeline", "start", "count", "clicks", "--foreground", "--name", name),
-        *("--home", root, "-b", brokers),
-    )
-    wait_until(
-        lambda: (r := Home(root / name).read_state()) and r.state is State.RUNNING, "it runs"
-    )
-    assert Home(root / name).process().pid == process.pid
-    process.send_signal(signal.SIGTERM)
-    err = process.communicate(timeout=wait_seconds_max())[1]
-    assert process.returncode == 0, err
-    assert f"{name} running" in err
-
-
-def test_a_watch_goes_on_until_ctrl_c_and_a_log_until_the_pipeline_ends(
-    pipeline, spawn, root, brokers, new_name
-):
+def test_a_watch_goes_on_until_ctrl_c(going_on, spawn, brokers, new_name):
     name = new_name("watched")
-    assert pipeline("start", "count", "clicks", "--name", name).code == 0
-    watch = spawn("pipeline", "status", name, "--watch", "--json", "--home", root, "-b", brokers)
+    going_on(name)
+    watch = spawn("pipeline", "status", name, "--watch", "--json", "-b", brokers)
     assert json.loads(watch.stdout.readline())["state"] == "running"
     assert json.loads(watch.stdout.readline())["state"] == "running"
     watch.send_signal(signal.SIGINT)
     watch.communicate(timeout=wait_seconds_max())
     assert watch.returncode == 0
-    follow = spawn("pipeline", "logs", name, "-f", "--home", root)
-    assert pipeline("stop", name).code == 0
-    out = follow.communicate(timeout=wait_seconds_max())[0]
-    assert follow.returncode == 0
-    assert "counted for a while" in out
 
 
 # -- list
 
 
-def test_list_has_what_is_here_and_what_brokers_know(pipeline, root, brokers, new_name):
-    here, there = new_name("here"), new_name("there")
-    assert pipeline("run", "count", "clicks", "--name", here).code == 0
-    assert (
-        pipeline("run", "count", "x", "--name", there, "--home", root.with_name("other")).code == 0
-    )
+def test_list_has_what_the_brokers_know(pipeline, new_name):
+    names = {new_name("one"), new_name("two")}
+    for name in names:
+        assert pipeline("run", "count", "clicks", "--name", name).code == 0
     rows = {row["name"]: row for row in json.loads(pipeline("list", "-o", "json").out)}
-    assert rows[here]["state"] == rows[there]["state"] == "finished"
-    assert {here, there} <= set(pipeline("list", "-o", "name").out.split())
+    assert {rows[name]["state"] for name in names} == {"finished"}
+    assert names <= set(pipeline("list", "-o", "name").out.split())
     assert "NAME" in pipeline("list").out
 
 
-def test_list_does_with_what_is_here_where_no_broker_answers(pipeline, nobody, new_name):
-    name = new_name("alone")
-    assert pipeline("run", "count", "clicks", "--name", name).code == 0
-    outcome = pipeline("list", "-o", "name", "-b", nobody)
-    assert (outcome.code, outcome.out) == (0, f"{name}\n")
-    assert "only those of this machine" in outcome.err
-
-
-def test_without_anything_here_an_unreachable_broker_is_an_error(pipeline, nobody):
+def test_an_unreachable_broker_is_an_error(pipeline, nobody):
     assert pipeline("list", "-b", nobody).code == ExitCode.UNREACHABLE
     assert pipeline("status", "none", "-b", nobody).code == ExitCode.UNREACHABLE
 
 
 def test_a_pipeline_that_nobody_knows_is_not_found(pipeline):
-    for words in (("status",), ("stop",), ("logs",), ("reset", "--to", "earliest")):
+    for words in (("status",), ("delete", "-y"), ("reset", "--to", "earliest")):
         outcome = pipeline(words[0], "nobodys", *words[1:])
         assert outcome.code == ExitCode.NOT_FOUND
         assert "moldau pipeline list" in outcome.err
@@ -348,7 +293,7 @@ def test_a_broker_that_is_away_does_not_stop_a_pipeline(pipeline, root, nobody, 
 # -- plan, files
 
 
-@pytest.mark.parametrize("verb", ["plan", "run", "start"])
+@pytest.mark.parametrize("verb", ["plan", "run"])
 def test_what_needs_brokers_says_at_once_that_there_are_none(
     pipeline, root, nobody, tmp_path, verb, new_name, monkeypatch
 ):
@@ -364,20 +309,19 @@ def test_what_needs_brokers_says_at_once_that_there_are_none(
     assert not (tmp_path / "lake").exists()
 
 
-@pytest.mark.parametrize("verb", ["run", "start"])
-def test_without_java_nothing_is_begun(pipeline, root, tmp_path, verb, new_name, monkeypatch):
+def test_without_java_nothing_is_begun(pipeline, root, tmp_path, new_name, monkeypatch):
     monkeypatch.setattr("moldau.spark.sessions.check_installed", lambda: None)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
     name, target = new_name("javaless"), new_name("again")
     outcome = pipeline(
-        *(verb, "replay", "--topic", TOPIC, "--to", target, "--create", "--name", name)
+        *("run", "replay", "--topic", TOPIC, "--to", target, "--create", "--name", name)
     )
     assert outcome.code == ExitCode.FAILED
     assert "JAVA_HOME is" in outcome.err
     assert not (root / name).exists()
 
 
-@pytest.mark.parametrize("verb", ["plan", "run", "start"])
+@pytest.mark.parametrize("verb", ["plan", "run"])
 def test_a_master_that_is_none_is_refused_before_anything_is_made(pipeline, root, verb, new_name):
     name = new_name("master")
     outcome = pipeline(verb, "count", "clicks", "--name", name, "--master", "bogus")
@@ -409,8 +353,6 @@ def test_a_pipeline_is_declared_in_a_file(pipeline, root, tmp_path, new_name, mo
     assert json.loads(pipeline("plan", "--file", file, "--json").out)["settings"]["rows"] == 4
     outcome = pipeline("run", "-f", file, "--json")
     assert json.loads(outcome.out)["rows"] == 4
-    assert pipeline("start", "-f", file).code == 0
-    assert pipeline("stop", name).code == 0
     told = pipeline("status", name, "--json").out
     for text in (told, *(path.read_text() for path in (root / name).iterdir())):
         assert "hunter2" not in text
@@ -436,6 +378,15 @@ def test_a_file_that_is_wrong_is_explained(pipeline, tmp_path, text, said):
     assert outcome.code in (ExitCode.FAILED, ExitCode.USAGE)
     assert said in outcome.err
     assert "Traceback" not in outcome.err
+
+
+def test_what_always_ends_by_itself_takes_no_trigger(pipeline, tmp_path):
+    file = tmp_path / "compact.yml"
+    file.write_text(f"kind: compact\nname: x\ntable: {tmp_path}\n")
+    outcome = pipeline("plan", "-f", file, "--trigger", "5s")
+    assert outcome.code == ExitCode.USAGE
+    assert "compact always ends by itself" in outcome.err
+    assert "--trigger" in pipeline("plan", "compact", "--table", "x", "--trigger", "5s").err
 
 
 def test_hints_name_the_form_with_a_file_as_it_is_typed(pipeline, tmp_path):
@@ -543,25 +494,6 @@ def test_a_reset_to_nowhere_is_refused(pipeline, root, stopped, position, said):
 # -- the board
 
 
-def test_reset_and_delete_refuse_while_it_runs_and_stop_says_what_is_not_there(
-    pipeline, root, new_name
-):
-    name = new_name("busy")
-    assert pipeline("start", "count", "clicks", "--rows", "100000", "--name", name).code == 0
-    for words in (("reset", name, "--to", "earliest", "-y"), ("delete", name, "-y")):
-        refused = pipeline(*words)
-        assert refused.code == ExitCode.FAILED
-        assert "nothing was changed" in refused.err
-        assert f"moldau pipeline stop {name}" in refused.err
-        assert "--name" not in refused.err
-    assert Home(root / name).exists
-    assert pipeline("stop", name).code == 0
-    again = pipeline("stop", name)
-    assert again.code == 0
-    assert again.err == f"{name} is not running: stopped\n"
-    assert "stopping" not in pipeline("stop", new_name("nothing")).err
-
-
 def test_the_board_is_a_compacted_topic_that_lists_hide(pipeline, cli, brokers, new_name):
     assert pipeline("run", "count", "clicks", "--name", new_name("board")).code == 0
     with KafkaClient(brokers) as client:
@@ -571,15 +503,11 @@ def test_the_board_is_a_compacted_topic_that_lists_hide(pipeline, cli, brokers, 
     assert TOPIC not in cli("topic", "list", "-b", brokers).out
 
 
-def test_names_are_completed(pipeline, root, brokers, nobody, new_name):
+def test_names_are_completed(pipeline, brokers, nobody, new_name):
     name = new_name("tabbed")
     assert pipeline("run", "count", "clicks", "--name", name).code == 0
 
-    here = {"MOLDAU_PIPELINES_HOME": str(root), "MOLDAU_BROKERS": brokers}
-    begun = name[:-1]
-    assert name in offered(["moldau", "pipeline", "status", begun], here)
-    elsewhere = offered(["moldau", "pipeline", "stop", "--home", str(root / "none"), begun], here)
-    assert name in elsewhere, "the broker knows it"
-    alone = {**here, "MOLDAU_BROKERS": nobody}
-    assert name in complete(["moldau", "pipeline", "logs", begun], alone)
+    here = {"MOLDAU_BROKERS": brokers}
+    assert name in offered(["moldau", "pipeline", "status", name[:-1]], here)
+    assert complete(["moldau", "pipeline", "reset", name[:-1]], {"MOLDAU_BROKERS": nobody}) == []
     assert complete(["moldau", "pipeline", "run", "cou"], here) == ["count"]

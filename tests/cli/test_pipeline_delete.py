@@ -4,9 +4,8 @@ import pytest
 
 from moldau.cli.errors import ExitCode
 from moldau.spark.pipelines.home import Home
-from moldau.spark.pipelines.record import Record, now_ms
 from moldau.spark.pipelines.spec import State
-from moldau.spark.pipelines.state import Board
+from moldau.spark.pipelines.state import Board, Record, now_ms
 
 pytestmark = pytest.mark.system
 
@@ -34,10 +33,9 @@ def ended(root, brokers):
 
     def make(name):
         home = Home(root / name)
-        home.create()
+        home.path.mkdir(parents=True)
         record = Record(name=name, kind="count", state=State.FINISHED, updated_at=now_ms())
         home.write_spec({"name": name, "bootstrap": brokers})
-        home.write_state(record)
         (home.checkpoint / "offsets").mkdir(parents=True)
         with Board(brokers) as board:
             board.publish(record)
@@ -76,7 +74,7 @@ def test_one_that_runs_here_is_not_deleted(delete, ended, new_name):
     with home.held():
         refused = delete(home.name, "-y")
     assert refused.code == ExitCode.FAILED
-    assert f"moldau pipeline stop {home.name}" in refused.err
+    assert f"{home.name} is running on this machine" in refused.err
     assert home.checkpoint.is_dir()
 
 

@@ -7,8 +7,8 @@ import pytest
 from moldau.cli.pipeline_common import default_name
 from moldau.cli.pipeline_display import BAR_CHARACTERS, Display, bar_text, facts
 from moldau.cli.pipeline_view import duration
-from moldau.spark.pipelines.record import Record
 from moldau.spark.pipelines.spec import Progress, State
+from moldau.spark.pipelines.state import Record
 
 pytestmark = pytest.mark.inprocess
 
@@ -113,7 +113,7 @@ def test_names_are_the_same_for_the_same_words_and_differ_for_others():
     assert len(default_name("archive", ["x" * 300])) <= 100
 
 
-@pytest.mark.parametrize(("kind", "goes_on"), [("archive", True), ("audit", False), ("new", True)])
+@pytest.mark.parametrize(("kind", "goes_on"), [("archive", True), ("audit", False)])
 def test_a_declared_kind_that_ends_by_itself_is_not_asked_to_go_on(kind, goes_on):
     from moldau.cli.pipeline_run import _can_go_on
 

@@ -12,7 +12,7 @@ import click
 import pytest
 
 import demo.__main__ as main_module
-from demo.commands import FailedError, Moldau
+from demo.commands import FailedError, Moldau, end
 from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = pytest.mark.system
@@ -90,6 +90,17 @@ def test_a_command_that_fails_says_what_it_printed() -> None:
     assert moldau.quietly("no-such-command") != 0
 
 
+@pytest.mark.parametrize(("deaf", "code"), [(False, -signal.SIGTERM), (True, -signal.SIGKILL)])
+def test_a_process_is_ended_in_order_or_by_force(deaf: bool, code: int) -> None:
+    told = "signal.signal(signal.SIGTERM, signal.SIG_IGN); " if deaf else ""
+    text = f"import signal; {told}print('here', flush=True); signal.pause()"
+    process = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE)
+    with process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert end(process, seconds_max=0.2 if deaf else wait_seconds_max()) == code
+
+
 def test_the_help_says_how_long_it_takes() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "demo", "--help"],
@@ -121,7 +132,7 @@ def test_the_pipelines_take_what_the_demo_tells_them(command: tuple[str, ...]) -
         told.append(settings)
         return 0
 
-    verb = Verb(name="start", act=act, options=(), file_command=click.Command("file"))
+    verb = Verb(name="run", act=act, options=(), file_command=click.Command("file"))
     kind, *words = command
     made = kind_command(verb, kind, command_module(f"moldau.cli.pipeline_{kind}"))
     made.main([*words, "--home", "/tmp"], standalone_mode=False)

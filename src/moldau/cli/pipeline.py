@@ -5,15 +5,12 @@ import click
 from moldau.cli.lazy import Lazy, LazyGroup
 
 _COMMANDS = {
-    "run": Lazy("moldau.cli.pipeline_run:run", "Run a pipeline to its end, here and now."),
-    "start": Lazy("moldau.cli.pipeline_run:start", "Start a pipeline that goes on by itself."),
+    "run": Lazy("moldau.cli.pipeline_run:run", "Run a pipeline to its end, or continuously."),
     "plan": Lazy("moldau.cli.pipeline_run:plan", "Show what would run; changes nothing."),
     "list": Lazy("moldau.cli.pipeline_view:list_pipelines", "List pipelines and their states."),
     "status": Lazy("moldau.cli.pipeline_view:status", "Show how far pipelines are, and how fast."),
-    "logs": Lazy("moldau.cli.pipeline_view:logs", "Print the log of a pipeline."),
-    "stop": Lazy("moldau.cli.pipeline_control:stop", "Stop a pipeline after the batch at hand."),
     "reset": Lazy("moldau.cli.pipeline_control:reset", "Make a pipeline begin somewhere else."),
-    "delete": Lazy("moldau.cli.pipeline_delete:delete", "Forget a pipeline that is not needed."),
+    "delete": Lazy("moldau.cli.pipeline_control:delete", "Forget a pipeline that is not needed."),
 }
 
 
@@ -24,7 +21,7 @@ _COMMANDS = {
     examples=(
         "moldau pipeline run archive --topic clicks --to ./lake",
         "moldau pipeline status --watch",
-        "moldau pipeline stop archive-clicks",
+        "moldau pipeline run archive --topic clicks --to ./lake --trigger 5s",
     ),
 )
 def pipeline() -> None:

@@ -10,7 +10,7 @@ A kind's own module (`moldau.cli.pipeline_<kind>`, or one that an installed pack
     NEEDS_BROKERS = True                             # if it can do nothing without; else left out
     def show(outcome: Outcome) -> None               # if `run` shows more than the summary
 
-and imports nothing heavy. `run`, `start` and `plan` are made of it.
+and imports nothing heavy. `run` and `plan` are made of it.
 """
 
 import hashlib
@@ -93,8 +93,20 @@ def name_option(function: _F) -> _F:
     )(function)
 
 
+def trigger_option(function: _F) -> _F:
+    """--trigger: what makes a run a continuous one."""
+    return click.option(
+        "--trigger",
+        "trigger_seconds",
+        type=Duration(),
+        metavar="TIME",
+        help="Go on until it is stopped, with a batch every TIME, as 5s. [default: end with what "
+        "is there]",
+    )(function)
+
+
 def running_options(function: _F) -> _F:
-    """--name, --master, --trigger, -o, --home, -b: what a kind's `Common` is made of."""
+    """--name, --master, -o, --home, -b: what a kind's `Common` is made of, beside --trigger."""
     for option in (
         plain_brokers_option,
         home_option,
@@ -106,14 +118,6 @@ def running_options(function: _F) -> _F:
             multiple=True,
             metavar="KEY=VALUE",
             help="An option of the source, as maxOffsetsPerTrigger=100000; may be repeated.",
-        ),
-        click.option(
-            "--trigger",
-            "trigger_seconds",
-            type=Duration(),
-            default=TRIGGER_SECONDS_DEFAULT,
-            metavar="TIME",
-            help="Between two batches of a continuous run. [default: 5s]",
         ),
         click.option(
             "--master",
@@ -129,19 +133,18 @@ def running_options(function: _F) -> _F:
 
 
 def complete_pipelines(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
-    """Names for the tab key: of this machine, and of a broker that answers quickly."""
+    """Names for the tab key, of a broker that answers quickly."""
     from click.shell_completion import CompletionItem
 
     from moldau.client.connect import probe
     from moldau.client.errors import ClientError
-    from moldau.spark.pipelines.overview import local_records, overview
+    from moldau.spark.pipelines.state import Board
 
-    root = Path(str(ctx.params.get("home") or default_home()))
     brokers = str(ctx.params.get("brokers") or DEFAULT_BROKERS)
     try:
         probe(brokers, _COMPLETE_SECONDS_MAX / 2)
+        with Board(brokers, seconds_max=_COMPLETE_SECONDS_MAX) as board:
+            names = sorted(board.read())
     except ClientError:
-        names = sorted(local_records(root))
-    else:
-        names = list(overview(root, brokers, seconds_max=_COMPLETE_SECONDS_MAX).records)
+        return []
     return [CompletionItem(name) for name in names if name.startswith(incomplete)]

@@ -1,5 +1,6 @@
-"""Owns `moldau pipeline stop` and `reset`: what changes a pipeline that is there already."""
+"""Owns `moldau pipeline reset` and `delete`: what changes a pipeline that does not run."""
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,92 +9,14 @@ import click
 
 from moldau.cli.errors import CommandError, ExitCode
 from moldau.cli.lazy import command
-from moldau.cli.options import Duration, output_option, plain_brokers_option, yes_option
+from moldau.cli.options import output_option, plain_brokers_option, yes_option
 from moldau.cli.output import confirm, counted, emit_rows, say
-from moldau.cli.pipeline_common import (
-    complete_pipelines,
-    home_option,
-)
+from moldau.cli.pipeline_common import complete_pipelines, home_option
 
 if TYPE_CHECKING:
     from moldau.spark.pipelines.home import Home
     from moldau.spark.pipelines.moving import Move, Target
-
-
-@command(
-    "stop",
-    examples=(
-        "moldau pipeline stop archive-clicks",
-        "moldau pipeline stop archive-clicks --timeout 10m",
-        "moldau pipeline stop archive-clicks --kill",
-    ),
-)
-@click.argument("name", shell_complete=complete_pipelines)
-@click.option(
-    "--timeout",
-    "seconds_max",
-    type=Duration(),
-    default=120.0,
-    metavar="TIME",
-    help="How long the batch at hand may take to its end. [default: 120s]",
-)
-@click.option("--kill", is_flag=True, help="At once, in the middle of a batch.")
-@home_option
-@plain_brokers_option
-def stop(name: str, seconds_max: float, kill: bool, home: str, brokers: str) -> None:
-    """Stop a pipeline that runs on this machine, in order. It goes on where it was when started."""
-    from moldau.spark.pipelines import process
-    from moldau.spark.pipelines.home import Home
-
-    found = Home(Path(home) / name)
-    if found.process() is None:
-        _say_why_not(found, brokers)
-        return
-    if kill:
-        was_running = process.kill(found)
-        if was_running:
-            _publish_end(found, brokers_of(found, brokers))
-            say("the batch at hand is done again when it is started the next time")
-    else:
-        say(f"stopping {name} after the batch at hand")
-        was_running = process.stop(found, seconds_max=seconds_max)
-    if was_running:
-        click.echo(f"stopped {name}")
-        return
-    _say_why_not(found, brokers)
-
-
-def _say_why_not(home: "Home", brokers: str) -> None:
-    """It does not run here: elsewhere, not at all, or there is none."""
-    from moldau.spark.pipelines.overview import find
-
-    record = find(home.path.parent, brokers_of(home, brokers), home.name)
-    if record.is_alive() and not record.is_here:
-        raise CommandError(
-            f"pipeline {home.name} runs on {record.host}, as process {record.pid}",
-            hint="stop it there",
-        )
-    if record.is_alive():
-        raise CommandError(
-            f"pipeline {home.name} runs from another folder, {record.home}",
-            hint=f"moldau pipeline stop {home.name} --home {Path(record.home).parent}",
-        )
-    say(f"{home.name} is not running: {record.shown_state()}")
-
-
-def _publish_end(home: "Home", brokers: str) -> None:
-    """A killed process cannot say that it ended."""
-    from moldau.client.errors import ClientError
-    from moldau.spark.pipelines.state import Board
-
-    record = home.read_state()
-    if record is None:
-        return
-    try:
-        with Board(brokers) as board:
-            board.publish(record)
-    except ClientError as error:
-        say(f"the brokers were not told: {error}")
+    from moldau.spark.pipelines.state import Record
 
 
 def brokers_of(home: "Home", given: str) -> str:
@@ -143,13 +66,13 @@ def reset(
     from moldau.client.kafka.client import KafkaClient
     from moldau.spark.pipelines.home import Home
     from moldau.spark.pipelines.moving import apply_moves, planned_moves
-    from moldau.spark.pipelines.overview import unknown
+    from moldau.spark.pipelines.state import unknown
 
     target = parse_target(positions)
     found = Home(Path(home) / name)
     if not found.exists:
         raise unknown(name)
-    check_stopped(found)
+    found.check_idle()
     _check_has_position(found)
     bootstrap = brokers_of(found, brokers)
     with KafkaClient(bootstrap) as client:
@@ -242,29 +165,90 @@ def _check_has_position(home: "Home") -> None:
         )
 
 
-def check_stopped(home: "Home") -> None:
-    """Raises CommandError while it runs here."""
-    if (key := home.process()) is not None:
-        raise CommandError(
-            f"pipeline {home.name} is running, as process {key.pid}; nothing was changed",
-            hint=f"stop it first: moldau pipeline stop {home.name}",
-        )
-
-
 def check_not_elsewhere(name: str, bootstrap: str) -> None:
     """Raises CommandError while it runs on another machine, or if brokers cannot be asked."""
     from moldau.client.errors import ClientError
-    from moldau.spark.pipelines.state import Board
+    from moldau.spark.pipelines.running import running_now
 
     try:
-        with Board(bootstrap) as board:
-            record = board.read().get(name)
+        record = running_now(name, bootstrap)
     except ClientError as error:
         raise CommandError(
             f"nobody knows whether {name} runs somewhere else: {error}; nothing was changed"
         ) from error
+    if record is not None:
+        raise _running(record)
+
+
+def _running(record: "Record") -> CommandError:
+    return CommandError(
+        f"pipeline {record.name} runs on {record.host}, as process {record.pid}; nothing was "
+        "changed",
+        hint="stop it there first",
+    )
+
+
+@command(
+    "delete",
+    examples=(
+        "moldau pipeline delete archive-clicks",
+        "moldau pipeline delete archive-clicks -y",
+        "moldau pipeline delete archive-clicks -b broker.example:9092",
+    ),
+)
+@click.argument("name", shell_complete=complete_pipelines)
+@yes_option
+@home_option
+@plain_brokers_option
+def delete(name: str, yes: bool, home: str, brokers: str) -> None:
+    """Delete the folder of a pipeline that does not run, and its line in the list.
+
+    With its checkpoint and settings. Tables, topics and offsets of its group stay as they
+    are. A new pipeline of that name begins anew, and writes again what it reads again.
+    """
+    from moldau.client.errors import ClientError
+    from moldau.spark.pipelines.home import Home, check_name
+    from moldau.spark.pipelines.state import Board, unknown
+
+    found = Home(Path(home) / check_name(name))
+    found.check_idle()
+    bootstrap = brokers_of(found, brokers)
+    record, problem = None, None
+    try:
+        with Board(bootstrap) as board:
+            record = board.read().get(name)
+    except ClientError as error:
+        problem = error
+    if not found.exists and record is None:
+        raise problem or unknown(name)
     if record is not None and record.is_alive():
+        raise _running(record)
+    if found.exists:
+        say(f"{found.path} will be deleted, with checkpoint and settings")
+    if problem is not None:
+        say(f"the brokers cannot be told, and will still list it: {problem}")
+    confirm(f"Delete {name}?", yes=yes)
+    if found.exists:
+        with found.held():
+            _remove(found.path)
+    if problem is None:
+        try:
+            with Board(bootstrap) as board:
+                board.forget(name)
+        except ClientError as error:
+            raise CommandError(
+                f"the folder of {name} is gone, but the brokers still list it: {error}",
+                hint=f"once more: moldau pipeline delete {name}",
+            ) from error
+    click.echo(f"deleted {name}")
+    say(f"the offsets of its group are deleted by: moldau group delete {name}")
+
+
+def _remove(path: Path) -> None:
+    try:
+        shutil.rmtree(path)
+    except OSError as error:
         raise CommandError(
-            f"pipeline {name} runs on {record.host}, as process {record.pid}",
-            hint="stop it first",
-        )
+            f"{error.filename or path} cannot be deleted: {error.strerror or error}",
+            hint="what is left can be deleted by hand",
+        ) from error

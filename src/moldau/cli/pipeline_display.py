@@ -1,11 +1,6 @@
-"""Owns how a running pipeline looks: a bar on a terminal, a line now and then elsewhere.
-
-While a pipeline runs in the foreground, what Spark and its Java print goes to the pipeline's log:
-`quieted` gives the display the real standard error.
-"""
+"""Owns how a running pipeline looks: a bar on a terminal, a line now and then elsewhere."""
 
 import logging
-import os
 import sys
 import time
 from collections.abc import Iterator
@@ -16,9 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 from moldau.cli.output import color_wanted
 
 if TYPE_CHECKING:
-    from moldau.spark.pipelines.home import Home
-    from moldau.spark.pipelines.record import Record
     from moldau.spark.pipelines.spec import Progress
+    from moldau.spark.pipelines.state import Record
 
 LINE_SECONDS: Final = 10.0
 BAR_CHARACTERS: Final = 30
@@ -61,13 +55,13 @@ def bar_text(progress: "Progress") -> str | None:
 class Display:
     """Shows the records of one pipeline, as its `Watcher`."""
 
-    def __init__(self, stream: TextIO, *, is_plain: bool = False) -> None:
-        self._stream = stream
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream = stream or sys.stderr
         self._shown_at = 0.0
-        self._state: str | None = None
+        self.state: str | None = None
         self._bar: Any = None
         self._task: Any = None
-        if stream.isatty() and not is_plain:
+        if stream.isatty():
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -92,14 +86,15 @@ class Display:
 
     def __call__(self, record: "Record") -> None:
         progress = record.progress
+        is_new = record.state != self.state
+        self.state = record.state
         if self._bar is not None:
             self._draw(record)
             return
-        is_new = record.state != self._state
         now = time.monotonic()
         if not is_new and now - self._shown_at < LINE_SECONDS:
             return
-        self._state, self._shown_at = record.state, now
+        self._shown_at = now
         if record.state not in ("starting", "running"):
             # What it was doing at last, and how fast, says nothing any more.
             progress = replace(progress, note="", rows_per_second=None, batch_seconds=None)
@@ -117,44 +112,19 @@ class Display:
 
 
 @contextmanager
-def quieted(home: "Home", *, is_verbose: bool) -> Iterator[TextIO]:
-    """Within, file 2 is the pipeline's log; yields what standard error was before.
-
-    Not only Python writes there: Spark's Java inherits it.
-    """
-    from moldau.spark.pipelines.process import open_log
-
-    if is_verbose:
-        with logged():
-            yield sys.stderr
-        return
-    sys.stderr.flush()
-    saved = os.dup(2)
-    try:
-        with open_log(home) as log_file:
-            os.dup2(log_file.fileno(), 2)
-        with os.fdopen(os.dup(saved), "w", buffering=1) as stream, logged():
-            yield stream
-    finally:
-        sys.stderr.flush()
-        os.dup2(saved, 2)
-        os.close(saved)
-
-
-@contextmanager
-def logged() -> Iterator[None]:
-    """Within, what the library logs goes to file 2."""
-    handler = logging.StreamHandler(os.fdopen(os.dup(2), "w", buffering=1))
+def logged(*, is_verbose: bool = False) -> Iterator[None]:
+    """Within, what the library logs goes to standard error, as what Spark's Java says does."""
+    handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter(_LOG_FORMAT))
+    # Py4J tells of every call between Python and Java.
+    handler.addFilter(lambda record: record.levelno >= logging.WARNING or record.name[:4] != "py4j")
     root = logging.getLogger()
     level = root.level
-    handler.addFilter(lambda record: record.levelno >= logging.WARNING or record.name[:4] != "py4j")
     root.addHandler(handler)
-    root.setLevel(min(level, logging.INFO) if level else logging.INFO)
+    root.setLevel(logging.DEBUG if is_verbose else logging.INFO)
     try:
         yield
     finally:
         root.setLevel(level)
         root.removeHandler(handler)
         handler.close()
-        handler.stream.close()

@@ -1,4 +1,4 @@
-"""Owns how commands are made of kinds of pipelines: `run KIND`, `start KIND`, `plan KIND`.
+"""Owns how commands are made of kinds of pipelines: `run KIND`, `plan KIND`.
 
 A group of them knows the kinds by name and imports the small module with a kind's command line
 when it is called. What is no kind may be `-f` and a file.
@@ -17,15 +17,19 @@ import click
 
 from moldau.cli.errors import CommandError
 from moldau.cli.lazy import Command, ExamplesMixin, NoSuchCommand
-from moldau.cli.pipeline_common import Common, default_name, running_options
+from moldau.cli.pipeline_common import (
+    TRIGGER_SECONDS_DEFAULT,
+    Common,
+    default_name,
+    running_options,
+    trigger_option,
+)
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
     from moldau.spark.pipelines.spec import Settings
 
-COMMON_NAMES: Final = ("name", "brokers", "home", "master", "trigger_seconds", "options")
-"""Parameters of `running_options`; a kind's own ones have other names."""
 # A name that no kind can have: the command behind it is found by its first word.
 _FILE: Final = "@file"
 _FILE_OPTIONS: Final = ("-f", "--file")
@@ -36,13 +40,12 @@ Act = Callable[["Settings", Mapping[str, Any]], int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verb:
-    """run, start or plan."""
+    """run or plan."""
 
     name: str
     act: Act
     options: Sequence[Callable[[Any], Any]]
     """Of the verb itself, for every kind."""
-    is_continuous: bool = False
     file_command: click.Command
 
 
@@ -138,12 +141,13 @@ def kind_command(verb: Verb, kind: str, module: ModuleType) -> Command:
         if not taken.intersection(parameter.opts)
     ]
 
+    shared = (trigger_option, running_options) if goes_on(module) else (running_options,)
+
     def callback(**values: Any) -> int:
         told = {
             parameter.name: values.pop(parameter.name) for parameter in of_verb if parameter.name
         }
-        is_continuous = verb.is_continuous and getattr(module, "CONTINUOUS", True)
-        common = common_of(kind, values, words=_words(own, values), is_continuous=is_continuous)
+        common = common_of(kind, values, words=_words(own, values))
         return verb.act(_settings_of(module, common, values), told)
 
     examples = tuple(
@@ -153,10 +157,15 @@ def kind_command(verb: Verb, kind: str, module: ModuleType) -> Command:
     return Command(
         kind,
         callback=callback,
-        params=[*own, *_parameters((running_options,)), *of_verb],
+        params=[*own, *_parameters(shared), *of_verb],
         examples=examples[:3],
         help=str(module.SUMMARY),
     )
+
+
+def goes_on(module: ModuleType) -> bool:
+    """Whether pipelines of this kind can go on until they are stopped."""
+    return bool(getattr(module, "CONTINUOUS", True))
 
 
 def _settings_of(module: ModuleType, common: Common, values: Mapping[str, Any]) -> "Settings":
@@ -205,20 +214,18 @@ def _place(folder: str) -> str:
     return f"{whole.name}-{hashlib.sha256(os.path.normpath(whole).encode()).hexdigest()[:8]}"
 
 
-def common_of(
-    kind: str, values: dict[str, Any], *, words: Sequence[str], is_continuous: bool
-) -> Common:
+def common_of(kind: str, values: dict[str, Any], *, words: Sequence[str]) -> Common:
     """Takes the shared options out of `values`."""
-    told = {name: values.pop(name) for name in COMMON_NAMES}
-    name = told["name"] or default_name(kind, words)
     from moldau.spark.pipelines.home import check_name
 
+    name = check_name(values.pop("name") or default_name(kind, words))
+    trigger_seconds = values.pop("trigger_seconds", None)
     return Common(
-        name=check_name(name),
-        bootstrap=told["brokers"],
-        home=str(Path(told["home"]).absolute() / name),
-        master=told["master"],
-        continuous=is_continuous,
-        trigger_seconds=told["trigger_seconds"],
-        options=dict(told["options"]),
+        name=name,
+        bootstrap=values.pop("brokers"),
+        home=str(Path(values.pop("home")).absolute() / name),
+        master=values.pop("master"),
+        continuous=trigger_seconds is not None,
+        trigger_seconds=trigger_seconds or TRIGGER_SECONDS_DEFAULT,
+        options=dict(values.pop("options")),
     )

@@ -1,4 +1,4 @@
-"""Owns `moldau pipeline run`, `start` and `plan`: of a kind, or of a file that declares it."""
+"""Owns `moldau pipeline run` and `plan`: of a kind, or of a file that declares a pipeline."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -8,35 +8,21 @@ import click
 
 from moldau.cli.errors import CommandError, ExitCode
 from moldau.cli.lazy import Command
-from moldau.cli.options import Duration, plain_brokers_option
+from moldau.cli.options import plain_brokers_option
 from moldau.cli.output import emit_json, emit_table, say
-from moldau.cli.pipeline_common import home_option, name_option
-from moldau.cli.pipeline_kinds import Act, KindGroup, Verb, command_module
+from moldau.cli.pipeline_common import home_option, name_option, trigger_option
+from moldau.cli.pipeline_kinds import Act, KindGroup, Verb, command_module, goes_on
 
 if TYPE_CHECKING:
     from moldau.spark.pipelines.home import Home
     from moldau.spark.pipelines.spec import Outcome, Plan, Settings
 
-_FORCE = click.option(
-    "--force", is_flag=True, help="Even if the brokers say that it runs somewhere else."
-)
 _RUN_OPTIONS = (
     click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON."),
-    click.option("--verbose", is_flag=True, help="Show what Spark says, instead of logging it."),
-    _FORCE,
-)
-_START_OPTIONS = (
-    click.option("--foreground", is_flag=True, help="Stay, as containers want it."),
+    click.option("--verbose", is_flag=True, help="Log more, with the traces of errors."),
     click.option(
-        "--timeout",
-        "start_seconds_max",
-        type=Duration(),
-        default=180.0,
-        metavar="TIME",
-        help="How long it may take until it runs. [default: 180s]",
+        "--force", is_flag=True, help="Even if the brokers say that it runs somewhere else."
     ),
-    click.option("--json", "as_json", is_flag=True, help="Print what came of it as JSON."),
-    _FORCE,
 )
 _PLAN_OPTIONS = (click.option("--json", "as_json", is_flag=True, help="Print it as JSON."),)
 
@@ -45,20 +31,22 @@ _PLAN_OPTIONS = (click.option("--json", "as_json", is_flag=True, help="Print it 
 
 
 def run_settings(settings: "Settings", told: Mapping[str, Any]) -> int:
-    """Run to the end, in the foreground."""
-    home = _home(settings)
-    home.check_idle()
-    # A container may be there before its brokers are: that one waits for them.
+    """Run in the foreground: to the end, or until somebody wants it to stop."""
+    from moldau.cli.pipeline_display import Display, logged
+    from moldau.spark.pipelines.running import execute
+    from moldau.spark.pipelines.spec import State
+
+    _home(settings).check_idle()
     _check_spark(settings)
-    _check_asked(settings, is_patient=bool(told.get("foreground")))
+    # A service may be there before its brokers are: that one waits for them.
+    _check_asked(settings, is_patient=settings.continuous)
     try:
-        outcome, was_stopped = _execute(
-            settings, home, is_verbose=told.get("verbose", False), force=told.get("force", False)
-        )
+        with logged(is_verbose=told["verbose"]), Display() as display:
+            outcome = execute(settings, watcher=display, force=told["force"])
     except KeyboardInterrupt:
         say("ended in the middle of a batch, which is done again by the next run")
         return ExitCode.INTERRUPTED
-    if told.get("as_json"):
+    if told["as_json"]:
         import msgspec
 
         emit_json(msgspec.to_builtins(outcome))
@@ -68,7 +56,7 @@ def run_settings(settings: "Settings", told: Mapping[str, Any]) -> int:
         click.echo(outcome.summary)
     else:
         say(f"{settings.name} is done: {outcome.rows:,} rows")
-    if was_stopped and not settings.continuous:
+    if display.state is State.STOPPED and not settings.continuous:
         say(f"{settings.name} was stopped before its end; the same command goes on from there")
         return ExitCode.INTERRUPTED
     return ExitCode.OK if outcome.ok else ExitCode.FAILED
@@ -85,39 +73,6 @@ def _shown_by(kind: str) -> "Callable[[Outcome], None] | None":
     return show
 
 
-def start_settings(settings: "Settings", told: Mapping[str, Any]) -> int:
-    """Start in the background, or stay."""
-    if told.get("foreground"):
-        return run_settings(settings, {"verbose": True, **told})
-    from moldau.spark.pipelines.process import start
-    from moldau.spark.pipelines.running import check_elsewhere
-    from moldau.spark.pipelines.spec import State
-
-    force = bool(told.get("force"))
-    home = _home(settings)
-    home.check_idle()
-    _check_spark(settings)
-    _check_asked(settings)
-    if not force:
-        check_elsewhere(settings)
-    say(f"starting {settings.name}")
-    record = start(settings, force=force, seconds_max=told.get("start_seconds_max", 180.0))
-    is_well = record.outcome is None or record.outcome.ok
-    if told.get("as_json"):
-        from moldau.spark.pipelines.overview import described
-
-        emit_json(described(record))
-        return ExitCode.OK if is_well else ExitCode.FAILED
-    if record.state is State.RUNNING:
-        click.echo(f"{settings.name} is running, as process {record.pid}")
-        say(f"moldau pipeline status {settings.name} · log: {home.log_file}")
-        return ExitCode.OK
-    click.echo(f"{settings.name} has {record.state}")
-    if record.outcome is not None and record.outcome.summary:
-        say(record.outcome.summary)
-    return ExitCode.OK if is_well else ExitCode.FAILED
-
-
 def plan_settings(settings: "Settings", told: Mapping[str, Any]) -> int:
     """Show what would run."""
     from moldau.spark.pipelines.declared import without_secrets
@@ -132,7 +87,7 @@ def plan_settings(settings: "Settings", told: Mapping[str, Any]) -> int:
         if (missing := extra_missing(error)) is None:
             raise
         raise missing from error
-    if told.get("as_json"):
+    if told["as_json"]:
         import msgspec
 
         emit_json({"settings": without_secrets(settings), **msgspec.to_builtins(made)})
@@ -191,40 +146,22 @@ def _home(settings: "Settings") -> "Home":
     return Home(Path(settings.home))
 
 
-def _execute(
-    settings: "Settings", home: "Home", *, is_verbose: bool, force: bool
-) -> tuple[Any, bool]:
-    from moldau.cli.pipeline_display import Display, quieted
-    from moldau.model.errors import MoldauError
-    from moldau.spark.pipelines.home import BusyError
-    from moldau.spark.pipelines.running import execute
-    from moldau.spark.pipelines.spec import State
-
-    try:
-        with (
-            quieted(home, is_verbose=is_verbose) as stream,
-            Display(stream, is_plain=is_verbose) as display,
-        ):
-            outcome = execute(settings, watcher=display, force=force)
-    except MoldauError as error:
-        if not isinstance(error, BusyError) and not is_verbose:
-            say(f"log: {home.log_file}")
-        raise
-    record = home.read_state()
-    return outcome, record is not None and record.state is State.STOPPED
-
-
 # -- from a file
 
 
-def file_command(
-    verb: str, act: Act, options: Any, *, is_continuous: bool, summary: str
-) -> Command:
+def file_command(verb: str, act: Act, options: Any) -> Command:
     """The command for `-f FILE`."""
 
-    def callback(path: str, name: str | None, brokers: str, home: str, **told: Any) -> int:
+    def callback(
+        path: str,
+        name: str | None,
+        trigger_seconds: float | None,
+        brokers: str,
+        home: str,
+        **told: Any,
+    ) -> int:
         settings = declared_settings(
-            Path(path), name=name, brokers=brokers, home=home, is_continuous=is_continuous
+            Path(path), name=name, trigger_seconds=trigger_seconds, brokers=brokers, home=home
         )
         return act(settings, told)
 
@@ -233,6 +170,7 @@ def file_command(
         *reversed(options),
         plain_brokers_option,
         home_option,
+        trigger_option,
         name_option,
         click.option(
             "-f",
@@ -246,19 +184,23 @@ def file_command(
     ):
         decorated = option(decorated)
     return click.command(
-        f"{verb} -f", cls=Command, help=summary, examples=(f"moldau pipeline {verb} -f lake.yml",)
+        f"{verb} -f",
+        cls=Command,
+        help="A pipeline that a file declares.",
+        examples=(f"moldau pipeline {verb} -f lake.yml",),
     )(decorated)
 
 
 def declared_settings(
-    path: Path, *, name: str | None, brokers: str, home: str, is_continuous: bool
+    path: Path, *, name: str | None, trigger_seconds: float | None, brokers: str, home: str
 ) -> "Settings":
-    """What a file declares; what the command line says where the file is silent."""
+    """What a file declares; what the command line says goes before it."""
     from moldau.spark.pipelines.declared import from_plain, read_file
     from moldau.spark.pipelines.home import check_name
 
     found = read_file(path, {"bootstrap": brokers})
-    found.setdefault("continuous", is_continuous and _can_go_on(found.get("kind")))
+    if trigger_seconds is not None:
+        found |= {"continuous": True, "trigger_seconds": trigger_seconds}
     if _was_given("brokers"):
         found["bootstrap"] = brokers
     if name is not None:
@@ -271,17 +213,21 @@ def declared_settings(
         )
     if "home" not in found or _was_given("home"):
         found["home"] = str(Path(home).absolute() / check_name(found["name"]))
-    return from_plain(found, lax=True)
+    settings = from_plain(found, lax=True)
+    if settings.continuous and not _can_go_on(settings.kind):
+        raise CommandError(
+            f"{settings.kind} always ends by itself",
+            hint="leave out --trigger, and continuous in the file",
+            code=ExitCode.USAGE,
+        )
+    return settings
 
 
-def _can_go_on(kind: object) -> bool:
-    """Whether a kind can go on until it is stopped; those that cannot say so in their module."""
-    from moldau.spark.pipelines.registry import kinds
+def _can_go_on(kind: str) -> bool:
+    from moldau.spark.pipelines.registry import find
 
-    known = kinds().get(kind) if isinstance(kind, str) else None
-    if known is None or known.command is None:
-        return True
-    return bool(getattr(command_module(known.command), "CONTINUOUS", True))
+    command = find(kind).command
+    return command is None or goes_on(command_module(command))
 
 
 def _was_given(parameter: str) -> bool:
@@ -297,44 +243,15 @@ run = KindGroup(
         name="run",
         act=run_settings,
         options=_RUN_OPTIONS,
-        file_command=file_command(
-            "run",
-            run_settings,
-            _RUN_OPTIONS,
-            is_continuous=False,
-            summary="A pipeline that a file declares.",
-        ),
+        file_command=file_command("run", run_settings, _RUN_OPTIONS),
     ),
-    help="Run a pipeline in the foreground, until all that is there when it starts is done. "
-    "Ctrl-C stops it after the batch at hand; a second one at once.",
+    help="Run a pipeline in the foreground, until all that is there when it starts is done; with "
+    "--trigger until it is stopped. Ctrl-C and SIGTERM stop it after the batch at hand; a second "
+    "one at once. What it, Spark and Java log goes to standard error.",
     examples=(
         "moldau pipeline run archive --topic clicks --to ./lake",
+        "moldau pipeline run archive --topic clicks --to ./lake --trigger 5s",
         "moldau pipeline run --file lake.yml --json | jq .rows",
-        "moldau pipeline run --file lake.yml -b broker.example:9092",
-    ),
-)
-
-start = KindGroup(
-    "start",
-    verb=Verb(
-        name="start",
-        act=start_settings,
-        options=_START_OPTIONS,
-        is_continuous=True,
-        file_command=file_command(
-            "start",
-            start_settings,
-            _START_OPTIONS,
-            is_continuous=True,
-            summary="A pipeline that a file declares.",
-        ),
-    ),
-    help="Start a pipeline that goes on until it is stopped, in a process of its own. Comes back "
-    "once it runs, or with the reason why it does not.",
-    examples=(
-        "moldau pipeline start archive --topic clicks --to ./lake",
-        "moldau pipeline start --file lake.yml --foreground",
-        "moldau pipeline start --file lake.yml -b broker.example:9092",
     ),
 )
 
@@ -344,13 +261,7 @@ plan = KindGroup(
         name="plan",
         act=plan_settings,
         options=_PLAN_OPTIONS,
-        file_command=file_command(
-            "plan",
-            plan_settings,
-            _PLAN_OPTIONS,
-            is_continuous=False,
-            summary="A pipeline that a file declares.",
-        ),
+        file_command=file_command("plan", plan_settings, _PLAN_OPTIONS),
     ),
     help="Show what a pipeline would read, write and do. Changes nothing.",
     examples=(

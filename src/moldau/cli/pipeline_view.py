@@ -1,30 +1,24 @@
-"""Owns `moldau pipeline list`, `status` and `logs`: what is known of pipelines, here and there."""
+"""Owns `moldau pipeline list` and `status`: what pipelines said of themselves to the brokers."""
 
-import os
+import json
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from moldau.cli.errors import CommandError, ExitCode
+from moldau.cli.errors import ExitCode
 from moldau.cli.lazy import command
 from moldau.cli.options import output_option, plain_brokers_option
 from moldau.cli.output import emit_json, emit_rows, say
-from moldau.cli.pipeline_common import (
-    complete_pipelines,
-    home_option,
-)
+from moldau.cli.pipeline_common import complete_pipelines
 from moldau.cli.signals import reader_gone
 
 if TYPE_CHECKING:
-    from moldau.spark.pipelines.record import Record
+    from moldau.spark.pipelines.state import Record
 
 WATCH_SECONDS: Final = 1.0
-_FOLLOW_SECONDS: Final = 0.2
-_LINES_DEFAULT: Final = 200
-_TAIL_BYTES_PER_LINE: Final = 4096
+_LOOK_SECONDS_MAX: Final = 3.0
 
 
 @command(
@@ -36,19 +30,14 @@ _TAIL_BYTES_PER_LINE: Final = 4096
     ),
 )
 @output_option
-@home_option
 @plain_brokers_option
-def list_pipelines(output: str, home: str, brokers: str) -> None:
-    """List pipelines: those that ran on this machine, and those that the brokers know of."""
-    from moldau.spark.pipelines.overview import described
-
-    records = _known(home, brokers)
-    if output == "table":
-        emit_rows([list_row(record) for record in records], output, name="name")
-        if not records:
-            say("there are no pipelines; start one: moldau pipeline start --help")
-        return
-    emit_rows([described(record) for record in records], output, name="name")
+def list_pipelines(output: str, brokers: str) -> None:
+    """List the pipelines that the brokers know of."""
+    records = _known(brokers)
+    rows = [list_row(each) if output == "table" else each.described() for each in records]
+    emit_rows(rows, output, name="name")
+    if not records:
+        say("there are no pipelines; run one: moldau pipeline run --help")
 
 
 def list_row(record: "Record") -> dict[str, Any]:
@@ -69,16 +58,11 @@ def list_row(record: "Record") -> dict[str, Any]:
     }
 
 
-def _known(home: str, brokers: str) -> "list[Record]":
-    """Raises what kept the brokers from being asked if there is nothing else to show."""
-    from moldau.spark.pipelines.overview import overview
+def _known(brokers: str) -> "list[Record]":
+    from moldau.spark.pipelines.state import Board
 
-    found = overview(Path(home), brokers)
-    if found.problem is not None:
-        if not found.records:
-            raise found.problem
-        say(f"only those of this machine: {found.problem}")
-    return list(found.records.values())
+    with Board(brokers, seconds_max=_LOOK_SECONDS_MAX) as board:
+        return [record for _, record in sorted(board.read().items())]
 
 
 @command(
@@ -92,9 +76,8 @@ def _known(home: str, brokers: str) -> "list[Record]":
 @click.argument("name", required=False, shell_complete=complete_pipelines)
 @click.option("-w", "--watch", is_flag=True, help="Every second, until Ctrl-C.")
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON; watched, a line each.")
-@home_option
 @plain_brokers_option
-def status(name: str | None, watch: bool, as_json: bool, home: str, brokers: str) -> int:
+def status(name: str | None, watch: bool, as_json: bool, brokers: str) -> int:
     """Show how far pipelines are: state, rows, speed, lag, dead letters, last error.
 
     The exit code is 1 if the pipeline that is named has failed or is lost.
@@ -102,7 +85,7 @@ def status(name: str | None, watch: bool, as_json: bool, home: str, brokers: str
     records: Sequence[Record] = ()
     try:
         while True:
-            records = _named(name, home, brokers)
+            records = _named(name, brokers)
             _show(records, is_one=name is not None, as_json=as_json, is_watched=watch)
             if not watch:
                 break
@@ -119,23 +102,20 @@ def status(name: str | None, watch: bool, as_json: bool, home: str, brokers: str
     return ExitCode.FAILED if is_bad else ExitCode.OK
 
 
-def _named(name: str | None, home: str, brokers: str) -> "list[Record]":
-    if name is None:
-        return _known(home, brokers)
-    from moldau.spark.pipelines.overview import find
+def _named(name: str | None, brokers: str) -> "list[Record]":
+    from moldau.spark.pipelines.state import unknown
 
-    return [find(Path(home), brokers, name)]
+    found = [record for record in _known(brokers) if name in (None, record.name)]
+    if name is not None and not found:
+        raise unknown(name)
+    return found
 
 
 def _show(records: "Sequence[Record]", *, is_one: bool, as_json: bool, is_watched: bool) -> None:
-    from moldau.spark.pipelines.overview import described
-
     if as_json:
-        documents = [described(record) for record in records]
+        documents = [record.described() for record in records]
         document: Any = documents[0] if is_one else documents
         if is_watched:
-            import json
-
             click.echo(json.dumps(document, ensure_ascii=False))
         else:
             emit_json(document)
@@ -154,7 +134,7 @@ def _show(records: "Sequence[Record]", *, is_one: bool, as_json: bool, is_watche
 def status_lines(record: "Record") -> list[str]:
     """One pipeline, for people."""
     from moldau.cli.pipeline_display import bar_text, rows_text
-    from moldau.spark.pipelines.record import now_ms
+    from moldau.spark.pipelines.state import now_ms
 
     progress = record.progress
     state = record.shown_state()
@@ -181,7 +161,7 @@ def status_lines(record: "Record") -> list[str]:
     if record.outcome is not None and record.outcome.summary:
         fact("outcome", record.outcome.summary.splitlines()[0])
     if state == "lost":
-        fact("error", "it ended, or was cut off, without a word; its log may say why")
+        fact("error", "it ended, or was cut off, without a word; what it logged may say why")
     if record.error:
         fact("error", record.error)
     if record.hint:
@@ -189,57 +169,8 @@ def status_lines(record: "Record") -> list[str]:
     return lines
 
 
-@command(
-    "logs",
-    examples=(
-        "moldau pipeline logs archive-clicks",
-        "moldau pipeline logs archive-clicks -f",
-        "moldau pipeline logs archive-clicks -n 1000 | grep WARN",
-    ),
-)
-@click.argument("name", shell_complete=complete_pipelines)
-@click.option("-f", "--follow", is_flag=True, help="Go on with what is written next.")
-@click.option(
-    "-n",
-    "--lines",
-    type=click.IntRange(0),
-    default=_LINES_DEFAULT,
-    show_default=True,
-    help="How many of the last lines.",
-)
-@home_option
-def logs(name: str, follow: bool, lines: int, home: str) -> None:
-    """Print what a pipeline and Spark wrote to the log, on the machine where it runs."""
-    from moldau.spark.pipelines.home import Home
-    from moldau.spark.pipelines.overview import unknown
-
-    found = Home(Path(home) / name)
-    if not found.log_file.exists():
-        if found.exists:
-            raise CommandError(f"pipeline {name} has no log yet", code=ExitCode.NOT_FOUND)
-        raise unknown(name)
-    with open(found.log_file, "rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - lines * _TAIL_BYTES_PER_LINE))
-        last = file.read().splitlines(keepends=True)[-lines:] if lines else []
-        click.echo(b"".join(last), nl=False)
-        try:
-            while follow:
-                # Asked before it is read: what was written at the end is not missed.
-                is_running = found.process() is not None
-                if data := file.read():
-                    click.echo(data, nl=False)
-                elif not is_running:
-                    break
-                time.sleep(_FOLLOW_SECONDS)
-                if reader_gone():
-                    raise BrokenPipeError
-        except KeyboardInterrupt:
-            return
-
-
 def ago(moment_ms: int) -> str:
-    from moldau.spark.pipelines.record import now_ms
+    from moldau.spark.pipelines.state import now_ms
 
     return f"{duration(now_ms() - moment_ms)} ago"
 

@@ -1,8 +1,5 @@
 """The folder of a pipeline."""
 
-import fcntl
-import json
-import os
 import stat
 import subprocess
 import sys
@@ -10,9 +7,7 @@ import sys
 import pytest
 
 from moldau.client.errors import InvalidArgumentError
-from moldau.spark.pipelines.home import BusyError, Home, homes
-from moldau.spark.pipelines.record import Record
-from moldau.spark.pipelines.spec import State
+from moldau.spark.pipelines.home import BusyError, Home
 from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = pytest.mark.system
@@ -23,14 +18,15 @@ def home(tmp_path):
     return Home(tmp_path / "root" / "lake")
 
 
-def test_two_cannot_hold_it_and_the_second_learns_who_does(home):
+def test_two_cannot_hold_it_and_nothing_is_made_by_asking(home):
+    home.check_idle()
+    assert not home.path.exists()
     with home.held():
-        assert home.process().pid == os.getpid()
-        with pytest.raises(BusyError, match=f"process {os.getpid()}"), Home(home.path).held():
+        with pytest.raises(BusyError, match="lake is running on this machine") as busy:
+            Home(home.path).check_idle()
+        assert "moldau pipeline status lake" in busy.value.hint
+        with pytest.raises(BusyError), Home(home.path).held():
             pass
-        with pytest.raises(BusyError):
-            home.check_idle()
-    assert home.process() is None
     home.check_idle()
     with home.held():
         pass
@@ -47,54 +43,20 @@ def test_a_holder_that_is_killed_holds_it_no_longer(home):
     subprocess.run(
         [sys.executable, "-c", code, str(home.path)], check=False, timeout=wait_seconds_max()
     )
-    assert (home.path / "pid.json").exists()
-    assert home.process() is None
+    assert (home.path / "lock").exists()
     with home.held():
         pass
 
 
-def test_one_whose_last_threads_are_just_ending_is_waited_for(home, monkeypatch):
-    home.create()
-    with open(home.path / "lock", "ab") as other:
-        fcntl.flock(other, fcntl.LOCK_EX)
-        monkeypatch.setattr("moldau.spark.pipelines.home._KILLED_SECONDS_MAX", 0.1)
-        with pytest.raises(BusyError, match="is running already"), home.held():
-            pass
-        monkeypatch.setattr("moldau.spark.pipelines.home._KILLED_SECONDS_MAX", wait_seconds_max())
-        # Closed by the first look at who holds it.
-        monkeypatch.setattr(home, "process", other.close)
-        with home.held():
-            pass
-
-
-def test_a_process_that_got_the_same_number_is_not_taken_for_the_pipeline(home):
-    home.create()
-    (home.path / "pid.json").write_text(json.dumps({"pid": os.getpid(), "started": "long ago"}))
-    assert home.process() is None
-    (home.path / "pid.json").write_text("half a fi")
-    assert home.process() is None
-
-
 def test_nobody_else_can_read_what_is_kept(home):
-    home.create()
-    home.write_spec({"kind": "count"})
+    with home.held():
+        home.write_spec({"kind": "count"})
     assert stat.S_IMODE(home.path.stat().st_mode) == 0o700
     assert stat.S_IMODE((home.path / "spec.json").stat().st_mode) == 0o600
     assert home.read_spec() == {"kind": "count"}
 
 
-def test_a_state_comes_back_and_damage_is_as_good_as_nothing(home):
-    home.create()
-    assert home.read_state() is None
-    record = Record(name="lake", kind="count", state=State.RUNNING, pid=4)
-    home.write_state(record)
-    assert home.read_state() == record
-    (home.path / "state.json").write_text('{"name": "la')
-    assert home.read_state() is None
-
-
 def test_a_reset_keeps_every_checkpoint_that_there_was(home):
-    home.create()
     assert home.reset({"t": {"0": 1}}) is None
     for content in ("first", "second"):
         home.checkpoint.mkdir()
@@ -109,16 +71,6 @@ def test_a_running_pipeline_is_not_reset(home):
     with home.held(), pytest.raises(BusyError):
         home.reset({"t": {"0": 1}})
     assert home.read_start() is None
-
-
-def test_homes_are_folders_in_which_a_pipeline_ran(home):
-    root = home.path.parent
-    assert homes(root) == []
-    home.create()
-    home.write_spec({})
-    (root / "no pipeline").mkdir()
-    (root / "empty").mkdir()
-    assert [found.name for found in homes(root)] == ["lake"]
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a b", "-x", "ä", "x" * 101])

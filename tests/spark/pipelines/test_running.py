@@ -13,9 +13,9 @@ from streaming_kind import StreamSettings
 from moldau.client.errors import ClientError
 from moldau.spark.pipelines import registry
 from moldau.spark.pipelines.home import Home
-from moldau.spark.pipelines.record import Record
 from moldau.spark.pipelines.running import execute
 from moldau.spark.pipelines.spec import State
+from moldau.spark.pipelines.state import Record
 from moldau.testing.broker import Broker
 
 pytestmark = pytest.mark.spark

@@ -7,9 +7,8 @@ from moldau.client.kafka.client import KafkaClient
 from moldau.model.ids import Offset, TimestampMs
 from moldau.records.record import Record as LogRecord
 from moldau.records.record import build_batch
-from moldau.spark.pipelines.record import Record
 from moldau.spark.pipelines.spec import Progress, State
-from moldau.spark.pipelines.state import TOPIC, Board
+from moldau.spark.pipelines.state import TOPIC, Board, Record
 from moldau.testing.broker import Broker
 
 pytestmark = pytest.mark.system

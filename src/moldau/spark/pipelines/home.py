@@ -1,9 +1,8 @@
 """Owns the folder of a pipeline: what it must remember, and that it runs once at a time here.
 
 spec.json     its settings, without secrets        checkpoint/   how far it is: Spark's
-state.json    what it last said about itself       start.json    where it begins, after a reset
-pid.json      the process that runs it             pipeline.log  what it and Spark had to say
-lock          held by that process                 old/          checkpoints before a reset
+start.json    where it begins, after a reset       old/          checkpoints before a reset
+lock          held by the process that runs it
 """
 
 import fcntl
@@ -18,10 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from moldau.client.errors import ClientError, InvalidArgumentError
-from moldau.client.processes import ProcessKey, is_running, process_key
-from moldau.spark.pipelines.record import Record, decode_record, encode_record
 
-_KILLED_SECONDS_MAX: Final = 5.0
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 
 Offsets = Mapping[str, Mapping[str, int]]
@@ -48,73 +44,38 @@ class Home:
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
         self.name = check_name(self.path.name)
-        self.log_file = self.path / "pipeline.log"
         self.checkpoint = self.path / "checkpoint"
         self._spec_file = self.path / "spec.json"
-        self._state_file = self.path / "state.json"
-        self._pid_file = self.path / "pid.json"
         self._start_file = self.path / "start.json"
-        self._lock_file = self.path / "lock"
 
     @property
     def exists(self) -> bool:
-        return self._spec_file.exists() or self._state_file.exists()
-
-    def create(self) -> None:
-        # Logs may hold what records hold: for nobody else's eyes.
-        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-
-    # -- one at a time
+        return self._spec_file.exists()
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Be the process that runs it. Raises BusyError if another one is."""
-        self.create()
-        with open(self._lock_file, "ab") as file:
-            self._lock(file.fileno())
-            # Written only by who holds the lock; the start of the process tells it from a later
-            # one that got the same number.
-            key = process_key(os.getpid())
-            if key is not None:
-                _replace(self._pid_file, msgspec.json.encode(key._asdict()))
-            try:
-                yield
-            finally:
-                self._pid_file.unlink(missing_ok=True)
+        """Be the process that uses it; the lock goes with the process, however that ends.
 
-    def _lock(self, descriptor: int) -> None:
-        """Waits for one that was just killed: its threads end one by one, the last lets go."""
-        deadline = time.monotonic() + _KILLED_SECONDS_MAX
-        while True:
+        Raises BusyError if another one does.
+        """
+        # What is in it may be about records: for nobody else's eyes.
+        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with open(self.path / "lock", "ab") as file:
             try:
-                return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                if self.process() is not None or time.monotonic() > deadline:
-                    raise self.busy() from error
-            time.sleep(0.05)
-
-    def process(self) -> ProcessKey | None:
-        """The process that runs it here; None if none does."""
-        try:
-            found = msgspec.json.decode(self._pid_file.read_bytes())
-            key = ProcessKey(int(found["pid"]), str(found["started"]))
-        except (OSError, msgspec.DecodeError, KeyError, TypeError, ValueError):
-            return None
-        return key if is_running(key) else None
-
-    def busy(self) -> BusyError:
-        key = self.process()
-        who = f", as process {key.pid}" if key else ""
-        return BusyError(
-            f"pipeline {self.name} is running already{who}",
-            hint=f"look at it: moldau pipeline status {self.name} · "
-            f"stop it: moldau pipeline stop {self.name} · another one: --name NAME",
-        )
+                raise BusyError(
+                    f"pipeline {self.name} is running on this machine",
+                    hint=f"which process: moldau pipeline status {self.name} · "
+                    "end it by Ctrl-C or SIGTERM · another pipeline: --name NAME",
+                ) from error
+            yield
 
     def check_idle(self) -> None:
-        """Raises BusyError while it runs here."""
-        if self.process() is not None:
-            raise self.busy()
+        """Raises BusyError while it runs here. Makes no folder."""
+        if self.path.is_dir():
+            with self.held():
+                pass
 
     # -- what it remembers
 
@@ -125,15 +86,6 @@ class Home:
         """Without secrets; empty if it never ran here, or cannot be read."""
         return _read_object(self._spec_file)
 
-    def write_state(self, record: Record) -> None:
-        _replace(self._state_file, encode_record(record))
-
-    def read_state(self) -> Record | None:
-        try:
-            return decode_record(self._state_file.read_bytes())
-        except OSError:
-            return None
-
     # -- where it begins
 
     def read_start(self) -> Offsets | None:
@@ -143,29 +95,20 @@ class Home:
 
     def reset(self, offsets: Offsets) -> Path | None:
         """Begin at `offsets`. The checkpoint is moved aside; returns where it is now."""
-        self.check_idle()
-        self.create()
-        # First where to begin: a reset that is cut short is then repeated, not half of one.
-        _replace(self._start_file, msgspec.json.encode(offsets))
-        if not self.checkpoint.exists():
-            return None
-        old = self.path / "old" / time.strftime("checkpoint-%Y%m%dT%H%M%SZ", time.gmtime())
-        old.parent.mkdir(exist_ok=True)
-        number = 1
-        free = old
-        while free.exists():
-            number += 1
-            free = old.with_name(f"{old.name}-{number}")
-        self.checkpoint.rename(free)
-        return free
-
-
-def homes(root: Path) -> list[Home]:
-    """The pipelines that ever ran here, by name."""
-    if not root.is_dir():
-        return []
-    found = [Home(path) for path in sorted(root.iterdir()) if _NAME.fullmatch(path.name)]
-    return [home for home in found if home.exists]
+        with self.held():
+            # First where to begin: a reset that is cut short is then repeated, not half of one.
+            _replace(self._start_file, msgspec.json.encode(offsets))
+            if not self.checkpoint.exists():
+                return None
+            old = self.path / "old" / time.strftime("checkpoint-%Y%m%dT%H%M%SZ", time.gmtime())
+            old.parent.mkdir(exist_ok=True)
+            number = 1
+            free = old
+            while free.exists():
+                number += 1
+                free = old.with_name(f"{old.name}-{number}")
+            self.checkpoint.rename(free)
+            return free
 
 
 def _replace(path: Path, data: bytes) -> None:

@@ -1,8 +1,8 @@
-"""Owns when a running pipeline says how it is: to its folder, to who watches, and to the broker.
+"""Owns when a running pipeline says how it is: to who watches here, and to the brokers.
 
-The folder and the watcher are told by whoever has news, now and then. The broker is told by a
-thread of its own, at most once a second and at least every few seconds: a broker that is away
-delays nothing, and hears the rest when it is back.
+Watchers are told by whoever has news. The brokers are told by a thread of its own, at most once a
+second and at least every few seconds: a broker that is away delays nothing, and hears the rest
+when it is back.
 """
 
 import logging
@@ -12,14 +12,12 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from moldau.model.errors import MoldauError
-from moldau.spark.pipelines.home import Home
-from moldau.spark.pipelines.record import Record
 from moldau.spark.pipelines.spec import Progress
-from moldau.spark.pipelines.state import Board
+from moldau.spark.pipelines.state import Board, Record
 
 log = logging.getLogger(__name__)
 
-LOCAL_SECONDS_MIN: Final = 0.25
+WATCHER_SECONDS_MIN: Final = 0.25
 PUBLISH_SECONDS_MIN: Final = 1.0
 HEARTBEAT_SECONDS: Final = 5.0
 RETRY_SECONDS: Final = 0.2
@@ -32,10 +30,7 @@ Watcher = Callable[[Record], None]
 class Reporter:
     """Says how one pipeline is, from `start` until `close`."""
 
-    def __init__(
-        self, record: Record, *, home: Home, bootstrap: str, watcher: Watcher | None = None
-    ) -> None:
-        self._home = home
+    def __init__(self, record: Record, *, bootstrap: str, watcher: Watcher | None = None) -> None:
         self._bootstrap = bootstrap
         self._watcher = watcher
         self._lock = threading.Lock()
@@ -50,25 +45,22 @@ class Reporter:
         return self._record
 
     def start(self) -> None:
-        self._tell(self._record)
-        self._news.set()
+        self._tell()
         self._thread.start()
 
     def progress(self, progress: Progress) -> None:
         """Cheap: told when the last time is long enough ago."""
         with self._lock:
             self._record = self._record.changed(progress=progress)
-            is_due = time.monotonic() - self._told_at >= LOCAL_SECONDS_MIN
-        if is_due:
-            self._tell(self._record)
+        if time.monotonic() - self._told_at >= WATCHER_SECONDS_MIN:
+            self._tell()
         self._news.set()
 
     def change(self, **changes: Any) -> None:
         """Told at once."""
         with self._lock:
             self._record = self._record.changed(**changes)
-        self._tell(self._record)
-        self._news.set()
+        self._tell()
 
     def close(self, **changes: Any) -> None:
         """Say the last word; the broker is waited for, but not for long."""
@@ -77,15 +69,11 @@ class Reporter:
         self._news.set()
         self._thread.join(FAREWELL_SECONDS_MAX + _PUBLISH_SECONDS_MAX)
 
-    def _tell(self, record: Record) -> None:
+    def _tell(self) -> None:
         self._told_at = time.monotonic()
-        try:
-            self._home.write_state(record)
-        except OSError as error:
-            # A full disk is no reason to stop: what matters is in the checkpoint.
-            log.warning("the state cannot be written to %s: %s", self._home.path, error)
         if self._watcher is not None:
-            self._watcher(record)
+            self._watcher(self._record)
+        self._news.set()
 
     def _publish(self) -> None:
         is_heard = True

@@ -1,7 +1,6 @@
 """Owns a pipeline while it runs: its session, what it reports, and how it is told to stop.
 
-`execute` runs one from its start to its end, whatever the end is: the folder and the broker have
-its last word.
+`execute` runs one from its start to its end, whatever the end is: the brokers have its last word.
 """
 
 import json
@@ -26,10 +25,9 @@ from moldau.spark.pipelines import registry
 from moldau.spark.pipelines.declared import without_secrets
 from moldau.spark.pipelines.failures import from_text, readable
 from moldau.spark.pipelines.home import BusyError, Home
-from moldau.spark.pipelines.record import ALIVE, Record, now_ms
 from moldau.spark.pipelines.reporting import Reporter, Watcher
 from moldau.spark.pipelines.spec import Outcome, Progress, Settings, State
-from moldau.spark.pipelines.state import Board
+from moldau.spark.pipelines.state import Board, Record, now_ms
 from moldau.spark.pipelines.watching import QueryProgress
 
 if TYPE_CHECKING:
@@ -209,10 +207,7 @@ def execute(settings: Settings, *, watcher: Watcher | None = None, force: bool =
         settings = begun_at(settings, home)
         stop = StopFlag()
         reporter = Reporter(
-            _first_record(settings, home),
-            home=home,
-            bootstrap=settings.bootstrap,
-            watcher=watcher,
+            _first_record(settings, home), bootstrap=settings.bootstrap, watcher=watcher
         )
         running = Running(settings, reporter, stop)
         stop.install()
@@ -239,11 +234,11 @@ def _last_word(reporter: Reporter) -> Iterator[None]:
         reporter.close(state=State.STOPPED, error="interrupted in the middle of a batch")
         raise
     except MoldauError as error:
-        log.error("the pipeline failed: %s", error, exc_info=True)
+        log.debug("the pipeline failed", exc_info=True)
         reporter.close(state=State.FAILED, error=str(error), hint=error.hint)
         raise
     except BaseException as error:
-        log.error("the pipeline failed", exc_info=True)
+        log.debug("the pipeline failed", exc_info=True)
         ours = readable(error)
         if ours is None:
             text = f"{type(error).__name__}: {error}"
@@ -273,18 +268,23 @@ def _first_record(settings: Settings, home: Home) -> Record:
 def check_elsewhere(settings: Settings) -> None:
     """Raises BusyError if a pipeline of that name runs somewhere else, as far as brokers know."""
     try:
-        with Board(settings.bootstrap, seconds_max=_LOOK_SECONDS_MAX) as board:
-            found = board.read().get(settings.name)
+        found = running_now(settings.name, settings.bootstrap, seconds_max=_LOOK_SECONDS_MAX)
     except ClientError as error:
         # Brokers that are away are the pipeline's own problem, and it says so better.
         log.warning("nobody knows whether pipeline %s runs elsewhere: %s", settings.name, error)
         return
-    if found is None or not found.is_alive() or (found.is_here and found.pid == os.getpid()):
-        return
-    raise BusyError(
-        f"pipeline {settings.name} is {ALIVE[-1]} already, on {found.host} as process {found.pid}",
-        hint="stop it there · another one: --name NAME · if it is surely gone: --force",
-    )
+    if found is not None and not (found.is_here and found.pid == os.getpid()):
+        raise BusyError(
+            f"pipeline {settings.name} is running already, on {found.host} as process {found.pid}",
+            hint="stop it there · another one: --name NAME · if it is surely gone: --force",
+        )
+
+
+def running_now(name: str, bootstrap: str, *, seconds_max: float = 5.0) -> Record | None:
+    """What the brokers know of a pipeline that runs, wherever. Raises ClientError."""
+    with Board(bootstrap, seconds_max=seconds_max) as board:
+        found = board.read().get(name)
+    return found if found is not None and found.is_alive() else None
 
 
 def begun_at(settings: Settings, home: Home) -> Settings:

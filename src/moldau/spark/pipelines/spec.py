@@ -6,7 +6,7 @@ Each kind of pipeline is a module or package `moldau.spark.pipelines.<kind>` wit
     def plan(settings) -> Plan                      # no Spark: looks at the broker and the lake
     def run(settings, context: Context) -> Outcome  # until all is done, or until told to stop
 
-Settings are plain values, so that they go to a process of their own, to a file and to the broker.
+Settings are plain values, so that they come from a file and go to the broker.
 """
 
 from collections.abc import Mapping
@@ -40,7 +40,7 @@ class Settings:
     """Unique in the cluster; also the name of the consumer group that shows its lag."""
     bootstrap: str
     home: str
-    """The folder with its checkpoint, log and spec; see `moldau.spark.pipelines.home`."""
+    """The folder with its checkpoint and spec; see `moldau.spark.pipelines.home`."""
     master: str = "local[*]"
     continuous: bool = False
     """Goes on until it is stopped; else it ends with what is there when it starts."""

@@ -1,22 +1,28 @@
-"""Owns the board on the broker where pipelines say how they are: a compacted internal topic.
+"""Owns what is said of a pipeline, and where: on a compacted internal topic of the brokers.
 
 One partition, the key is the pipeline's name, the value a `Record` as JSON. Whoever wants to know
 reads the topic to its end; the last value of a key is true. See docs/decisions/0027.
 """
 
-from collections.abc import Callable
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
+
+import msgspec
 
 from moldau.client.errors import NotFoundError, RejectedError
 from moldau.client.kafka.client import OFFSET_EARLIEST, KafkaClient
 from moldau.client.kafka.retrying import patiently
+from moldau.client.processes import ProcessKey, is_running
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import Offset, TimestampMs
 from moldau.records.record import Record as LogRecord
 from moldau.records.record import build_batch, read_records
-from moldau.spark.pipelines.record import Record, decode_record, encode_record, now_ms
+from moldau.spark.pipelines.spec import Outcome, Progress, State
 from moldau.spark.source.bodies import whole_batches
 
 TOPIC: Final = "__moldau_pipelines"
@@ -29,6 +35,78 @@ _CONFIGS: Final = {
 _FETCH_BYTES: Final = 4 * 1024 * 1024
 
 T = TypeVar("T")
+
+LOST: Final = "lost"
+"""Said of a pipeline that should run and was not heard of for a while, or whose process is gone."""
+SILENT_SECONDS_MAX: Final = 30.0
+"""Running pipelines say something every few seconds; after so long they are taken for lost."""
+
+ALIVE: Final = (State.STARTING, State.RUNNING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """The state of a pipeline at one moment, without secrets."""
+
+    name: str
+    kind: str
+    state: State
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    progress: Progress = field(default_factory=Progress)
+    outcome: Outcome | None = None
+    error: str = ""
+    hint: str = ""
+    host: str = ""
+    pid: int = 0
+    process: str = ""
+    """When the process started, as its machine says it; see `moldau.client.processes`."""
+    home: str = ""
+    started_at: int = 0
+    """Milliseconds since 1970, as are all times here."""
+    updated_at: int = 0
+
+    def changed(self, **changes: Any) -> "Record":
+        return replace(self, **changes, updated_at=now_ms())
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is, or was, a process of this machine."""
+        return self.host == socket.gethostname()
+
+    def shown_state(self, now: int | None = None) -> str:
+        """As State, or LOST."""
+        if self.state not in ALIVE:
+            return str(self.state)
+        if self.is_here:
+            # Nobody needs to guess about a process of this machine.
+            return str(self.state) if is_running(ProcessKey(self.pid, self.process)) else LOST
+        silent_ms = (now_ms() if now is None else now) - self.updated_at
+        return LOST if silent_ms > SILENT_SECONDS_MAX * 1000 else str(self.state)
+
+    def is_alive(self, now: int | None = None) -> bool:
+        return self.shown_state(now) in ALIVE
+
+    def described(self) -> dict[str, Any]:
+        """As plain values for those who read JSON: the state that is shown, and for how long."""
+        now = now_ms()
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        return {
+            **plain,
+            "state": self.shown_state(now),
+            "uptime_seconds": (now - self.started_at) / 1000 if self.is_alive(now) else None,
+        }
+
+
+def now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+def decode_record(data: bytes) -> Record | None:
+    """None for what is no record that we know: of a version to come, or of somebody else."""
+    try:
+        return msgspec.json.decode(data, type=Record)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
 
 
 class Board:
@@ -56,7 +134,7 @@ class Board:
 
     def publish(self, record: Record) -> None:
         """Raises ClientError."""
-        self._write(record.name, encode_record(record))
+        self._write(record.name, msgspec.json.encode(record))
 
     def forget(self, name: str) -> None:
         """Nothing is said of it any more."""
@@ -120,6 +198,13 @@ class Board:
             seconds_max=self._seconds_max,
             doing=doing,
         )
+
+
+def unknown(name: str) -> NotFoundError:
+    return NotFoundError(
+        f"there is no pipeline {name}",
+        hint="list them: moldau pipeline list · other brokers: -b HOST:PORT",
+    )
 
 
 def _take(found: dict[str, Record], entry: LogRecord) -> None:
