@@ -380,6 +380,28 @@ def test_a_file_that_is_wrong_is_explained(pipeline, tmp_path, text, said):
     assert "Traceback" not in outcome.err
 
 
+def test_settings_of_spark_come_from_files_and_words_and_the_last_counts(pipeline, tmp_path):
+    conf = tmp_path / "spark.conf"
+    conf.write_text("spark.a 1\nspark.b=1\nspark.c 1\n")
+    words = ("--conf-file", conf, "--conf", "spark.b=2", "--conf", "spark.b=3")
+
+    def told(*more):
+        return json.loads(pipeline("plan", *more, "--json").out)["settings"]["conf"]
+
+    assert told("count", "x", *words) == {"spark.a": "1", "spark.b": "3", "spark.c": "1"}
+    file = tmp_path / "count.yml"
+    file.write_text("kind: count\nname: n\ntopics: x\nconf: {spark.a: 0, spark.d: true}\n")
+    whole = {"spark.a": "1", "spark.b": "3", "spark.c": "1", "spark.d": "true"}
+    assert told("-f", file, *words) == whole
+    wrong = pipeline("run", "count", "x", "--conf", "executor.memory=1g")
+    assert wrong.code == ExitCode.FAILED
+    assert "'executor.memory' is no setting of Spark" in wrong.err
+    conf.write_text("spark.x\n")
+    assert "line 1 of" in pipeline("plan", "-f", file, *words).err
+    file.write_text("kind: count\nname: n\ntopics: x\nconf: many\n")
+    assert "conf: Expected `object`" in pipeline("plan", "-f", file).err
+
+
 def test_what_always_ends_by_itself_takes_no_trigger(pipeline, tmp_path):
     file = tmp_path / "compact.yml"
     file.write_text(f"kind: compact\nname: x\ntable: {tmp_path}\n")

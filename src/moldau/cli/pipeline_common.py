@@ -47,6 +47,8 @@ class Common:
     trigger_seconds: float = TRIGGER_SECONDS_DEFAULT
     options: Mapping[str, str] = field(default_factory=dict)
     """For the source `moldau`; to be applied after the kind's own ones, since they are meant."""
+    conf: Mapping[str, str] = field(default_factory=dict)
+    """Settings of Spark."""
 
     def fields(self) -> dict[str, Any]:
         """For the settings of a kind: `Settings(**common.fields(), …)`."""
@@ -105,8 +107,42 @@ def trigger_option(function: _F) -> _F:
     )(function)
 
 
+def conf_options(function: _F) -> _F:
+    """--conf and --conf-file; `told_conf` makes one mapping of both."""
+    for option in (
+        click.option(
+            "--conf-file",
+            "conf_files",
+            type=click.Path(exists=True, dir_okay=False),
+            multiple=True,
+            metavar="FILE",
+            help="Settings of Spark, as in spark-defaults.conf; may be repeated.",
+        ),
+        click.option(
+            "--conf",
+            type=KeyValue(),
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="A setting of Spark, as spark.executor.memory=4g; goes before those of files; "
+            "may be repeated.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def told_conf(values: dict[str, Any]) -> dict[str, str]:
+    """Takes the settings of Spark out of `values`; of the same one, the last counts."""
+    from moldau.spark.pipelines.declared import read_conf
+
+    found: dict[str, str] = {}
+    for path in values.pop("conf_files"):
+        found |= read_conf(Path(path))
+    return found | dict(values.pop("conf"))
+
+
 def running_options(function: _F) -> _F:
-    """--name, --master, -o, --home, -b: what a kind's `Common` is made of, beside --trigger."""
+    """--name, --master, --conf, -o, --home, -b: with --trigger, what `Common` is made of."""
     for option in (
         plain_brokers_option,
         home_option,
@@ -119,6 +155,7 @@ def running_options(function: _F) -> _F:
             metavar="KEY=VALUE",
             help="An option of the source, as maxOffsetsPerTrigger=100000; may be repeated.",
         ),
+        conf_options,
         click.option(
             "--master",
             default=MASTER_DEFAULT,

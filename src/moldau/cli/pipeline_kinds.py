@@ -22,6 +22,7 @@ from moldau.cli.pipeline_common import (
     Common,
     default_name,
     running_options,
+    told_conf,
     trigger_option,
 )
 
@@ -226,6 +227,7 @@ def common_of(kind: str, values: dict[str, Any], *, words: Sequence[str]) -> Com
         home=str(Path(values.pop("home")).absolute() / name),
         master=values.pop("master"),
         continuous=trigger_seconds is not None,
-        trigger_seconds=trigger_seconds or TRIGGER_SECONDS_DEFAULT,
+        trigger_seconds=(TRIGGER_SECONDS_DEFAULT if trigger_seconds is None else trigger_seconds),
         options=dict(values.pop("options")),
+        conf=told_conf(values),
     )

@@ -1,6 +1,7 @@
 """Owns `moldau pipeline run` and `plan`: of a kind, or of a file that declares a pipeline."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,13 @@ from moldau.cli.errors import CommandError, ExitCode
 from moldau.cli.lazy import Command
 from moldau.cli.options import plain_brokers_option
 from moldau.cli.output import emit_json, emit_table, say
-from moldau.cli.pipeline_common import home_option, name_option, trigger_option
+from moldau.cli.pipeline_common import (
+    conf_options,
+    home_option,
+    name_option,
+    told_conf,
+    trigger_option,
+)
 from moldau.cli.pipeline_kinds import Act, KindGroup, Verb, command_module, goes_on
 
 if TYPE_CHECKING:
@@ -127,10 +134,12 @@ def _check_spark(settings: "Settings") -> None:
 
 def _check_asked(settings: "Settings", *, is_patient: bool = False) -> None:
     """What can be told at once, before anything is made."""
+    from moldau.spark.pipelines.declared import check_conf
     from moldau.spark.pipelines.registry import find
     from moldau.spark.sessions import check_master
 
     check_master(settings.master)
+    check_conf(settings.conf)
     command = find(settings.kind).command
     if is_patient or command is None:
         return
@@ -161,7 +170,12 @@ def file_command(verb: str, act: Act, options: Any) -> Command:
         **told: Any,
     ) -> int:
         settings = declared_settings(
-            Path(path), name=name, trigger_seconds=trigger_seconds, brokers=brokers, home=home
+            Path(path),
+            name=name,
+            trigger_seconds=trigger_seconds,
+            conf=told_conf(told),
+            brokers=brokers,
+            home=home,
         )
         return act(settings, told)
 
@@ -170,6 +184,7 @@ def file_command(verb: str, act: Act, options: Any) -> Command:
         *reversed(options),
         plain_brokers_option,
         home_option,
+        conf_options,
         trigger_option,
         name_option,
         click.option(
@@ -192,7 +207,13 @@ def file_command(verb: str, act: Act, options: Any) -> Command:
 
 
 def declared_settings(
-    path: Path, *, name: str | None, trigger_seconds: float | None, brokers: str, home: str
+    path: Path,
+    *,
+    name: str | None,
+    trigger_seconds: float | None,
+    conf: Mapping[str, str],
+    brokers: str,
+    home: str,
 ) -> "Settings":
     """What a file declares; what the command line says goes before it."""
     from moldau.spark.pipelines.declared import from_plain, read_file
@@ -214,6 +235,7 @@ def declared_settings(
     if "home" not in found or _was_given("home"):
         found["home"] = str(Path(home).absolute() / check_name(found["name"]))
     settings = from_plain(found, lax=True)
+    settings = replace(settings, conf={**settings.conf, **conf})
     if settings.continuous and not _can_go_on(settings.kind):
         raise CommandError(
             f"{settings.kind} always ends by itself",

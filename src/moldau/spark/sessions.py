@@ -28,6 +28,7 @@ LOCAL = "local[*]"
 _LOCAL_MASTER = re.compile(r"local(?:\[(\*|[1-9]\d*)(?:\s*,\s*[1-9]\d*)?\])?")
 _ARCHIVE_JAVA_MIN = 19
 _JAVA_VARIABLES = ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS")
+_SECRET = re.compile("secret|password|token|credential|key|auth", re.IGNORECASE)
 _CONNECT_NEEDS = ("grpc", "grpc_status", "google.rpc", "pandas", "pyarrow", "zstandard")
 
 
@@ -270,7 +271,8 @@ def _warn_of_conflicts(there: "SparkSession", master: str, config: Mapping[str, 
         has = context.getConf().get(key) if context is not None else None
         has = there.conf.get(key, None) if has is None else has
         if has != value and not (key == "spark.driver.extraJavaOptions" and value in (has or "")):
-            differing.append(f"{key} is {has}, not {value}")
+            told = "differs" if _SECRET.search(key) else f"is {has}, not {value}"
+            differing.append(f"{key} {told}")
     if differing:
         warnings.warn(
             f"this process has a Spark session already, which stays as it is: "

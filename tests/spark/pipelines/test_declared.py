@@ -10,7 +10,9 @@ from moldau.client.errors import InvalidArgumentError
 from moldau.spark.pipelines import registry
 from moldau.spark.pipelines.declared import (
     MASK,
+    check_conf,
     from_plain,
+    read_conf,
     read_file,
     to_plain,
     without_secrets,
@@ -101,3 +103,52 @@ def test_a_setting_that_is_missing_is_named():
     del plain["topics"]
     with pytest.raises(InvalidArgumentError, match="needs the setting 'topics'"):
         from_plain(plain)
+
+
+# -- settings of Spark
+
+
+def test_a_file_of_settings_is_read_as_spark_reads_it(tmp_path: Path):
+    file = tmp_path / "spark-defaults.conf"
+    file.write_text(
+        "# ours\n\nspark.executor.memory   4g\nspark.executor.cores=2\n"
+        "  spark.driver.extraJavaOptions -Dx=1 -Dy=2\nspark.app.name : a name \n"
+        "spark.executor.cores = 3\n"
+    )
+    assert read_conf(file) == {
+        "spark.executor.memory": "4g",
+        "spark.executor.cores": "3",
+        "spark.driver.extraJavaOptions": "-Dx=1 -Dy=2",
+        "spark.app.name": "a name",
+    }
+
+
+@pytest.mark.parametrize("data", [b"spark.x 1\nspark.password-is-hunter2\n", b"\xff\xfe"])
+def test_a_file_that_is_none_of_settings_is_refused_without_its_contents(tmp_path: Path, data):
+    file = tmp_path / "spark.conf"
+    file.write_bytes(data)
+    with pytest.raises(InvalidArgumentError, match=str(file)) as refused:
+        read_conf(file)
+    assert "hunter2" not in str(refused.value)
+
+
+def test_what_spark_would_pass_over_is_refused():
+    check_conf({"spark.executor.memory": "4g"})
+    with pytest.raises(InvalidArgumentError, match="they begin with spark"):
+        check_conf({"executor.memory": "4g"})
+    with pytest.raises(InvalidArgumentError, match=r"spark\.master") as refused:
+        check_conf({"spark.master": "yarn"})
+    assert "--master" in refused.value.hint
+
+
+def test_secrets_among_settings_of_spark_are_masked():
+    conf = {
+        "spark.hadoop.fs.s3a.secret.key": "hunter2",
+        "spark.driver.extraJavaOptions": "-Dx=1 -Djavax.net.ssl.keyStorePassword=hunter2 -Dy=2",
+        "spark.executor.memory": "4g",
+    }
+    settings = CountSettings(name="n", bootstrap="b", home="h", topics=(), conf=conf)
+    told = without_secrets(settings)["conf"]
+    assert "hunter2" not in json.dumps(told)
+    assert told["spark.driver.extraJavaOptions"].endswith("-Dy=2")
+    assert told["spark.executor.memory"] == "4g"

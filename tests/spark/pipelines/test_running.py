@@ -66,6 +66,16 @@ def test_what_is_there_is_read_and_told_batch_by_batch(
     assert told[-1].progress.rows == 3
 
 
+def test_settings_of_spark_reach_the_session(
+    spark: Any, settings: StreamSettings, fill: Callable[..., None]
+) -> None:
+    told = changed(settings, conf={"spark.sql.shuffle.partitions": "7", "spark.my.secret": "pw"})
+    with pytest.warns(
+        UserWarning, match=r"shuffle.partitions is 2, not 7; spark.my.secret differs"
+    ):
+        execute(told)
+
+
 def test_a_continuous_one_stops_in_order_when_it_is_told_to(
     spark: Any, settings: StreamSettings, fill: Callable[..., None]
 ) -> None:

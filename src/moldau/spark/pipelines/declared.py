@@ -34,8 +34,11 @@ MASK: Final = "******"
 _SECRET_WORD: Final = re.compile(r"password|passwd|secret|token|credential|jaas", re.IGNORECASE)
 _SECRET_OPTION: Final = re.compile(_SECRET_WORD.pattern + r"|key|auth", re.IGNORECASE)
 """Among options a key is something that opens; among settings it is mostly that of a record."""
+_ASSIGNED: Final = re.compile(rf"((?:{_SECRET_WORD.pattern})[\w.-]*[=:])\S+", re.IGNORECASE)
+"""Among many words of one option, such as those for Java."""
 _URL_PASSWORD: Final = re.compile(r"(\w://[^/@:\s]*):[^/@\s]+@")
 _VARIABLE: Final = re.compile(r"\$\{(\w+)\}")
+_CONF_LINE: Final = re.compile(r"([^\s=:]+)(?:\s*[=:]\s*|\s+)(\S.*)")
 
 
 def to_plain(settings: Settings) -> dict[str, Any]:
@@ -84,6 +87,38 @@ def read_file(path: Path, defaults: Mapping[str, Any]) -> dict[str, Any]:
             f"{path} declares no pipeline", hint="it must begin as in: kind: archive"
         )
     return {**defaults, **{name: _expanded(value, path) for name, value in found.items()}}
+
+
+def read_conf(path: Path) -> dict[str, str]:
+    """Settings of Spark from a file such as spark-defaults.conf: `key value` or `key=value`."""
+    found: dict[str, str] = {}
+    try:
+        lines = path.read_text().splitlines()
+    except UnicodeDecodeError as error:
+        raise InvalidArgumentError(f"{path} is no text: {error}") from error
+    for number, line in enumerate(map(str.strip, lines), 1):
+        if line and not line.startswith("#"):
+            match = _CONF_LINE.fullmatch(line)
+            if match is None:
+                # Not the line itself: it may be a secret.
+                raise InvalidArgumentError(
+                    f"line {number} of {path} is no setting of Spark",
+                    hint="write: spark.executor.memory 4g · or: spark.executor.memory=4g",
+                )
+            found[match[1]] = match[2]
+    return found
+
+
+def check_conf(conf: Mapping[str, str]) -> None:
+    """Refuse what Spark would pass over without a word, or what has an option of its own."""
+    for name in conf:
+        if not name.startswith("spark."):
+            raise InvalidArgumentError(
+                f"{name!r} is no setting of Spark: they begin with spark.",
+                hint="options of the source are given by -o KEY=VALUE",
+            )
+        if name in ("spark.master", "spark.remote"):
+            raise InvalidArgumentError(f"{name} is not set by --conf", hint="use --master URL")
 
 
 def _check_names(kind: str, settings_type: type[Settings], given: Mapping[str, Any]) -> None:
@@ -148,10 +183,14 @@ def _text(value: Any) -> Any:
     return str(value) if isinstance(value, int | float) else value
 
 
+def _unassigned(value: Any) -> Any:
+    return _ASSIGNED.sub(rf"\1{MASK}", value) if isinstance(value, str) else value
+
+
 def _masked(name: str, value: Any) -> Any:
     if isinstance(value, Mapping):
         return {
-            key: MASK if _SECRET_OPTION.search(key) else _masked("", item)
+            key: MASK if _SECRET_OPTION.search(key) else _masked("", _unassigned(item))
             for key, item in value.items()
         }
     if isinstance(value, list | tuple):

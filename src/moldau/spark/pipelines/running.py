@@ -22,7 +22,7 @@ from moldau.client.kafka.client import KafkaClient
 from moldau.client.processes import started_at
 from moldau.model.errors import MoldauError
 from moldau.spark.pipelines import registry
-from moldau.spark.pipelines.declared import without_secrets
+from moldau.spark.pipelines.declared import check_conf, without_secrets
 from moldau.spark.pipelines.failures import from_text, readable
 from moldau.spark.pipelines.home import BusyError, Home
 from moldau.spark.pipelines.reporting import Reporter, Watcher
@@ -101,7 +101,9 @@ class Running:
 
             self._is_session_ours = SparkSession.getActiveSession() is None
             self._session = session(
-                master=self._settings.master, app_name=f"moldau pipeline {self._settings.name}"
+                self._settings.master,
+                f"moldau pipeline {self._settings.name}",
+                self._settings.conf,
             )
             if self._is_session_ours:
                 # More than batches can be between two looks; each that is kept is read anew.
@@ -199,6 +201,7 @@ def _has_begun(status: dict[str, Any]) -> bool:
 def execute(settings: Settings, *, watcher: Watcher | None = None, force: bool = False) -> Outcome:
     """Run a pipeline in this process. Raises what it fails with; BusyError if it runs already."""
     kind = registry.load(settings.kind)
+    check_conf(settings.conf)
     home = Home(Path(settings.home))
     with home.held():
         if not force:

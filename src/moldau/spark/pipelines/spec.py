@@ -48,6 +48,8 @@ class Settings:
     """Between two batches of a continuous run."""
     options: Mapping[str, str] = field(default_factory=dict)
     """More options for the source `moldau`, such as security ones or limits."""
+    conf: Mapping[str, str] = field(default_factory=dict)
+    """Settings of Spark: they go before those that `moldau.spark.session` makes."""
 
     @property
     def checkpoint(self) -> Path:

@@ -7,6 +7,7 @@ import pytest
 
 from moldau.client.errors import ClientError, InvalidArgumentError
 from moldau.spark.pipelines.replay.pinned import Pinned, check_same, load, save
+from moldau.spark.pipelines.replay.settings import ReplaySettings
 from moldau.spark.source.planning import OffsetRange
 
 RANGES = (
@@ -70,3 +71,9 @@ def test_a_replay_goes_on_as_it_was_begun_or_not_at_all() -> None:
         check_same(PINNED, {**PINNED.asked, "target": "other"}, "abc")
     with pytest.raises(InvalidArgumentError, match="key_file"):
         check_same(PINNED, dict(PINNED.asked), "other")
+
+
+def test_settings_of_spark_may_change_and_their_secrets_are_not_remembered() -> None:
+    settings = ReplaySettings(name="n", bootstrap="b:1", home="/h", target="t", topics=("s",))
+    more = replace(settings, conf={"spark.my.secret": "hunter2"}, master="local[1]")
+    assert more.asked() == settings.asked()

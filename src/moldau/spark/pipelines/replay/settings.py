@@ -16,6 +16,7 @@ _CHANGEABLE: Final = frozenset(
         "continuous",
         "trigger_seconds",
         "options",
+        "conf",
         "create",
         "bootstrap",
         "batch_rows",
