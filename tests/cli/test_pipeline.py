@@ -5,8 +5,10 @@ import os
 import re
 import signal
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from tab_key import complete, offered
 
 from moldau.cli.errors import ExitCode
@@ -15,6 +17,7 @@ from moldau.spark.pipelines import registry
 from moldau.spark.pipelines.home import Home
 from moldau.spark.pipelines.spec import State
 from moldau.spark.pipelines.state import TOPIC, Board, Record, now_ms
+from moldau.testing.ports import free_ports
 from moldau.testing.waiting import wait_seconds_max, wait_until
 
 pytestmark = pytest.mark.system
@@ -199,6 +202,36 @@ def test_one_with_a_trigger_goes_on_until_it_is_terminated(pipeline, going_on, b
     assert out == "counted for a while\n"
     assert f"{name} running" in err
     assert published(brokers, name).state is State.STOPPED
+
+
+def test_prometheus_reads_how_a_pipeline_is(going_on, new_name):
+    name, (port,) = new_name("metered"), free_ports(1)
+    going_on(name, "--metrics-port", port)
+
+    def ask(path):
+        with urlopen(f"http://127.0.0.1:{port}{path}", timeout=wait_seconds_max()) as answer:
+            return answer.read().decode()
+
+    samples = {
+        (sample.name, sample.labels.get("state")): sample
+        for family in text_string_to_metric_families(ask("/metrics"))
+        for sample in family.samples
+    }
+    rows = samples["moldau_pipeline_rows_total", None]
+    assert rows.value >= 1
+    assert rows.labels == {"pipeline": name, "kind": "count"}
+    assert samples["moldau_pipeline_lag_records", None].value == 7
+    assert samples["moldau_pipeline_state", "running"].value == 1
+    assert ask("/healthz") == f"{name} running\n"
+
+
+def test_a_port_that_is_taken_is_told_before_anything_runs(pipeline, brokers, root, new_name):
+    name, port = new_name("taken"), brokers.rpartition(":")[2]
+    outcome = pipeline("run", "count", "x", "--name", name, "--metrics-port", port)
+    assert outcome.code == ExitCode.FAILED
+    assert f"cannot listen on 127.0.0.1:{port} for metrics" in outcome.err
+    assert "--metrics-port" in outcome.err
+    assert not (root / name).exists()
 
 
 def test_a_name_runs_once_at_a_time_here(pipeline, going_on, root, new_name):

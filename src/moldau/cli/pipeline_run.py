@@ -1,6 +1,7 @@
 """Owns `moldau pipeline run` and `plan`: of a kind, or of a file that declares a pipeline."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,12 +24,26 @@ from moldau.cli.pipeline_kinds import Act, KindGroup, Verb, command_module, goes
 if TYPE_CHECKING:
     from moldau.spark.pipelines.home import Home
     from moldau.spark.pipelines.spec import Outcome, Plan, Settings
+    from moldau.spark.pipelines.state import Record
 
 _RUN_OPTIONS = (
     click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON."),
     click.option("--verbose", is_flag=True, help="Log more, with the traces of errors."),
     click.option(
         "--force", is_flag=True, help="Even if the brokers say that it runs somewhere else."
+    ),
+    click.option(
+        "--metrics-port",
+        type=click.IntRange(0, 65535),
+        metavar="PORT",
+        help="Serve /metrics for Prometheus, and /healthz; 0 is any free port.",
+    ),
+    click.option(
+        "--metrics-host",
+        default="127.0.0.1",
+        show_default=True,
+        metavar="HOST",
+        help="The address for it; 0.0.0.0 is all.",
     ),
 )
 _PLAN_OPTIONS = (click.option("--json", "as_json", is_flag=True, help="Print it as JSON."),)
@@ -48,8 +63,17 @@ def run_settings(settings: "Settings", told: Mapping[str, Any]) -> int:
     # A service may be there before its brokers are: that one waits for them.
     _check_asked(settings, is_patient=settings.continuous)
     try:
-        with logged(is_verbose=told["verbose"]), Display() as display:
-            outcome = execute(settings, watcher=display, force=told["force"])
+        with (
+            _serving(told["metrics_port"], told["metrics_host"]) as tell,
+            logged(is_verbose=told["verbose"]),
+            Display() as display,
+        ):
+
+            def watcher(record: "Record") -> None:
+                tell(record)
+                display(record)
+
+            outcome = execute(settings, watcher=watcher, force=told["force"])
     except KeyboardInterrupt:
         say("ended in the middle of a batch, which is done again by the next run")
         return ExitCode.INTERRUPTED
@@ -67,6 +91,19 @@ def run_settings(settings: "Settings", told: Mapping[str, Any]) -> int:
         say(f"{settings.name} was stopped before its end; the same command goes on from there")
         return ExitCode.INTERRUPTED
     return ExitCode.OK if outcome.ok else ExitCode.FAILED
+
+
+@contextmanager
+def _serving(port: int | None, host: str) -> "Iterator[Callable[[Record], None]]":
+    """Yields what is to be told how the pipeline is, for whoever reads its metrics."""
+    if port is None:
+        yield lambda record: None
+        return
+    from moldau.spark.metrics import MetricsServer
+
+    with MetricsServer(port, host) as server:
+        say(f"metrics: {server.url}")
+        yield server.tell
 
 
 def _shown_by(kind: str) -> "Callable[[Outcome], None] | None":

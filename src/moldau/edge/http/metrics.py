@@ -16,12 +16,12 @@ from starlette.routing import Route
 
 import moldau
 from moldau.edge.http.answers import HEADERS
-from moldau.edge.http.exposition import MEDIA_TYPE, Family, counter, gauge, histogram, render
 from moldau.edge.http.gate import Gate
 from moldau.edge.http.process import process_families
 from moldau.edge.http.server import Connections
 from moldau.groups.results import ListedGroup
 from moldau.model.errors import ErrorCode
+from moldau.model.exposition import MEDIA_TYPE, Family, counter, gauge, histogram, render
 from moldau.replica.replica import LAG_MS_MAX
 from moldau.service.broker import Broker
 from moldau.service.partitions import Hosted

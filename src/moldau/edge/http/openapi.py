@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 import moldau
-from moldau.edge.http import exposition, tail
+from moldau.edge.http import tail
 from moldau.edge.http.answers import PROBLEM_TYPE, answer, check_query
 from moldau.edge.http.paging import PAGE_SIZE, PAGE_SIZE_MAX
 from moldau.edge.http.produce import RecordsSent, RecordsStored, StoreProblem
@@ -30,6 +30,7 @@ from moldau.edge.http.resources import (
 )
 from moldau.edge.http.topics import TopicWanted
 from moldau.metadata.config_types import INT_MAX, LONG_MAX
+from moldau.model.exposition import MEDIA_TYPE as METRICS_TYPE
 from moldau.model.topology import (
     BrokerChanged,
     BrokerNamed,
@@ -102,7 +103,7 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
         name="ready", summary="Clients are served", answers={200: Readiness, 503: Readiness}
     ),
     ("GET", "/metrics"): Operation(
-        name="metrics", summary="For Prometheus", answers={200: exposition.MEDIA_TYPE}
+        name="metrics", summary="For Prometheus", answers={200: METRICS_TYPE}
     ),
     ("GET", PATH): Operation(
         name="openapi", summary="This document", answers={200: "application/json"}, query={}

@@ -4,7 +4,7 @@ import os
 import resource
 from collections.abc import Iterator
 
-from moldau.edge.http.exposition import Family, counter, gauge
+from moldau.model.exposition import Family, counter, gauge
 
 _START_TICKS_FIELD = 19
 """Of /proc/self/stat, counted after the command's name."""

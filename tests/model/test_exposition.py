@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from moldau.edge.http.exposition import Family, counter, gauge, render
+from moldau.model.exposition import Family, counter, gauge, render
 
 
 def read_back(text: str) -> dict[str, list[tuple[dict[str, str], float]]]:
