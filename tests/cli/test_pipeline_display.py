@@ -115,6 +115,6 @@ def test_names_are_the_same_for_the_same_words_and_differ_for_others():
 
 @pytest.mark.parametrize(("kind", "goes_on"), [("archive", True), ("audit", False)])
 def test_a_declared_kind_that_ends_by_itself_is_not_asked_to_go_on(kind, goes_on):
-    from moldau.cli.pipeline_run import _can_go_on
+    from moldau.cli import pipeline_kinds
 
-    assert _can_go_on(kind) is goes_on
+    assert pipeline_kinds.goes_on(pipeline_kinds.module_of(kind)) is goes_on

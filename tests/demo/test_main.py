@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import click
 import pytest
 
 import demo.__main__ as main_module
@@ -132,7 +131,7 @@ def test_the_pipelines_take_what_the_demo_tells_them(command: tuple[str, ...]) -
         told.append(settings)
         return 0
 
-    verb = Verb(name="run", act=act, options=(), file_command=click.Command("file"))
+    verb = Verb(name="run", act=act, options=())
     kind, *words = command
     made = kind_command(verb, kind, command_module(f"moldau.cli.pipeline_{kind}"))
     made.main([*words, "--home", "/tmp"], standalone_mode=False)

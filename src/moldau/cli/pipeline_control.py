@@ -151,16 +151,13 @@ def consequences(moves: "Sequence[Move]") -> list[str]:
 
 def _check_has_position(home: "Home") -> None:
     """A kind that always ends by itself begins at what its options say, each time."""
-    from moldau.cli.pipeline_kinds import command_module
+    from moldau.cli.pipeline_kinds import goes_on, module_of
     from moldau.spark.pipelines.registry import kinds
 
-    kind = kinds().get(str(home.read_spec().get("kind")))
-    if kind is None or kind.command is None:
-        return
-    if not getattr(command_module(kind.command), "CONTINUOUS", True):
+    kind = str(home.read_spec().get("kind"))
+    if kind in kinds() and not goes_on(module_of(kind)):
         raise CommandError(
-            f"pipeline {home.name} has no position to reset: {kind.name} begins where its options "
-            "say",
+            f"pipeline {home.name} has no position to reset: {kind} begins where its options say",
             hint=f"run it with another --name, or anew after: moldau pipeline delete {home.name}",
         )
 

@@ -47,17 +47,19 @@ class Verb:
     act: Act
     options: Sequence[Callable[[Any], Any]]
     """Of the verb itself, for every kind."""
-    file_command: click.Command
 
 
 class KindGroup(ExamplesMixin, click.Group):
     """The kinds as commands of a verb."""
 
-    def __init__(self, *args: Any, verb: Verb, examples: Sequence[str] = (), **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(
+        self, *, verb: Verb, file_command: click.Command, examples: Sequence[str], help: str
+    ) -> None:
+        super().__init__(verb.name, help=help)
         self.subcommand_metavar = "KIND | -f FILE …"
         self.examples = examples
         self._verb = verb
+        self._file_command = file_command
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         from moldau.spark.pipelines.registry import kinds
@@ -66,7 +68,7 @@ class KindGroup(ExamplesMixin, click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name == _FILE:
-            return self._verb.file_command
+            return self._file_command
         from moldau.spark.pipelines.registry import kinds
 
         kind = kinds().get(cmd_name)
@@ -98,7 +100,7 @@ class KindGroup(ExamplesMixin, click.Group):
             for kind in kinds().values()
             if kind.command
         ]
-        rows.append(("-f FILE", self._verb.file_command.get_short_help_str(200)))
+        rows.append(("-f FILE", self._file_command.get_short_help_str(200)))
         with formatter.section("Kinds"):
             formatter.write_dl(rows)
 
@@ -129,6 +131,14 @@ def command_module(name: str) -> ModuleType:
     ]:
         raise CommandError(f"{name} is no command line of a pipeline: no {', '.join(missing)}")
     return module
+
+
+def module_of(kind: str) -> ModuleType | None:
+    """The command line of a kind; None if it has none. Raises if there is no such kind."""
+    from moldau.spark.pipelines.registry import find
+
+    command = find(kind).command
+    return None if command is None else command_module(command)
 
 
 def kind_command(verb: Verb, kind: str, module: ModuleType) -> Command:
@@ -164,7 +174,7 @@ def kind_command(verb: Verb, kind: str, module: ModuleType) -> Command:
     )
 
 
-def goes_on(module: ModuleType) -> bool:
+def goes_on(module: ModuleType | None) -> bool:
     """Whether pipelines of this kind can go on until they are stopped."""
     return bool(getattr(module, "CONTINUOUS", True))
 

@@ -19,11 +19,11 @@ from moldau.cli.pipeline_common import (
     told_conf,
     trigger_option,
 )
-from moldau.cli.pipeline_kinds import Act, KindGroup, Verb, command_module, goes_on
+from moldau.cli.pipeline_kinds import KindGroup, Verb, goes_on, module_of
 
 if TYPE_CHECKING:
     from moldau.spark.pipelines.home import Home
-    from moldau.spark.pipelines.spec import Outcome, Plan, Settings
+    from moldau.spark.pipelines.spec import Plan, Settings
     from moldau.spark.pipelines.state import Record
 
 _RUN_OPTIONS = (
@@ -81,7 +81,8 @@ def run_settings(settings: "Settings", told: Mapping[str, Any]) -> int:
         import msgspec
 
         emit_json(msgspec.to_builtins(outcome))
-    elif (show := _shown_by(settings.kind)) is not None:
+    elif (show := getattr(module_of(settings.kind), "show", None)) is not None:
+        # A kind that has more to say than a line.
         show(outcome)
     elif outcome.summary:
         click.echo(outcome.summary)
@@ -104,17 +105,6 @@ def _serving(port: int | None, host: str) -> "Iterator[Callable[[Record], None]]
     with MetricsServer(port, host) as server:
         say(f"metrics: {server.url}")
         yield server.tell
-
-
-def _shown_by(kind: str) -> "Callable[[Outcome], None] | None":
-    """How a kind shows its outcome, if it has more to say than a line: `show` of its module."""
-    from moldau.spark.pipelines.registry import find
-
-    command = find(kind).command
-    if command is None:
-        return None
-    show: Callable[[Outcome], None] | None = getattr(command_module(command), "show", None)
-    return show
 
 
 def plan_settings(settings: "Settings", told: Mapping[str, Any]) -> int:
@@ -172,15 +162,11 @@ def _check_spark(settings: "Settings") -> None:
 def _check_asked(settings: "Settings", *, is_patient: bool = False) -> None:
     """What can be told at once, before anything is made."""
     from moldau.spark.pipelines.declared import check_conf
-    from moldau.spark.pipelines.registry import find
     from moldau.spark.sessions import check_master
 
     check_master(settings.master)
     check_conf(settings.conf)
-    command = find(settings.kind).command
-    if is_patient or command is None:
-        return
-    if getattr(command_module(command), "NEEDS_BROKERS", False):
+    if not is_patient and getattr(module_of(settings.kind), "NEEDS_BROKERS", False):
         from moldau.client.connect import probe
 
         probe(settings.bootstrap)
@@ -195,7 +181,7 @@ def _home(settings: "Settings") -> "Home":
 # -- from a file
 
 
-def file_command(verb: str, act: Act, options: Any) -> Command:
+def file_command(verb: Verb) -> Command:
     """The command for `-f FILE`."""
 
     def callback(
@@ -214,11 +200,11 @@ def file_command(verb: str, act: Act, options: Any) -> Command:
             brokers=brokers,
             home=home,
         )
-        return act(settings, told)
+        return verb.act(settings, told)
 
     decorated: Any = callback
     for option in (
-        *reversed(options),
+        *reversed(verb.options),
         plain_brokers_option,
         home_option,
         conf_options,
@@ -236,10 +222,10 @@ def file_command(verb: str, act: Act, options: Any) -> Command:
     ):
         decorated = option(decorated)
     return click.command(
-        f"{verb} -f",
+        f"{verb.name} -f",
         cls=Command,
         help="A pipeline that a file declares.",
-        examples=(f"moldau pipeline {verb} -f lake.yml",),
+        examples=(f"moldau pipeline {verb.name} -f lake.yml",),
     )(decorated)
 
 
@@ -273,20 +259,13 @@ def declared_settings(
         found["home"] = str(Path(home).absolute() / check_name(found["name"]))
     settings = from_plain(found, lax=True)
     settings = replace(settings, conf={**settings.conf, **conf})
-    if settings.continuous and not _can_go_on(settings.kind):
+    if settings.continuous and not goes_on(module_of(settings.kind)):
         raise CommandError(
             f"{settings.kind} always ends by itself",
             hint="leave out --trigger, and continuous in the file",
             code=ExitCode.USAGE,
         )
     return settings
-
-
-def _can_go_on(kind: str) -> bool:
-    from moldau.spark.pipelines.registry import find
-
-    command = find(kind).command
-    return command is None or goes_on(command_module(command))
 
 
 def _was_given(parameter: str) -> bool:
@@ -296,14 +275,10 @@ def _was_given(parameter: str) -> bool:
 
 # -- the commands
 
+_RUN = Verb(name="run", act=run_settings, options=_RUN_OPTIONS)
 run = KindGroup(
-    "run",
-    verb=Verb(
-        name="run",
-        act=run_settings,
-        options=_RUN_OPTIONS,
-        file_command=file_command("run", run_settings, _RUN_OPTIONS),
-    ),
+    verb=_RUN,
+    file_command=file_command(_RUN),
     help="Run a pipeline in the foreground, until all that is there when it starts is done; with "
     "--trigger until it is stopped. Ctrl-C and SIGTERM stop it after the batch at hand; a second "
     "one at once. What it, Spark and Java log goes to standard error.",
@@ -314,14 +289,10 @@ run = KindGroup(
     ),
 )
 
+_PLAN = Verb(name="plan", act=plan_settings, options=_PLAN_OPTIONS)
 plan = KindGroup(
-    "plan",
-    verb=Verb(
-        name="plan",
-        act=plan_settings,
-        options=_PLAN_OPTIONS,
-        file_command=file_command("plan", plan_settings, _PLAN_OPTIONS),
-    ),
+    verb=_PLAN,
+    file_command=file_command(_PLAN),
     help="Show what a pipeline would read, write and do. Changes nothing.",
     examples=(
         "moldau pipeline plan archive --topic clicks --to ./lake",

@@ -8,9 +8,9 @@ lock          held by the process that runs it
 import fcntl
 import os
 import re
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -100,15 +100,11 @@ class Home:
             _replace(self._start_file, msgspec.json.encode(offsets))
             if not self.checkpoint.exists():
                 return None
-            old = self.path / "old" / time.strftime("checkpoint-%Y%m%dT%H%M%SZ", time.gmtime())
+            # To the microsecond: each has a name of its own.
+            old = self.path / "old" / f"checkpoint-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
             old.parent.mkdir(exist_ok=True)
-            number = 1
-            free = old
-            while free.exists():
-                number += 1
-                free = old.with_name(f"{old.name}-{number}")
-            self.checkpoint.rename(free)
-            return free
+            self.checkpoint.rename(old)
+            return old
 
 
 def _replace(path: Path, data: bytes) -> None:

@@ -101,14 +101,9 @@ def _move(client: KafkaClient, place: TopicPartition, before: int | None, target
             return Move(place, before, after, after)
 
 
-def start_of(moves: Sequence[Move]) -> dict[str, dict[str, int]]:
-    """As the home keeps it."""
-    result: dict[str, dict[str, int]] = {}
-    for move in moves:
-        result.setdefault(move.place.topic, {})[str(move.place.partition)] = move.start
-    return result
-
-
 def apply_moves(home: Home, moves: Sequence[Move]) -> Path | None:
     """Begin there. Returns where the checkpoint was moved to, if there was one."""
-    return home.reset(start_of(moves))
+    starts: dict[str, dict[str, int]] = {}
+    for move in moves:
+        starts.setdefault(move.place.topic, {})[str(move.place.partition)] = move.start
+    return home.reset(starts)

@@ -42,7 +42,8 @@ BATCH_SECONDS_MAX: Final = 300.0
 _IDLE_SECONDS: Final = 10.0
 _LOOK_SECONDS_MAX: Final = 3.0
 _STOPPING: Final = "stopping after this batch"
-_PROGRESS_KEPT: Final = "20"
+_OWN_CONF: Final = {"spark.sql.streaming.numRecentProgressUpdates": "20"}
+"""More than batches can be between two looks; each that is kept is read anew."""
 _EARLIEST: Final = -2
 _START_OPTIONS: Final = ("startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp")
 """In small letters: their case means nothing."""
@@ -100,16 +101,9 @@ class Running:
             from pyspark.sql import SparkSession
 
             self._is_session_ours = SparkSession.getActiveSession() is None
-            self._session = session(
-                self._settings.master,
-                f"moldau pipeline {self._settings.name}",
-                self._settings.conf,
-            )
-            if self._is_session_ours:
-                # More than batches can be between two looks; each that is kept is read anew.
-                self._session.conf.set(
-                    "spark.sql.streaming.numRecentProgressUpdates", _PROGRESS_KEPT
-                )
+            told = self._settings
+            conf = {**_OWN_CONF, **told.conf} if self._is_session_ours else told.conf
+            self._session = session(told.master, f"moldau pipeline {told.name}", conf)
             # Spark's context took the signals for itself.
             self._stop.install()
         return self._session
