@@ -65,8 +65,9 @@ def run_settings(settings: "Settings", told: Mapping[str, Any]) -> int:
     try:
         with (
             _serving(told["metrics_port"], told["metrics_host"]) as tell,
-            logged(is_verbose=told["verbose"]),
             Display() as display,
+            # Within the display: on a terminal, what is logged stands above its bar.
+            logged(is_verbose=told["verbose"]),
         ):
 
             def watcher(record: "Record") -> None:
