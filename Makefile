@@ -22,6 +22,9 @@ $(VENV)/python:
 		{ echo "error: cannot make a virtual environment; on Debian: apt-get install python3-venv"; exit 1; }
 	@touch $@
 
+# What an install is made from: a part of it is compiled where there is a compiler.
+BUILT_FROM := pyproject.toml hatch_build.py src/moldau/spark/source/compiled.pyx
+
 # uv where it is there: it is many times faster. Most of it is never imported, so nothing is compiled
 # ahead but for the tests: their processes start together, and each would compile the same.
 UV      := $(shell command -v uv 2>/dev/null)
@@ -32,20 +35,20 @@ INSTALL := $(if $(UV),$(UV) pip install --quiet --python $(BIN)/python,$(BIN)/py
 JAVA  := $(shell command -v java 2>/dev/null || ls "$$JAVA_HOME/bin/java" 2>/dev/null)
 comma := ,
 
-$(VENV)/run: pyproject.toml | $(VENV)/python
+$(VENV)/run: $(BUILT_FROM) | $(VENV)/python
 	@echo "installing moldau into $(VENV) (about 80 MB) …"
 	@$(INSTALL) -e .
 	@touch $@
 
 # What the checks need, and nothing of Spark.
-$(VENV)/check: pyproject.toml | $(VENV)/python
+$(VENV)/check: $(BUILT_FROM) | $(VENV)/python
 	@echo "installing moldau with its checks and test tools into $(VENV) (about 300 MB) …"
 	@$(INSTALL) -e '.[test,check]'
 	@touch $@ $(VENV)/run
 
 # All that `make test` needs, in one pass.
 ifdef JAVA
-$(VENV)/test: pyproject.toml | $(VENV)/python
+$(VENV)/test: $(BUILT_FROM) | $(VENV)/python
 	@echo "installing moldau, its test tools and Spark into $(VENV) (about 1.3 GB, a minute or two) …"
 	@$(INSTALL) -e '.[test,check,spark,spark-test]'
 	@$(BIN)/python -m compileall -qq -j 0 -x '/(tests|moto|botocore|sqlalchemy|mypy|pip)/' \
@@ -57,12 +60,12 @@ $(VENV)/test: $(VENV)/check
 	@touch $@
 endif
 
-$(VENV)/bench: pyproject.toml | $(VENV)/check
+$(VENV)/bench: $(BUILT_FROM) | $(VENV)/check
 	@$(INSTALL) -e '.[test,bench]'
 	@touch $@
 
 # The demo needs a Java, too: by pip where the machine has none.
-$(VENV)/demo: pyproject.toml | $(VENV)/python
+$(VENV)/demo: $(BUILT_FROM) | $(VENV)/python
 	@echo "installing Spark and what the demo draws with into $(VENV) (about 1.2 GB) …"
 	@$(INSTALL) -e '.[test,spark,demo$(if $(JAVA),,$(comma)java)]'
 	@touch $@
@@ -164,4 +167,4 @@ sim-mutants: $(VENV)/check ## find all mistakes that are planted in the product 
 	@$(BIN)/python -m sim --mutants --jobs 2
 
 clean:           ## remove the virtual environment and caches; data in .moldau stays
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf src/moldau/spark/source/*.so $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -92,7 +92,7 @@ def read_records(batch: Buffer, *, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> l
             if position + 1 == end and body[position] == 0:
                 position = end
             else:
-                headers, position = _read_headers(body, position, end)
+                headers, position = read_headers(body, position, end)
             if position != end:
                 raise BatchFormatError(f"record ends at byte {position}, not {end}")
             if not delta_last < delta <= header.last_offset_delta:
@@ -289,7 +289,7 @@ def _read_bytes(data: bytes, position: int, end: int) -> tuple[bytes | None, int
     return data[position:field_end], field_end
 
 
-def _read_headers(data: bytes, position: int, end: int) -> tuple[Headers, int]:
+def read_headers(data: bytes, position: int, end: int) -> tuple[Headers, int]:
     """Header count and headers, all before `end`."""
     count, position = _read_varint(data, position)
     if count == 0:

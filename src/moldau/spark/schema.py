@@ -4,6 +4,7 @@ Needs Spark for nothing but the two functions that return types of Spark or Arro
 and plans can be made and tested without either.
 """
 
+import functools
 from typing import Any, Final
 
 COLUMNS: Final = (
@@ -32,6 +33,7 @@ def column_names(*, include_headers: bool) -> list[str]:
     return [*names, HEADERS_COLUMN[0]] if include_headers else names
 
 
+@functools.cache
 def arrow_schema(*, include_headers: bool) -> Any:
     """The same as Arrow has it; Spark compares it field by field with its own."""
     import pyarrow as pa

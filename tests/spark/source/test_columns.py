@@ -3,6 +3,7 @@
 import random
 from collections.abc import Sequence
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,7 @@ from moldau.model.ids import Offset, TimestampMs
 from moldau.records.batch import HEADER_BYTES, BatchFormatError
 from moldau.records.compression import Codec
 from moldau.records.record import Record, _seal, build_batch, read_records
+from moldau.spark.source import decoding
 from moldau.spark.source.bodies import Bodies, readable_bodies, whole_batches
 from moldau.spark.source.columns import record_batch
 
@@ -34,9 +36,17 @@ def columns(data: bytes, start: int = 0, end: int = END, *, include_headers: boo
     fetched = memoryview(data)
     parts = list(readable_bodies(fetched, whole_batches(fetched), [], start=start, end=end))
     found = parts[0] if parts else Bodies(fetched, [], start)
-    rows = record_batch(found, topic="t", partition=3, end=end, include_headers=include_headers)
-    rows.validate(full=True)
-    return rows
+    made = []
+    for kind in {"numpy", decoding.KIND}:
+        with mock.patch.object(decoding, "KIND", kind):
+            made.append(
+                record_batch(
+                    found, topic="t", partition=3, end=end, include_headers=include_headers
+                )
+            )
+        made[-1].validate(full=True)
+    assert made[0] == made[-1]
+    return made[0]
 
 
 def one_by_one(batches: Sequence[bytes]) -> list[dict[str, Any]]:

@@ -55,10 +55,8 @@ class Bodies(NamedTuple):
     start: int
     """Records before it were read, or deleted, and only share a batch with those that are asked
     for."""
-
-    @property
-    def record_count(self) -> int:
-        return sum(body.header.record_count for body in self.bodies)
+    packed: bytearray | None = None
+    """What `compiled.scan` found, in place of `bodies`."""
 
 
 def whole_batches(fetched: memoryview, end: int | None = None) -> list[Placed]:

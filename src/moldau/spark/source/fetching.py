@@ -30,6 +30,7 @@ from moldau.spark.source.bodies import (
     whole_batches,
 )
 from moldau.spark.source.cluster import PASSING
+from moldau.spark.source.decoding import scan
 from moldau.spark.source.losses import lost
 from moldau.spark.source.planning import OffsetRange
 from moldau.spark.source.positions import short_id
@@ -74,22 +75,31 @@ class Taken:
         ]
         records = answer.records
         self.fetched = records if isinstance(records, memoryview) else memoryview(b"")
-        try:
-            self.batches: list[Placed] = whole_batches(self.fetched, planned.end)
-        except BatchFormatError as error:
-            raise damaged(planned, start, error) from error
-        self.position = start
+        self._batches: list[Placed] = []
+        self._packed: bytearray | None = None
+        scanned = scan(self.fetched, start, planned.end)
+        if scanned is not None:
+            next_offset, self._packed = scanned
+        else:
+            try:
+                self._batches = whole_batches(self.fetched, planned.end)
+            except BatchFormatError as error:
+                raise damaged(planned, start, error) from error
+            next_offset = self._batches[-1].header.next_offset if self._batches else start
+        self.is_empty = scanned is None and not self._batches
+        """No batch came as a whole."""
+        self.position = max(start, next_offset)
         """Where to go on."""
-        if self.batches:
-            self.position = max(start, self.batches[-1].header.next_offset)
 
     def bodies(self, *, read_committed: bool) -> Iterator[Bodies]:
         planned = self._planned
+        if self._packed:
+            yield Bodies(self.fetched, [], self._start, self._packed)
         if not read_committed:
-            _warn_of_transactions(planned.topic, self.batches)
+            _warn_of_transactions(planned.topic, self._batches)
         try:
             yield from readable_bodies(
-                self.fetched, self.batches, self._aborted, start=self._start, end=planned.end
+                self.fetched, self._batches, self._aborted, start=self._start, end=planned.end
             )
         except BatchFormatError as error:
             raise damaged(planned, self._start, error) from error
@@ -124,7 +134,7 @@ class RangeFetcher:
     def _accept(self, answer: FetchResponsePartition) -> Iterator[Bodies]:
         """Take over an answer, and ask for what follows it before anyone looks at it."""
         taken = Taken(self._planned, self._position, answer)
-        if not taken.batches:
+        if taken.is_empty:
             self._nothing_whole(len(taken.fetched), answer)
             return
         self._position = taken.position

@@ -70,7 +70,7 @@ def fetch_many(
                 alone.append(part)
                 continue
             taken = Taken(part.planned, part.position, answer)
-            if not taken.batches:
+            if taken.is_empty:
                 unserved.append(part)
                 continue
             for bodies in taken.bodies(read_committed=limits.read_committed):

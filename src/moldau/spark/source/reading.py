@@ -1,20 +1,21 @@
 """Owns what a task does: the records of its ranges as Arrow batches of a good size for Spark."""
 
 import atexit
+import contextlib
+import ctypes
 import gc
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import pyarrow as pa
 
-from moldau.client.errors import ClientError
 from moldau.client.kafka.client import KafkaClient
 from moldau.records.batch import BatchFormatError
 from moldau.spark.hints import hints_told
 from moldau.spark.source.bodies import Bodies
 from moldau.spark.source.cluster import client_for
 from moldau.spark.source.columns import record_batch
-from moldau.spark.source.fetching import FetchLimits, RangeFetcher
+from moldau.spark.source.fetching import FetchLimits, RangeFetcher, damaged
 from moldau.spark.source.fetching_many import fetch_many
 from moldau.spark.source.planning import OffsetRange
 from moldau.spark.source.read_options import ReadOptions
@@ -24,21 +25,25 @@ BYTES_MIN: Final = 1024 * 1024
 """What is smaller than both is held back and joined with what follows: a batch costs Spark about
 as much as some thousand rows."""
 ROWS_MAX: Final = 50_000
+KEPT_BYTES_MAX: Final = 32 * 1024 * 1024
+"""Of memory that was freed, for the next buffers; glibc takes no larger number."""
+_M_TRIM_THRESHOLD: Final = -1
+_M_MMAP_THRESHOLD: Final = -3
 
 _clients: dict[tuple[object, ...], KafkaClient] = {}
-_frozen: list[bool] = []
+_settled: list[bool] = []
 
 
 def read_ranges(options: ReadOptions, ranges: Iterable[OffsetRange]) -> Iterator[Any]:
     """The rows of some ranges, as pyarrow.RecordBatch. Raises ClientError."""
-    _freeze_once()
+    _settle_once()
     held: list[Any] = []
     row_count = size = 0
     with hints_told():
         for rows in _rows(options, tuple(ranges)):
             held.append(rows)
             row_count += rows.num_rows
-            size += rows.nbytes
+            size += rows.get_total_buffer_size()
             if row_count >= ROWS_MIN or size >= BYTES_MIN:
                 yield from _joined(held)
                 held.clear()
@@ -64,11 +69,7 @@ def _rows(options: ReadOptions, ranges: tuple[OffsetRange, ...]) -> Iterator[Any
                 include_headers=options.include_headers,
             )
         except BatchFormatError as error:
-            raise ClientError(
-                f"{planned.topic}-{planned.partition} holds a batch from offset "
-                f"{found.bodies[0].header.base_offset} on that cannot be read: {error}",
-                hint="to go on behind it, use startingOffsets or a filter on the offset",
-            ) from error
+            raise damaged(planned, found.start, error) from error
         if rows.num_rows:
             yield rows
 
@@ -110,8 +111,15 @@ def _close_clients() -> None:
     _clients.clear()
 
 
-def _freeze_once() -> None:
-    """Spark's workers collect garbage after every task: spare them what was imported for good."""
-    if not _frozen:
-        gc.freeze()
-        _frozen.append(True)
+def _settle_once() -> None:
+    """Make a worker of Spark one that reads: it lives long, and handles buffers of megabytes."""
+    if _settled:
+        return
+    _settled.append(True)
+    # Workers collect garbage after every task: spare them what was imported for good.
+    gc.freeze()
+    # Buffers are freed and taken again at once. By default their memory goes back to the system
+    # each time, and getting it anew takes longer than to decode what goes into it.
+    with contextlib.suppress(AttributeError, OSError):  # Only glibc has it, and needs it.
+        for setting in (_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD):
+            ctypes.CDLL(None).mallopt(setting, KEPT_BYTES_MAX)

@@ -1,0 +1,71 @@
+"""Compiles the decoder of the Spark source into the wheel, where that is possible.
+
+It needs Cython, which comes with the build, a C compiler and the headers of Python. Where any of
+them is missing the wheel is one of pure Python, and the source decodes with numpy.
+
+The library is put beside its source, so that editable installs find it, too. It is written against
+the stable ABI: one wheel serves Python 3.11 and all that follow.
+"""
+
+import platform
+import shutil
+import sysconfig
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+NAME = "moldau.spark.source.compiled"
+SOURCE = Path("src", *NAME.split(".")).with_suffix(".pyx")
+LIBRARY = SOURCE.with_suffix(".abi3.so")
+
+
+class DecoderHook(BuildHookInterface):
+    """Adds the library to wheels; source distributions hold what it is made from."""
+
+    PLUGIN_NAME = "custom"
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        if self.target_name != "wheel":
+            return
+        library = Path(self.root, LIBRARY)
+        try:
+            # One that was made from an older source must not be found.
+            library.unlink(missing_ok=True)
+            compile_decoder(Path(self.root, SOURCE), library)
+        except Exception as error:  # Whatever it is, there is another way.
+            self.app.display_warning(f"the decoder of the Spark source is not compiled: {error}")
+            return
+        build_data["artifacts"].append(LIBRARY.as_posix())
+        build_data["pure_python"] = False
+        build_data["tag"] = f"cp311-abi3-{_platform_tag()}"
+
+
+def compile_decoder(source: Path, library: Path) -> None:
+    if platform.python_implementation() != "CPython" or sysconfig.get_config_var("Py_GIL_DISABLED"):
+        raise RuntimeError("this Python has no stable ABI")
+    from Cython.Build import cythonize
+    from setuptools import Distribution, Extension
+
+    extension = Extension(
+        NAME,
+        [str(source)],
+        define_macros=[("Py_LIMITED_API", "0x030B0000")],
+        py_limited_api=True,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        modules = cythonize([extension], build_dir=folder, quiet=True)
+        command = Distribution({"ext_modules": modules}).get_command_obj("build_ext")
+        command.build_lib = command.build_temp = folder
+        command.ensure_finalized()
+        command.run()
+        (built,) = command.get_outputs()
+        shutil.copyfile(built, library)
+
+
+def _platform_tag() -> str:
+    """That of this machine alone: nobody has checked which others the library would run on."""
+    from packaging.tags import platform_tags
+
+    return next(tag for tag in platform_tags() if "linux_" not in tag or tag.startswith("linux_"))
