@@ -1,9 +1,8 @@
 """`python -m benchmarks.spark`: reads topics with Spark and prints ratios to what Spark can take.
 
-Needs the extra `spark` and Java. Everything that is compared runs in turns in one session, and the
-best round of each counts: other programs on the machine only ever make a round slower. Ratios are
-those of rows per second of one core, of Spark's JVM and its Python workers together: the clock also
-shows what else the machine does.
+Needs the extra `spark` and Java. Everything that is compared runs in turns in one session, warm,
+and the median of the rounds' ratios counts. Ratios are those of rows per second of one core, of
+Spark's JVM and its Python workers together: the clock also shows what else the machine does.
 """
 
 from __future__ import annotations
@@ -11,19 +10,18 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import math
 import os
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.harness import ROOT, process_tree
-from benchmarks.spark import archiving, connector, decode
+from benchmarks.spark import archiving, connector, decode, streams
 from moldau.client.kafka.client import KafkaClient
+from moldau.spark.source import decoding
 from moldau.testing.broker import Broker
 
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -33,63 +31,67 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 )
 
 TASKS = 2
+FILL_RECORDS = 1000
+CEILING_MIN = {100: 0.8, 1024: 0.75}
+CONNECTOR_MIN = {100: 2.0, 1024: 1.5}
+ARCHIVE_MIN = 0.8
+WARM_UP_ROUNDS = 2
+"""Of the JVM's compiler and the workers; not counted."""
 
 
 class Cost(NamedTuple):
-    wall: float
-    cpu: float
-
-
-class Rate(NamedTuple):
-    """Rows per second of the wall clock, and of one core's time."""
+    """Seconds of the clock, and of one core."""
 
     wall: float
     cpu: float
 
 
-FILL_RECORDS = 1000
-SMALL_BATCHES = 25
-SMALL_ROWS = 100
-CEILING_MIN = 0.6
-TUPLES_MIN = 3.0
-OVERHEAD_MAX = 1.25
-ARCHIVE_MIN = 0.8
+Rounds = dict[str, list[Cost]]
+"""What each way to read the same rows took, round by round."""
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.spark", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a fifth of the rows")
-    parser.add_argument("--rounds", type=int, default=4, help="of each load (default 4)")
+    parser.add_argument("--rounds", type=int, default=5, help="of each load (default 5)")
     parser.add_argument(
-        "--connector",
-        metavar="GROUP:NAME:VERSION",
-        default=connector.package(),
-        help="read with Spark's Kafka connector, too, if it can be fetched (default %(default)s); "
-        "none leaves it out",
+        "--only",
+        choices=["decode", "read", "stream", "archive"],
+        help="a part of it (default: everything)",
     )
+    parser.add_argument("--no-connector", action="store_true", help="without Spark's own one")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all values to a file")
     return parser.parse_args()
 
 
-def session(cores: int, package: str | None) -> Any:
+def session(cores: int) -> Any:
     from pyspark.sql import SparkSession
 
-    from benchmarks.spark.sources import Ceiling, Idle, Tuples
+    from benchmarks.spark.sources import Ceiling, Idle
 
-    builder = SparkSession.builder
-    if package is not None:
-        builder = builder.config("spark.jars.packages", package)
     found = (
-        builder.master(f"local[{cores}]")
+        SparkSession.builder.master(f"local[{cores}]")
         .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", "2")
         .getOrCreate()
     )
     found.sparkContext.setLogLevel("OFF")
-    for source in (Ceiling, Idle, Tuples):
+    for source in (Ceiling, Idle):
         found.dataSource.register(source)
     return found
+
+
+def stop(spark: Any) -> None:
+    """With its JVM: a second context in it could not load the connector again."""
+    context = type(spark.sparkContext)
+    gateway = spark.sparkContext._gateway
+    spark.stop()
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait()
+    context._gateway = context._jvm = None
 
 
 def fill(bootstrap: str, topic: str, *, size: int, rows: int) -> None:
@@ -128,83 +130,19 @@ def noop(frame: Any) -> Callable[[], None]:
     return lambda: frame.write.format("noop").mode("overwrite").save()
 
 
-def reading(
-    spark: Any, bootstrap: str, size: int, rows: int, rounds: int, *, connector: bool
-) -> dict[str, Rate]:
-    """Rows per second of each way, the best of the rounds."""
+def reading(spark: Any, bootstrap: str, size: int, rows: int, rounds: int, ways: str) -> Rounds:
+    """The same rows from a topic, ready ones, and those of Spark's connector."""
     ready = {"rows": str(rows), "size": str(size), "tasks": str(TASKS)}
     topic = {"kafka.bootstrap.servers": bootstrap, "subscribe": f"bench-{size}"}
-    # Tuples are slow: a part of the rows shows it as well.
-    few = rows // 5
-    part = {str(number): few // TASKS for number in range(TASKS)}
-    some = {**topic, "endingOffsets": json.dumps({f"bench-{size}": part})}
-    loads = {
-        "topic": (spark.read.format("moldau").options(**topic).load(), rows),
-        "ceiling": (spark.read.format("bench-ceiling").options(**ready).load(), rows),
-        "tuples": (spark.read.format("bench-tuples").options(**some).load(), few),
-    }
-    if connector:
-        loads["connector"] = (spark.read.format("kafka").options(**topic).load(), rows)
-    best = dict.fromkeys(loads, Rate(0.0, 0.0))
-    for number in range(rounds + 1):
-        for name, (frame, count) in loads.items():
-            took = costs(spark, noop(frame))
-            if number:  # The first round warms up the JVM and the workers.
-                before = best[name]
-                best[name] = Rate(
-                    max(before.wall, count / took.wall), max(before.cpu, count / took.cpu)
-                )
-    return best
-
-
-def trigger_ms(frame: Any, batches: int) -> float:
-    """The median time of a batch of few rows, the first ones left out."""
-    with tempfile.TemporaryDirectory() as checkpoint:
-        query = (
-            frame.writeStream.format("noop")
-            .option("checkpointLocation", checkpoint)
-            .trigger(processingTime="0 seconds")
-            .start()
-        )
-        try:
-            deadline = time.monotonic() + 120
-            found: dict[int, float] = {}
-            while len(found) < batches and time.monotonic() < deadline and query.isActive:
-                time.sleep(0.2)
-                for progress in query.recentProgress:
-                    if progress["numInputRows"]:
-                        found[progress["batchId"]] = progress["durationMs"]["triggerExecution"]
-        finally:
-            query.stop()
-    return statistics.median([took for number, took in sorted(found.items())][3:])
-
-
-def overhead(spark: Any, bootstrap: str) -> dict[str, float]:
-    """Times of small batches in ms: ours, those of a source in Python that does nothing, and those
-    of the source that is built into Spark."""
-    topic = (
-        spark.readStream.format("moldau")
-        .options(
-            **{
-                "kafka.bootstrap.servers": bootstrap,
-                "subscribe": "bench-100",
-                "startingOffsets": "earliest",
-                "maxOffsetsPerTrigger": str(SMALL_ROWS),
-            }
-        )
-        .load()
-    )
-    rate = (
-        spark.readStream.format("rate-micro-batch")
-        .options(rowsPerBatch=SMALL_ROWS, numPartitions=TASKS)
-        .load()
-    )
-    idle = spark.readStream.format("bench-idle").options(rows=SMALL_ROWS, tasks=1).load()
-    best: dict[str, float] = {}
-    for _ in range(2):
-        for name, frame in (("topic", topic), ("idle", idle), ("rate", rate)):
-            best[name] = min(best.get(name, math.inf), trigger_ms(frame, SMALL_BATCHES))
-    return best
+    options = {"moldau": topic, "bench-ceiling": ready, "kafka": topic}
+    frames = {way: spark.read.format(way).options(**options[way]).load() for way in ways.split()}
+    took: Rounds = {way: [] for way in frames}
+    for number in range(rounds + WARM_UP_ROUNDS):
+        for way, frame in frames.items():
+            cost = costs(spark, noop(frame))
+            if number >= WARM_UP_ROUNDS:
+                took[way].append(cost)
+    return took
 
 
 def verdict(value: float, target: float, *, at_most: bool = False) -> str:
@@ -213,42 +151,37 @@ def verdict(value: float, target: float, *, at_most: bool = False) -> str:
     return f"{value:5.2f}  ({bound}: {'met' if met else 'MISSED'})"
 
 
-def tell(load: str, found: dict[str, Rate]) -> None:
-    topic, ceiling, tuples = found["topic"], found["ceiling"], found["tuples"]
-    for unit, rates in (
-        ("rows/s of a core", {name: rate.cpu for name, rate in found.items()}),
-        ("rows/s", {name: rate.wall for name, rate in found.items()}),
-    ):
-        print(f"{load}, {unit}:" + "".join(f"{k:>10} {v:10,.0f}" for k, v in rates.items()))
-    print(f"  of the ceiling {verdict(topic.cpu / ceiling.cpu, CEILING_MIN)}", end="")
-    print(f"   by the clock {topic.wall / ceiling.wall:.2f}")
-    print(f"  of tuples      {verdict(topic.cpu / tuples.cpu, TUPLES_MIN)}", end="")
-    print(f"   by the clock {topic.wall / tuples.wall:.2f}", flush=True)
+def times_as_fast(took: Rounds, first: str, second: str) -> Cost:
+    """The median over the rounds: by the clock, and of a core's time."""
+    pairs = list(zip(took[first], took[second], strict=True))
+    return Cost(
+        statistics.median(two.wall / one.wall for one, two in pairs),
+        statistics.median(two.cpu / one.cpu for one, two in pairs),
+    )
 
 
-def tell_archive(found: dict[str, list[tuple[int, Cost]]]) -> dict[str, Rate]:
-    best = {
-        name: Rate(
-            max(rows / took.wall for rows, took in rounds), max(r / t.cpu for r, t in rounds)
-        )
-        for name, rounds in found.items()
-    }
-    ours, theirs = best["archive"], best["arrow files"]
-    rates = "".join(f"{name:>14} {rate.cpu:10,.0f}" for name, rate in best.items())
-    print(f"to Parquet, rows/s of a core:{rates}")
-    print(f"  of arrow files {verdict(ours.cpu / theirs.cpu, ARCHIVE_MIN)}", end="")
-    print(f"   by the clock {ours.wall / theirs.wall:.2f}")
-    return best
+def tell(load: str, rows: int, took: Rounds, targets: dict[str, float]) -> None:
+    ours, *others = took
+    print(f"{load}, µs of a core for a row, and rows/s by the clock:")
+    for way, rounds in took.items():
+        cpu = statistics.median(cost.cpu for cost in rounds)
+        wall = statistics.median(cost.wall for cost in rounds)
+        print(f"  {way:14} {cpu / rows * 1e6:6.2f} {rows / wall:12,.0f}")
+    for way in others:
+        found = times_as_fast(took, ours, way)
+        print(f"  of {way:14} {verdict(found.cpu, targets[way])}", end="")
+        print(f"   by the clock {found.wall:.2f}", flush=True)
 
 
 def tell_decoding() -> dict[str, Any]:
     results: dict[str, Any] = {}
-    print("record batches to Arrow columns, records/s of one core")
+    print(f"record batches to Arrow columns, records/s of one core; ours: {decoding.KIND}")
     for size, count, varied in ((100, 30_000, False), (100, 30_000, True), (1024, 6_000, False)):
         data = decode.made(size, count, varied=varied)
         found = {
             "ours": decode.rate(decode.ours, data),
-            "compiled": decode.rate(decode.compiled, data),
+            "numpy": decode.rate(decode.by_numpy, data),
+            "aiokafka": decode.rate(decode.by_aiokafka, data),
             "one by one": decode.rate(decode.one_by_one, data),
         }
         name = f"{'up to ' if varied else ''}{size} B"
@@ -257,52 +190,48 @@ def tell_decoding() -> dict[str, Any]:
     return results
 
 
-def tell_overhead(found: dict[str, float]) -> None:
-    times = ", ".join(f"{name} {took:.0f} ms" for name, took in found.items())
-    print(f"small batches: {times}")
-    print(f"  of rate        {verdict(found['topic'] / found['rate'], OVERHEAD_MAX, at_most=True)}")
-    print(f"  of idle        {found['topic'] / found['idle']:5.2f}", flush=True)
-
-
 def main() -> int:
     options = arguments()
+    parts = [options.only] if options.only else ["decode", "read", "stream", "archive"]
+    results: dict[str, Any] = {"load": os.getloadavg()[0]}
+    print(f"load of the machine: {results['load']:.1f} on {os.cpu_count()} cores", flush=True)
+    if "decode" in parts:
+        results |= tell_decoding()
+    if parts == ["decode"]:
+        return 0
     scale = 5 if options.quick else 1
-    package = None if options.connector == "none" else options.connector
-    if package is not None and not connector.is_there(package):
-        print(f"skipped: Spark's Kafka connector ({package}) could not be fetched")
-        package = None
-    results = tell_decoding()
     rows = {100: 2_000_000 // scale, 1024: 500_000 // scale}
-    load = os.getloadavg()[0]
-    print(f"load of the machine at the start: {load:.1f} on {os.cpu_count()} cores", flush=True)
-    results["load"] = load
     with Broker(settings={"LOG__FLUSH": "never"}) as broker:
         for size, count in rows.items():
             fill(broker.bootstrap, f"bench-{size}", size=size, rows=count)
-        for cores in (1, 2):
-            spark = session(cores, package)
-            for size, count in rows.items():
-                found = reading(
-                    spark,
-                    broker.bootstrap,
-                    size,
-                    count,
-                    options.rounds,
-                    connector=package is not None,
+        for cores in (1, 2) if "read" in parts else ():
+            spark = session(cores)
+            ways = "moldau bench-ceiling"
+            if not options.no_connector:
+                version = connector.add_to(spark)
+                ways += " kafka" if version else ""
+                print(
+                    f"Spark {spark.version}, its Kafka connector {version}"
+                    if version
+                    else "skipped: Spark's Kafka connector could not be fetched"
                 )
-                results[f"local[{cores}] {size} B"] = found
-                tell(f"local[{cores}], {size} B into noop", found)
-            if cores == TASKS:
-                results["small batches ms"] = small = overhead(spark, broker.bootstrap)
-                tell_overhead(small)
-                took = archiving.compared(
+            for size, count in rows.items():
+                took = reading(spark, broker.bootstrap, size, count, options.rounds, ways)
+                results[f"local[{cores}] {size} B"] = took
+                targets = {"bench-ceiling": CEILING_MIN[size], "kafka": CONNECTOR_MIN[size]}
+                tell(f"local[{cores}], {size} B", count, took, targets)
+            stop(spark)
+        if "stream" in parts or "archive" in parts:
+            spark = session(TASKS)
+            if "stream" in parts:
+                results |= streams.measured(spark, broker.bootstrap, verdict)
+            if "archive" in parts:
+                rounds = archiving.compared(
                     spark, costs, broker.bootstrap, "bench-100", options.rounds
                 )
-                results["to Parquet"] = tell_archive(took)
-            spark.stop()
-    for size in rows:
-        one, two = results[f"local[1] {size} B"], results[f"local[2] {size} B"]
-        print(f"from local[1] to local[2], {size} B: {two['topic'].wall / one['topic'].wall:.2f} x")
+                results["to Parquet"] = rounds
+                tell("to Parquet", rows[100], rounds, {"arrow files": ARCHIVE_MIN})
+            stop(spark)
     if options.json:
         options.json.write_text(json.dumps(results, indent=2))
     return 0

@@ -73,8 +73,8 @@ class Alone:
         query.awaitTermination()
 
 
-def write_arrow_files(bootstrap: str, topic: str, folder: Path) -> int:
-    """The rows of a topic, a file for each partition; how many there are."""
+def write_arrow_files(bootstrap: str, topic: str, folder: Path) -> None:
+    """The rows of a topic, a file for each partition."""
     import pyarrow as pa
 
     from moldau.spark.source.batch import batch_reader
@@ -83,13 +83,10 @@ def write_arrow_files(bootstrap: str, topic: str, folder: Path) -> int:
     reader = batch_reader(
         {"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "includeHeaders": "true"}
     )
-    count = 0
     for number, partition in enumerate(reader.partitions()):
         with pa.ipc.new_file(str(folder / f"{number}.arrow"), schema) as file:
             for batch in reader.read(partition):
                 file.write_batch(batch)
-                count += batch.num_rows
-    return count
 
 
 def by_spark(spark: Any, source: Path, target: Path) -> Callable[[], None]:
@@ -125,19 +122,19 @@ def compared(
     bootstrap: str,
     topic: str,
     rounds: int,
-) -> dict[str, list[tuple[int, Any]]]:
-    """What each way took, and for how many rows, round by round."""
+) -> dict[str, list[Any]]:
+    """What each way took, round by round."""
     spark.dataSource.register(ArrowFiles)
-    took: dict[str, list[tuple[int, Any]]] = {"archive": [], "arrow files": []}
+    took: dict[str, list[Any]] = {"archive": [], "arrow files": []}
     with tempfile.TemporaryDirectory(prefix="moldau-bench-") as folder:
         source = Path(folder) / "arrow"
         source.mkdir()
-        rows = write_arrow_files(bootstrap, topic, source)
+        write_arrow_files(bootstrap, topic, source)
         for number in range(rounds + 1):
             ours = costs(spark, by_archive(spark, bootstrap, topic, Path(folder), number))
             theirs = costs(spark, by_spark(spark, source, Path(folder) / "parquet"))
             shutil.rmtree(Path(folder) / f"table-{topic}-{number}")
             if number:  # The first round warms up the JVM and the workers.
-                took["archive"].append((rows, ours))
-                took["arrow files"].append((rows, theirs))
+                took["archive"].append(ours)
+                took["arrow files"].append(theirs)
     return took

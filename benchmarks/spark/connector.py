@@ -1,42 +1,31 @@
-"""Spark's own Kafka connector, which comes as a package of the JVM: whether it can be fetched."""
+"""Spark's own Kafka connector, which comes as a package of the JVM: fetched where that works."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from typing import Any
 
-SECONDS_MAX = 300
-_TRY = """
-import sys
-from pyspark.sql import SparkSession
-
-spark = (
-    SparkSession.builder.master("local[1]")
-    .config("spark.ui.enabled", "false")
-    .config("spark.jars.packages", sys.argv[1])
-    .getOrCreate()
+_TOKENS = "org.apache.spark:spark-token-provider-kafka-0-10_2.13"
+_TRIED = (
+    # The connector of this Spark, with all that it asks for.
+    ("{installed}", ""),
+    # The last one before, with its part for delegation tokens, which a plain connection never
+    # uses, from an older one: it is not published everywhere.
+    ("4.2.0", "4.2.0"),
+    ("4.2.0", "4.0.0"),
 )
-spark.stop()
-"""
 
 
-def package() -> str:
-    """What it is called for this version of Spark."""
-    import pyspark
-
-    return f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
-
-
-def is_there(name: str) -> bool:
-    """Try it in a process of its own: a session that cannot find its packages does not start."""
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", _TRY, name],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            timeout=SECONDS_MAX,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return False
-    return done.returncode == 0
+def add_to(spark: Any) -> str:
+    """The version of the connector that `spark` can read with from now on; empty if none."""
+    for version, tokens in _TRIED:
+        wanted = version.format(installed=spark.version)
+        package = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{wanted}"
+        try:
+            if tokens:
+                spark.sql(f"ADD JAR 'ivy://{_TOKENS}:{tokens}?transitive=false'").collect()
+                package += f"?exclude={_TOKENS}"
+            spark.sql(f"ADD JAR 'ivy://{package}'").collect()
+        except Exception:  # Ivy raises what it likes for a package that is not there.
+            continue
+        return wanted
+    return ""

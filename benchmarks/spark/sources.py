@@ -1,12 +1,14 @@
 """Sources of rows that are ready: what Spark takes if a source costs nothing.
 
-`ceiling` hands over the same Arrow batch again and again, so that what is left is the way into
-Spark. `idle` does the same for a stream of tiny batches. `tuples` reads the topic as sources do
-that make an object of each record.
+`ceiling` hands over Arrow batches that are there already, so that what is left is the way into
+Spark: many of them in turn, since what comes from a topic is in no cache of a core either. `idle`
+does the same for a stream of tiny batches.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -18,16 +20,12 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 
-from moldau.client.kafka.client import KafkaClient
-from moldau.records.batch import HEADER_BYTES
-from moldau.records.record import read_records
 from moldau.spark.schema import arrow_schema, ddl
-from moldau.spark.source.batch import BatchReader
-from moldau.spark.source.fetching import FetchLimits, RangeFetcher
-from moldau.spark.source.read_options import parse_read_options
 
 BATCH_BYTES = 3 * 1024 * 1024
 """Batches of that size cost Spark the least: 20,000 rows of 1 KiB at a time take a third longer."""
+COLD_BYTES = 96 * 1024 * 1024
+"""Of different batches: many times what a core has of cache."""
 ROW_BYTES = 40
 """Of a row without its value."""
 KEY_BYTES = 8
@@ -52,47 +50,33 @@ class CeilingReader(ReadyReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         import gc
 
-        import pyarrow as pa
-
+        ready = batches(self.value, self.rows // self.tasks)
         gc.freeze()
-        schema = arrow_schema(include_headers=False)
         left = self.rows // self.tasks
-        most = BATCH_BYTES // (len(self.value) + ROW_BYTES)
-        columns = zip(*[row(self.value)] * min(left, most), strict=True)
-        arrays = [
-            pa.array(list(column), type=field.type)
-            for column, field in zip(columns, schema, strict=True)
-        ]
-        batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
-        while left > 0:
-            yield batch.slice(0, min(left, most))
-            left -= most
+        for batch in itertools.cycle(ready):
+            yield batch.slice(0, min(left, batch.num_rows))
+            left -= batch.num_rows
+            if left <= 0:
+                return
 
 
-class TuplesReader(BatchReader):
-    """Plans and fetches as our source does, then decodes one by one and hands over tuples."""
+@functools.cache
+def batches(value: bytes, rows_max: int) -> list[Any]:
+    """Equal ones at different places. Made once in a worker: the first round is not counted."""
+    import pyarrow as pa
 
-    def read(self, partition: InputPartition) -> Iterator[Any]:
-        import gc
-
-        gc.freeze()
-        limits = FetchLimits(
-            bytes_max=self._options.fetch_bytes_max,
-            timeout_seconds=self._options.timeout_seconds,
-            read_committed=False,
-            fail_on_data_loss=True,
-        )
-        with KafkaClient(self._options.bootstrap) as client:
-            for planned in partition.ranges:
-                for found in RangeFetcher(client, planned, limits):
-                    for body in found.bodies:
-                        whole = bytes(found.data[body.start - HEADER_BYTES : body.end])
-                        for record in read_records(whole):
-                            moment = datetime.fromtimestamp(record.timestamp / 1000, UTC)
-                            yield (
-                                *(record.key, record.value),
-                                *(planned.topic, planned.partition, record.offset, moment, 0),
-                            )
+    schema = arrow_schema(include_headers=False)
+    count = min(rows_max, BATCH_BYTES // (len(value) + ROW_BYTES))
+    columns = zip(*[row(value)] * count, strict=True)
+    arrays = [
+        pa.array(list(column), type=field.type)
+        for column, field in zip(columns, schema, strict=True)
+    ]
+    message = pa.RecordBatch.from_arrays(arrays, schema=schema).serialize()
+    needed = min(COLD_BYTES // BATCH_BYTES, -(-rows_max // count))
+    return [
+        pa.ipc.read_record_batch(pa.py_buffer(bytearray(message)), schema) for _ in range(needed)
+    ]
 
 
 class IdleReader(DataSourceStreamReader):
@@ -124,15 +108,6 @@ class Ceiling(DataSource):
 
     def reader(self, schema: Any) -> DataSourceReader:
         return CeilingReader(dict(self.options))
-
-
-class Tuples(Ceiling):
-    @classmethod
-    def name(cls) -> str:
-        return "bench-tuples"
-
-    def reader(self, schema: Any) -> DataSourceReader:
-        return TuplesReader(parse_read_options(self.options, streaming=False))
 
 
 class Idle(Ceiling):
