@@ -14,7 +14,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,17 +60,23 @@ def arguments() -> argparse.Namespace:
         help="a part of it (default: everything)",
     )
     parser.add_argument("--no-connector", action="store_true", help="without Spark's own one")
+    parser.add_argument(
+        "--conf", action="append", default=[], metavar="KEY=VALUE", help="a setting of Spark"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all values to a file")
     return parser.parse_args()
 
 
-def session(cores: int) -> Any:
+def session(cores: int, settings: Sequence[str] = ()) -> Any:
     from pyspark.sql import SparkSession
 
     from benchmarks.spark.sources import Ceiling, Idle
 
+    builder = SparkSession.builder
+    for setting in settings:
+        builder = builder.config(*setting.split("=", 1))
     found = (
-        SparkSession.builder.master(f"local[{cores}]")
+        builder.master(f"local[{cores}]")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.host", "127.0.0.1")
@@ -205,7 +211,7 @@ def main() -> int:
         for size, count in rows.items():
             fill(broker.bootstrap, f"bench-{size}", size=size, rows=count)
         for cores in (1, 2) if "read" in parts else ():
-            spark = session(cores)
+            spark = session(cores, options.conf)
             ways = "moldau bench-ceiling"
             if not options.no_connector:
                 version = connector.add_to(spark)
@@ -222,7 +228,7 @@ def main() -> int:
                 tell(f"local[{cores}], {size} B", count, took, targets)
             stop(spark)
         if "stream" in parts or "archive" in parts:
-            spark = session(TASKS)
+            spark = session(TASKS, options.conf)
             if "stream" in parts:
                 results |= streams.measured(spark, broker.bootstrap, verdict)
             if "archive" in parts:

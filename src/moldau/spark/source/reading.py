@@ -36,7 +36,7 @@ _settled: list[bool] = []
 
 def read_ranges(options: ReadOptions, ranges: Iterable[OffsetRange]) -> Iterator[Any]:
     """The rows of some ranges, as pyarrow.RecordBatch. Raises ClientError."""
-    _settle_once()
+    settle_once()
     held: list[Any] = []
     row_count = size = 0
     with hints_told():
@@ -111,7 +111,7 @@ def _close_clients() -> None:
     _clients.clear()
 
 
-def _settle_once() -> None:
+def settle_once() -> None:
     """Make a worker of Spark one that reads: it lives long, and handles buffers of megabytes."""
     if _settled:
         return
