@@ -65,8 +65,10 @@ def append(table: LakeTable, rows: Sequence[Row], *, query: str = "archive") -> 
 
 def rows_in(table: LakeTable) -> list[Row]:
     """All rows, in the order of topic, partition and offset."""
+    from moldau.spark.lake.files import read_table
+
     found = []
-    for batch in table.read():
+    for batch in read_table(table):
         for row in batch.to_pylist():
             found.append(
                 Row(
@@ -87,12 +89,12 @@ def use_once(location: str, storage: Mapping[str, str] | None = None) -> None:
     open, as long as the process: not what a test left behind."""
     from moldau.spark.lake import open_table
 
-    kinds = ["parquet", "delta"] if importlib.util.find_spec("deltalake") else ["parquet"]
-    for kind in kinds:
-        table = open_table(f"{location}/{kind}", kind, storage=dict(storage or {}))
-        append(table, [Row("t", 0, 0, None, b"", 0)])
-        rows_in(table)
-        table.snapshot()
+    if not importlib.util.find_spec("deltalake"):
+        return
+    table = open_table(location, "delta", storage=dict(storage or {}))
+    append(table, [Row("t", 0, 0, None, b"", 0)])
+    rows_in(table)
+    table.snapshot()
 
 
 @functools.cache

@@ -9,22 +9,29 @@ from moldau.cli.options import KeyValue, complete_topics
 
 Option = Callable[..., Any]
 
-TABLE_FORMAT: Final[Option] = click.option(
-    "--format",
-    "table_format",
-    type=click.Choice(["parquet", "delta", "iceberg"]),
-    default="parquet",
-    show_default=True,
-    help="Of the table.",
-)
+
+def _format_option(*formats: str) -> Option:
+    return click.option(
+        "--format",
+        "table_format",
+        type=click.Choice(formats),
+        default="delta",
+        show_default=True,
+        help="Of the table.",
+    )
+
+
+TABLE_FORMAT: Final[Option] = _format_option("delta", "iceberg")
+DESTINATION_FORMAT: Final[Option] = _format_option("delta", "iceberg", "parquet")
+"""Plain Parquet files can be written, but nobody knows which of them belong together."""
 
 STORAGE: Final[Option] = click.option(
     "--storage",
     type=KeyValue(),
     multiple=True,
     metavar="KEY=VALUE",
-    help="How S3 is reached (endpoint, access_key, secret_key, session_token, region), "
-    "or Iceberg's catalog; may be repeated.",
+    help="How the place is reached, in the words of deltalake (AWS_ENDPOINT_URL=…) or, for "
+    "Iceberg, of pyiceberg (s3.endpoint=…, type=rest, uri=…, token=…); may be repeated.",
 )
 
 FRAMING: Final[Option] = click.option(

@@ -50,7 +50,9 @@ def rows(schema: Any) -> Callable[..., Any]:
 
 def offsets(table: LakeTable) -> list[int]:
     """What is in a table, as its own readers see it."""
-    found = [batch.column("offset").to_pylist() for batch in table.read()]
+    from moldau.spark.lake.files import read_table
+
+    found = [batch.column("offset").to_pylist() for batch in read_table(table)]
     return sorted(offset for part in found for offset in part)
 
 

@@ -7,8 +7,6 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="the extra `spark` is not installed: no tests of lakes")
 
-from moldau.spark.lake.s3 import NAMES
-
 pytestmark = pytest.mark.inprocess
 
 ROOT = Path(__file__).parent.parent.parent.parent
@@ -21,8 +19,3 @@ def test_the_page_about_tables_works_as_pasted(
     (code,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), flags=re.M | re.S)
     exec(code.replace("/lake/events", str(tmp_path / "events")), {})
     assert capsys.readouterr().out == "True\nFalse\n1 0\n"
-
-
-def test_every_storage_option_is_on_the_page_about_tables() -> None:
-    named = set(re.findall(r"`([\w.]+)`", PAGE.read_text()))
-    assert [name for name in NAMES if name not in named] == []

@@ -9,11 +9,15 @@ pytest.importorskip("deltalake", reason="the extra moldau[spark] is not installe
 pytest.importorskip("pyiceberg", reason="the extra moldau[spark] is not installed")
 
 from moldau.client.errors import InvalidArgumentError  # noqa: E402
-from moldau.spark.lake import TableFormat, open_table  # noqa: E402
+from moldau.spark.lake import open_table  # noqa: E402
+from moldau.spark.lake.opening import open_destination  # noqa: E402
 from moldau.spark.lake.places import check_place  # noqa: E402
+from moldau.spark.lake.table import TABLES  # noqa: E402
 
-SCHEMA = pa.schema([("id", pa.int64()), ("date", pa.string())])
-FORMATS = list(TableFormat)
+SCHEMA = pa.schema(
+    [("id", pa.int64()), ("timestamp", pa.timestamp("us", "UTC")), ("date", pa.string())]
+)
+FORMATS = list(TABLES)
 
 
 def made(folder, kind):
@@ -54,16 +58,22 @@ def test_a_folder_is_one_table_at_the_most(tmp_path, there, kind):
 def test_a_table_is_not_made_inside_of_another(tmp_path, outer):
     made(tmp_path / "lake", outer)
     with pytest.raises(InvalidArgumentError, match=f"inside of the {outer} table"):
-        check_place(open_table(str(tmp_path / "lake" / "orders"), "parquet"))
+        check_place(open_table(str(tmp_path / "lake" / "orders"), "delta"))
 
 
 def test_what_a_creation_left_behind_that_was_cut_short_is_no_obstacle(tmp_path):
-    (tmp_path / "_moldau" / "log").mkdir(parents=True)
-    (tmp_path / "_moldau" / "log" / ".tmp-1").write_bytes(b"")
-    made(tmp_path, "parquet")
+    (tmp_path / "_delta_log").mkdir()
+    (tmp_path / "_delta_log" / "0.json.tmp").write_bytes(b"")
+    made(tmp_path, "delta")
 
 
 def test_a_file_is_no_place_for_a_table(tmp_path):
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(InvalidArgumentError, match="is a file"):
-        check_place(open_table(str(tmp_path / "file"), "parquet"))
+        check_place(open_table(str(tmp_path / "file"), "delta"))
+
+
+def test_plain_files_are_not_written_into_a_table(tmp_path):
+    made(tmp_path, "delta")
+    with pytest.raises(InvalidArgumentError, match="is a delta table"):
+        check_place(open_destination(str(tmp_path), "parquet"))

@@ -1,4 +1,4 @@
-"""Tables of a lake in Parquet, Delta or Iceberg: `open_table`; see `moldau.spark.lake.table`."""
+"""Tables of a lake in Delta or Iceberg: `open_table`; see `moldau.spark.lake.table`."""
 
 from moldau.spark.lake.opening import open_table
 from moldau.spark.lake.table import (

@@ -1,4 +1,4 @@
-"""Owns a Delta table: files that tasks wrote become its files in one commit of deltalake.
+"""Responsible for a Delta table: files that tasks wrote become its files in one commit.
 
 Files are added as they are, none is written again. The commit carries Delta's own transaction
 marker (`txn`: query and batch), by which a batch that is there already is known, also to others
@@ -7,17 +7,17 @@ retry by itself, since the marker has to be looked at again before each attempt.
 """
 
 import math
+import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
 
 from moldau.spark.lake import schemas
 from moldau.spark.lake.delta_stats import delta_stats
-from moldau.spark.lake.files import NULL_PARTITION, is_data_path, read_files
-from moldau.spark.lake.storage import is_s3, open_store, sync_file
+from moldau.spark.lake.files import NULL_PARTITION, is_data_path
+from moldau.spark.lake.storage import folder_at
 from moldau.spark.lake.table import (
     ConflictError,
     DataFile,
@@ -26,9 +26,11 @@ from moldau.spark.lake.table import (
     Snapshot,
     TableFormat,
     Writing,
+    marked,
 )
 
 ATTEMPTS_MAX: Final = 100
+MARK: Final = "moldau.mark."
 VACUUM_HOURS_MIN: Final = 7 * 24
 """So long old versions can be read, as is usual for Delta."""
 
@@ -39,7 +41,11 @@ class DeltaLakeTable:
     format: Final = TableFormat.DELTA
 
     def __init__(
-        self, location: str, *, storage: Mapping[str, str], partition_columns: tuple[str, ...]
+        self,
+        location: str,
+        *,
+        storage: Mapping[str, str],
+        partition_columns: tuple[str, ...] | None,
     ) -> None:
         try:
             import deltalake
@@ -51,21 +57,22 @@ class DeltaLakeTable:
         self._lib = deltalake
         self.location: Final = location
         self._storage = dict(storage)
-        # Looks at the options of a local folder, too.
-        self._store = open_store(location, storage)
+        self._folder = folder_at(location, storage)
         self._asked_columns = partition_columns
         self._table: Any = None
 
     @property
     def partition_columns(self) -> tuple[str, ...]:
-        return self._asked_columns
+        if self._asked_columns is None:
+            self._refreshed()
+        return self._asked_columns or ()
 
     @property
     def layout(self) -> Layout:
         return Layout(
             location=self.location,
             storage=self._storage,
-            partition_columns=self._asked_columns,
+            partition_columns=self.partition_columns,
         )
 
     # -- reading
@@ -80,6 +87,11 @@ class DeltaLakeTable:
         found: int | None = table.transaction_version(query)
         return found
 
+    def mark(self, name: str) -> int | None:
+        table = self._refreshed()
+        found: int | None = None if table is None else table.transaction_version(f"{MARK}{name}")
+        return found
+
     def snapshot(self) -> Snapshot:
         table = self._refreshed()
         if table is None:
@@ -88,22 +100,13 @@ class DeltaLakeTable:
         files = _files(table)
         return Snapshot(version=table.version(), files=files, rows=sum(file.rows for file in files))
 
-    def read(
-        self, snapshot: Snapshot | None = None, *, columns: Sequence[str] | None = None
-    ) -> Iterator[Any]:
-        found = snapshot or self.snapshot()
-        schema = self.schema()
-        if schema is None:
-            return iter(())
-        paths = [((file.path,), file.partition) for file in found.files]
-        return read_files(self.layout, paths, schema, columns)
-
     def _check_deletions(self, table: Any) -> None:
         """Who reads the files as they are would bring back what was deleted."""
         if "deletionVectors" in (table.protocol().reader_features or ()):
             raise LakeError(
                 f"the table at {self.location} has deletion vectors, which are not read here",
-                hint="rewrite it first, with REORG TABLE … APPLY (PURGE)",
+                hint="rewrite it first: REORG TABLE … APPLY (PURGE), then ALTER TABLE … DROP "
+                "FEATURE deletionVectors",
             )
 
     # -- writing
@@ -112,7 +115,7 @@ class DeltaLakeTable:
         for _ in range(ATTEMPTS_MAX):
             table = self._refreshed()
             old = self._schema(table)
-            new = schemas.merged(old, schema, self._asked_columns, self.location)
+            new = schemas.merged(old, schema, self.partition_columns, self.location)
             if old is not None and new.equals(old):
                 return
             try:
@@ -120,8 +123,10 @@ class DeltaLakeTable:
                     self._lib.DeltaTable.create(
                         self.location,
                         schema=self._lib.Schema.from_arrow(new),
-                        partition_by=list(self._asked_columns),
-                        storage_options=self._options(),
+                        partition_by=list(self.partition_columns),
+                        storage_options=self._storage,
+                        # So that engines can follow the table from one version to the next.
+                        configuration={"delta.enableChangeDataFeed": "true"},
                     )
                 else:
                     changed = pa.schema([field for field in new if field not in old])
@@ -133,7 +138,7 @@ class DeltaLakeTable:
                     hint="write to another table (--to), or decode as before (--schema); Iceberg "
                     "tables can (--format iceberg)",
                 ) from error
-            except self._lib.exceptions.DeltaError as error:
+            except (self._lib.exceptions.DeltaError, OSError) as error:
                 if _is_conflict(error):
                     continue
                 raise self._failed(error) from error
@@ -151,9 +156,12 @@ class DeltaLakeTable:
         writing: Writing,
         *,
         same_rows: bool = False,
+        since: int | None = None,
     ) -> bool:
         def actions(table: Any) -> list[Any]:
             self._check_deletions(table)
+            if since not in (None, table.version()):
+                raise ConflictError(f"the table at {self.location} is not at version {since} now")
             there = {file.path for file in _files(table)}
             gone = [file.path for file in removed if file.path not in there]
             if gone:
@@ -183,10 +191,12 @@ class DeltaLakeTable:
         # Again: what was committed meanwhile is not to go.
         named = {file.path for file in _files(self._refreshed())}
         removed = [
-            path for path in found if path not in named and is_data_path(path, self._asked_columns)
+            path
+            for path in found
+            if path not in named and is_data_path(path, self.partition_columns)
         ]
         for path in removed:
-            self._store.delete(path)
+            self._folder.delete(path)
         return len(removed)
 
     def _commit(self, writing: Writing, actions: Callable[[Any], list[Any]]) -> bool:
@@ -199,15 +209,19 @@ class DeltaLakeTable:
             last = table.transaction_version(writing.query)
             if last is not None and last >= writing.batch:
                 return False
-            marker = Transaction(writing.query, writing.batch, int(time.time() * 1000))
+            now = int(time.time() * 1000)
+            markers = [Transaction(writing.query, writing.batch, now)]
+            markers += [
+                Transaction(f"{MARK}{name}", marked(text), now) for name, text in writing.marks
+            ]
             try:
                 table.create_write_transaction(
                     actions(table),
                     mode="append",
                     schema=table.schema(),
-                    partition_by=list(self._asked_columns),
+                    partition_by=list(self.partition_columns),
                     commit_properties=CommitProperties(
-                        app_transactions=[marker],
+                        app_transactions=markers,
                         max_commit_retries=0,
                         custom_metadata={
                             "moldau.query": writing.query,
@@ -215,7 +229,7 @@ class DeltaLakeTable:
                         },
                     ),
                 )
-            except self._lib.exceptions.DeltaError as error:
+            except (self._lib.exceptions.DeltaError, OSError) as error:
                 if _is_conflict(error):
                     continue
                 raise self._failed(error) from error
@@ -233,7 +247,7 @@ class DeltaLakeTable:
             raise LakeError(
                 f"a file that was to be committed to {self.location} is not there: {error}",
                 hint="it was cleaned away, or tasks see another disk than the driver: "
-                "a table in a folder needs one that all machines share, or S3",
+                "a table in a folder needs one that all machines share, or an object store",
             ) from error
         return [
             AddAction(
@@ -267,18 +281,22 @@ class DeltaLakeTable:
     def _refreshed(self) -> Any:
         try:
             if self._table is None:
-                if not self._lib.DeltaTable.is_deltatable(self.location, self._options()):
+                if not self._lib.DeltaTable.is_deltatable(self.location, self._storage):
                     return None
-                self._table = self._lib.DeltaTable(self.location, storage_options=self._options())
+                self._table = self._lib.DeltaTable(self.location, storage_options=self._storage)
             else:
                 self._table.update_incremental()
         except (self._lib.exceptions.DeltaError, OSError) as error:
             raise self._failed(error) from error
         had = tuple(self._table.metadata().partition_columns)
+        if self._asked_columns is None:
+            self._asked_columns = had
         if had != self._asked_columns:
             raise LakeError(
                 f"the table at {self.location} is partitioned by {', '.join(had) or 'nothing'}, "
-                f"not by {', '.join(self._asked_columns) or 'nothing'}"
+                f"not by {', '.join(self.partition_columns) or 'nothing'}",
+                hint="tables that keep every record and those that are kept by key (--mode upsert) "
+                "are not the same: use another place (--to)",
             )
         return self._table
 
@@ -286,28 +304,19 @@ class DeltaLakeTable:
         if table is None:
             return None
         known = schemas.plain_schema(pa.schema(table.schema().to_arrow()))
-        return schemas.with_partitions_last(known, self._asked_columns)
-
-    def _options(self) -> dict[str, str] | None:
-        if not is_s3(self.location):
-            return None
-        from moldau.spark.lake.s3 import delta_options
-
-        return delta_options(self._storage)
+        return schemas.with_partitions_last(known, self.partition_columns)
 
     def _sync(self) -> None:
         """deltalake leaves to the system when an entry of the log reaches a local disk."""
-        if is_s3(self.location):
-            return
-        self._table = self._refreshed()
-        entry = Path(self.location) / "_delta_log" / f"{self._table.version():020}.json"
-        if entry.exists():
-            sync_file(str(entry))
+        if self._folder.is_local:
+            self._table = self._refreshed()
+            self._folder.sync(f"_delta_log/{self._table.version():020}.json")
 
     def _failed(self, error: Exception) -> LakeError:
         return LakeError(
-            f"the Delta table at {self.location}: {error}",
-            hint="is it a Delta table (--format)? for S3, --storage says how it is reached",
+            f"the Delta table at {self.location}: {_one_line(error)}",
+            hint="is it a Delta table (--format)? are you allowed to write there? for object "
+            "stores, --storage says how they are reached",
         )
 
 
@@ -329,6 +338,11 @@ def _files(table: Any) -> tuple[DataFile, ...]:
 
 def _delta_values(partition: Mapping[str, str]) -> dict[str, str | None]:
     return {name: None if value == NULL_PARTITION else value for name, value in partition.items()}
+
+
+def _one_line(error: Exception) -> str:
+    """deltalake paints its errors, over several lines."""
+    return " ".join(re.sub(r"\x1b\[\d*m|↳", "", str(error)).split())
 
 
 def _is_conflict(error: Exception) -> bool:

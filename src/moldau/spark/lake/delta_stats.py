@@ -1,10 +1,9 @@
-"""Owns the statistics of a Delta table's files: with them, engines skip files without opening them.
+"""Responsible for the statistics of Delta's files: by them, engines skip files without a look.
 
 They stand in the footers of the Parquet files already; Delta wants them in its log, as JSON.
 """
 
 import json
-import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime
@@ -12,7 +11,7 @@ from typing import Any, Final
 
 import pyarrow.parquet as pq
 
-from moldau.spark.lake.storage import open_filesystem
+from moldau.spark.lake.storage import open_folder
 from moldau.spark.lake.table import Layout
 
 _TEXT_LENGTH_MAX: Final = 32
@@ -23,10 +22,10 @@ def delta_stats(layout: Layout, paths: Sequence[str]) -> list[str]:
     """Of each file, which must be there: raises FileNotFoundError."""
     if not paths:
         return []
-    filesystem, root = open_filesystem(layout.location, layout.storage)
+    folder = open_folder(layout)
 
     def read(path: str) -> str:
-        with filesystem.open_input_file(f"{root}/{path}") as file:
+        with folder.open_input(path) as file:
             return json.dumps(_stats(pq.read_metadata(file)))
 
     with ThreadPoolExecutor(min(_READERS_MAX, len(paths))) as readers:
@@ -51,7 +50,11 @@ def _stats(footer: Any) -> dict[str, Any]:
             nulls[name] = sum(each.null_count for each in found)
         if any(each.num_values and not each.has_min_max for each in found):
             continue
-        bounds = [(each.min, each.max) for each in found if each.has_min_max]
+        try:
+            bounds = [(each.min, each.max) for each in found if each.has_min_max]
+        except OverflowError:
+            # A year above 9999: Python's calendar has none.
+            continue
         if bounds and all(_is_known(value) for pair in bounds for value in pair):
             lowest[name] = _plain(min(low for low, _ in bounds))
             highest[name] = _plain(max(high for _, high in bounds))
@@ -65,8 +68,7 @@ def _stats(footer: Any) -> dict[str, Any]:
 
 def _is_known(value: object) -> bool:
     """Whether engines agree on how a value is written, and on its order."""
-    if isinstance(value, float):
-        return math.isfinite(value)
+    # No floats: NaN is in no statistics, and above all numbers to some engines.
     if isinstance(value, str):
         return len(value) <= _TEXT_LENGTH_MAX
     return isinstance(value, int | date) and not isinstance(value, bool)

@@ -1,4 +1,4 @@
-"""Owns the Parquet files of a table: how tasks write them, and how rows come out of them again.
+"""Responsible for the Parquet files of a table: how tasks write them, and how they are read.
 
 A file per task and per value of the partition columns, below the folders that Hive's layout has
 (`date=2026-01-31/…`). A file is whole and on the disk when `close` returns it; what was begun and
@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from moldau.spark.lake.storage import is_s3, open_filesystem, sync_file
-from moldau.spark.lake.table import DataFile, LakeError, Layout
+from moldau.spark.lake.storage import Folder, open_folder
+from moldau.spark.lake.table import DataFile, LakeError, LakeTable, Layout, TableFormat
 
 GROUP_ROWS_MAX: Final = 256 * 1024
 GROUP_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -45,13 +45,10 @@ class FileWriter:
         """`schema` has the partition columns; `label` begins the names of the files."""
         self._layout = layout
         self._label = label
-        self._filesystem, self._root = open_filesystem(layout.location, layout.storage)
-        kept = [
-            field
-            for field in schema
-            if layout.keeps_partition_columns or field.name not in layout.partition_columns
-        ]
-        self._schema = pa.schema(kept)
+        self._folder = open_folder(layout)
+        self._schema = pa.schema(
+            [field for field in schema if field.name not in layout.partition_columns]
+        )
         self._open: dict[tuple[str, ...], _Open] = {}
         self._done: list[DataFile] = []
 
@@ -99,11 +96,9 @@ class FileWriter:
         partition = dict(zip(self._layout.partition_columns, values, strict=True))
         folder = "".join(f"{name}={quote(value, safe=' ')}/" for name, value in partition.items())
         path = f"{folder}{self._label}-{uuid.uuid4().hex}.parquet"
-        written = f"{self._root}/{self._layout.written_path(path)}"
-        if not is_s3(self._layout.location):
-            self._filesystem.create_dir(written.rsplit("/", 1)[0], recursive=True)
-        sink = self._filesystem.open_output_stream(written)
-        writer = pq.ParquetWriter(sink, self._schema, **_encodings(self._schema, self._layout))
+        sink = self._folder.open_output(self._layout.staged_prefix + path)
+        encodings = _encodings(self._schema, self._layout.format)
+        writer = pq.ParquetWriter(sink, self._schema, **encodings)
         found = self._open[values] = _Open(path, partition, sink, writer, [])
         return found
 
@@ -121,16 +116,12 @@ class FileWriter:
         file.writer.close()
         size = file.sink.tell()
         file.sink.close()
-        if not is_s3(self._layout.location):
-            sync_file(f"{self._root}/{self._layout.written_path(file.path)}")
+        self._folder.sync(self._layout.staged_prefix + file.path)
         rows = file.writer.writer.metadata.num_rows
         self._done.append(DataFile(path=file.path, rows=rows, bytes=size, partition=file.partition))
 
     def _remove(self, path: str) -> None:
-        try:
-            self._filesystem.delete_file(f"{self._root}/{self._layout.written_path(path)}")
-        except FileNotFoundError:
-            return
+        self._folder.delete(self._layout.staged_prefix + path)
 
 
 def write_files(
@@ -152,35 +143,56 @@ def write_files(
 
 def read_files(
     layout: Layout,
-    paths: Iterable[tuple[Sequence[str], Mapping[str, str]]],
+    files: Iterable[DataFile],
     schema: Any,
     columns: Sequence[str] | None = None,
 ) -> Iterator[Any]:
-    """Rows as pyarrow.RecordBatch. A file is at the first of its paths that is there."""
-    filesystem, root = open_filesystem(layout.location, layout.storage)
+    """Rows as pyarrow.RecordBatch, with the partition columns."""
+    folder = open_folder(layout)
     names = list(schema.names if columns is None else columns)
     if strange := [name for name in names if name not in schema.names]:
         raise LakeError(f"the table at {layout.location} has no column {', '.join(strange)}")
     wanted = pa.schema([schema.field(name) for name in names])
-    for candidates, partition in paths:
-        with _opened(filesystem, [f"{root}/{path}" for path in candidates]) as source:
-            file = pq.ParquetFile(source)
-            inner = [name for name in names if name in file.schema_arrow.names]
-            for batch in file.iter_batches(batch_size=GROUP_ROWS_MAX // 4, columns=inner):
-                yield completed(batch, wanted, partition)
+    for file in files:
+        with _opened(folder, file.path) as source:
+            parquet = pq.ParquetFile(source)
+            _check_columns(parquet.schema_arrow, schema, file.path)
+            inner = [name for name in names if name in parquet.schema_arrow.names]
+            for batch in parquet.iter_batches(batch_size=GROUP_ROWS_MAX // 4, columns=inner):
+                yield completed(batch, wanted, file.partition)
 
 
-def _opened(filesystem: Any, candidates: Sequence[str]) -> Any:
-    # Twice, since a file may be moved from one place to the other while we look.
-    for path in (*candidates, *candidates):
-        try:
-            return filesystem.open_input_file(path)
-        except FileNotFoundError:
-            continue
-    raise LakeError(
-        f"{candidates[0]} is not there any more",
-        hint="files were replaced since the snapshot was taken, or removed by hand: read again",
-    )
+def _check_columns(found: Any, schema: Any, path: str) -> None:
+    """Files are read by the names of columns: after a rename, values would be lost."""
+    lost = [field.name for field in found if field.name not in schema.names]
+    for field in found:
+        if field.name in schema.names and pa.types.is_struct(field.type):
+            known = schema.field(field.name).type
+            names = {inner.name for inner in known} if pa.types.is_struct(known) else set()
+            lost += [f"{field.name}.{each.name}" for each in field.type if each.name not in names]
+    if lost:
+        raise LakeError(
+            f"{path} has the column {', '.join(lost)}, which the table does not know",
+            hint="it was renamed or dropped by somebody else: rewrite the table with that program",
+        )
+
+
+def read_table(table: LakeTable, columns: Sequence[str] | None = None) -> Iterator[Any]:
+    """All rows of a table as it is now."""
+    schema = table.schema()
+    if schema is None:
+        return iter(())
+    return read_files(table.layout, table.snapshot().files, schema, columns)
+
+
+def _opened(folder: Folder, path: str) -> Any:
+    try:
+        return folder.open_input(path)
+    except FileNotFoundError:
+        raise LakeError(
+            f"{path} is not in {folder.location} any more",
+            hint="files were replaced since the snapshot was taken, or removed by hand: read again",
+        ) from None
 
 
 def completed(batch: Any, wanted: Any, partition: Mapping[str, str]) -> Any:
@@ -236,7 +248,7 @@ def _rows(held: Iterable[Any]) -> int:
     return sum(batch.num_rows for batch in held)
 
 
-def _encodings(schema: Any, layout: Layout) -> dict[str, Any]:
+def _encodings(schema: Any, format: TableFormat) -> dict[str, Any]:
     """Statistics where somebody may ask for a range; no dictionary of what hardly repeats."""
     flat = [field.name for field in schema if not _is_bytes(field.type)]
     deltas = {
@@ -248,8 +260,8 @@ def _encodings(schema: Any, layout: Layout) -> dict[str, Any]:
     return {
         "compression": "zstd",
         "compression_level": 1,
-        # Iceberg wants those of each column, and keeps the first bytes of them.
-        "write_statistics": True if layout.keeps_partition_columns else flat,
+        # pyiceberg warns of each column that has none; it keeps the first bytes of long ones.
+        "write_statistics": True if format is TableFormat.ICEBERG else flat,
         "use_dictionary": sorted({*texts, *_DICTIONARY}),
         "column_encoding": deltas,
         "version": "2.6",

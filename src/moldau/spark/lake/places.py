@@ -1,4 +1,4 @@
-"""Owns where a new table may be: in a place of its own.
+"""Responsible for where a new table may be: in a place of its own.
 
 Whoever cleans a table removes every data file below its location that no commit of it names. So a
 table must not be begun among somebody else's files, nor inside another table.
@@ -8,30 +8,36 @@ from pathlib import Path
 from typing import Final
 
 from moldau.client.errors import InvalidArgumentError
-from moldau.spark.lake.storage import is_s3, open_store
-from moldau.spark.lake.table import LakeTable, TableFormat
+from moldau.spark.lake.storage import is_local, open_folder
+from moldau.spark.lake.table import Destination, TableFormat
 
 _OWN: Final = {
-    TableFormat.PARQUET: ("_moldau/",),
     TableFormat.DELTA: ("_delta_log/",),
     TableFormat.ICEBERG: ("metadata/", "_catalog.sqlite"),
 }
 """What a creation that was cut short leaves behind."""
-_LOGS: Final = {"_moldau/log": TableFormat.PARQUET, "_delta_log": TableFormat.DELTA}
 
 
-def check_place(table: LakeTable) -> None:
+def check_place(table: Destination) -> None:
     """Raises InvalidArgumentError if the table is yet to be made, and something else is there."""
-    if not is_s3(table.location):
+    if is_local(table.location):
         if Path(table.location).exists() and not Path(table.location).is_dir():
             raise InvalidArgumentError(
                 f"{table.location} is a file, and a table is a folder", hint="name another folder"
             )
         _check_outer(table)
+    if table.format is TableFormat.PARQUET:
+        if (other := _format_at(table.location)) is not None:
+            raise InvalidArgumentError(
+                f"{table.location} is a {other} table: plain files in it would be removed as left "
+                "over",
+                hint="name another folder",
+            )
+        return
     if table.schema() is not None:
         return
     own = _OWN[table.format]
-    for found in open_store(table.location, table.layout.storage).list(""):
+    for found in open_folder(table.layout).list():
         if found.path.startswith((".", *own)):
             continue
         raise InvalidArgumentError(
@@ -42,7 +48,7 @@ def check_place(table: LakeTable) -> None:
         )
 
 
-def _check_outer(table: LakeTable) -> None:
+def _check_outer(table: Destination) -> None:
     for outer in Path(table.location).parents:
         if (found := _format_at(str(outer))) is not None:
             raise InvalidArgumentError(
@@ -53,10 +59,9 @@ def _check_outer(table: LakeTable) -> None:
 
 def _format_at(location: str) -> TableFormat | None:
     """Of a table in a local folder; of Iceberg's, only those with a catalog in it."""
-    if is_s3(location):
+    if not is_local(location):
         return None
     folder = Path(location)
-    for name, found in _LOGS.items():
-        if (folder / name).is_dir():
-            return found
+    if (folder / "_delta_log").is_dir():
+        return TableFormat.DELTA
     return TableFormat.ICEBERG if (folder / "_catalog.sqlite").is_file() else None

@@ -1,221 +1,240 @@
-"""Owns how a table's small files are kept: created by one only, moved, listed, removed; for good.
+"""Responsible for places: folders of a local disk, and prefixes of object stores.
 
-A `Store` is a folder of a local disk or a prefix of a bucket. What returns has reached the disk.
-Data files are written and read through pyarrow's file systems (`open_filesystem`), which can do
-neither an exclusive create nor an fsync.
+Object stores are reached through the library that keeps the table (deltalake or pyiceberg), with
+the options of that library, so that whatever it reads and writes, we do, too. A file on a local
+disk is there, whole, when a call returns: neither library waits for the disk.
 """
 
 import os
 import re
+import shutil
 import time
 from collections.abc import Iterator, Mapping
-from pathlib import Path, PurePosixPath
-from typing import Any, Final, NamedTuple, Protocol
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
 from moldau.client.errors import InvalidArgumentError
-from moldau.spark.lake.table import LakeError
+from moldau.spark.lake.table import LakeError, Layout, TableFormat
 
-S3_SCHEMES: Final = ("s3://", "s3a://", "s3n://")
 TEMPORARY: Final = ".tmp-"
+SCHEMES: Final = ("s3", "gs", "abfs", "abfss", "hdfs")
+_SAME: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
 _SCHEME: Final = re.compile(r"([A-Za-z][\w+.-]+):")
+_PLACES: Final = f"a folder, or one of {', '.join(f'{scheme}://' for scheme in SCHEMES)}"
 
 
 class Stored(NamedTuple):
-    """A file of a store."""
+    """A file of a folder."""
 
     path: str
-    bytes: int
+    """Relative to the folder, with `/`."""
     age_seconds: float
 
 
-class Store(Protocol):
-    """Files by their path below the table's location, with `/`."""
+class Folder:
+    """Files by their path below a location."""
+
+    def __init__(self, location: str, filesystem: Any, root: str) -> None:
+        """`root` is the location as pyarrow's file system names it."""
+        self.location = location
+        self.is_local = is_local(location)
+        self._filesystem = filesystem
+        self._root = root
+
+    def __str__(self) -> str:
+        """As Spark's own file systems name it."""
+        return re.sub("^s3://", "s3a://", self.location)
+
+    def open_output(self, path: str) -> Any:
+        """A stream; on a local disk, `sync` the file after it was closed."""
+        if self.is_local:
+            Path(self._root, path).parent.mkdir(parents=True, exist_ok=True)
+        return self._filesystem.open_output_stream(self._full(path))
+
+    def open_input(self, path: str) -> Any:
+        """A file that can be read at any position. Raises FileNotFoundError."""
+        return self._filesystem.open_input_file(self._full(path))
 
     def read(self, path: str) -> bytes | None:
         """All of it; None if it is not there."""
+        try:
+            with self.open_input(path) as file:
+                data: bytes = file.read()
+        except FileNotFoundError:
+            return None
+        return data
 
-    def exists(self, path: str) -> bool: ...
+    def write(self, path: str, data: bytes) -> None:
+        """What was there is replaced as a whole. Nobody but the owner may read it on a disk."""
+        if not self.is_local:
+            with self.open_output(path) as file:
+                file.write(data)
+            return
+        aside = Path(self._root, path).with_name(f"{TEMPORARY}{uuid4().hex}")
+        aside.parent.mkdir(parents=True, exist_ok=True)
+        with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        self.move(str(aside.relative_to(self._root)), path)
 
-    def create(self, path: str, data: bytes) -> bool:
-        """False, and nothing changed, if it is there. It is never there in part."""
-
-    def put(self, path: str, data: bytes) -> None:
-        """Whether it is there or not; what was there is replaced as a whole."""
-
-    def move(self, source: str, target: str) -> bool:
-        """False if there is no source."""
+    def move(self, source: str, target: str) -> None:
+        if not self.is_local:
+            self._filesystem.move(self._full(source), self._full(target))
+            return
+        into = Path(self._root, target)
+        into.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(Path(self._root, source), into)
+        self.sync(target)
 
     def delete(self, path: str) -> None:
         """Also if it is not there."""
-
-    def list(self, prefix: str) -> Iterator[Stored]:
-        """The files below a folder, and below its folders."""
-
-
-class Disk:
-    """What a local store does to a disk, step by step, so that tests can stop it at each."""
-
-    def write(self, path: Path, data: bytes) -> None:
-        with path.open("xb") as file:
-            file.write(data)
-
-    def sync(self, path: Path) -> None:
-        """A file's bytes, or the names in a folder."""
-        handle = os.open(path, os.O_RDONLY)
         try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-    def link(self, source: Path, target: Path) -> None:
-        os.link(source, target)
-
-    def rename(self, source: Path, target: Path) -> None:
-        source.rename(target)
-
-    def unlink(self, path: Path) -> None:
-        path.unlink(missing_ok=True)
-
-    def make_folder(self, path: Path) -> None:
-        path.mkdir(exist_ok=True)
-
-
-class LocalStore:
-    """A folder of a local disk."""
-
-    def __init__(self, root: str, disk: Disk | None = None) -> None:
-        self._root = Path(root)
-        self._disk = disk or Disk()
-
-    def read(self, path: str) -> bytes | None:
-        try:
-            return (self._root / path).read_bytes()
+            self._filesystem.delete_file(self._full(path))
         except FileNotFoundError:
-            return None
-
-    def exists(self, path: str) -> bool:
-        return (self._root / path).exists()
-
-    def create(self, path: str, data: bytes) -> bool:
-        target = self._root / path
-        temporary = self._written_aside(target, data)
-        try:
-            # A link fails if the name is taken, and shows all of the file or none.
-            self._disk.link(temporary, target)
-        except FileExistsError:
-            return False
-        finally:
-            self._disk.unlink(temporary)
-        self._disk.sync(target.parent)
-        return True
-
-    def put(self, path: str, data: bytes) -> None:
-        target = self._root / path
-        self._disk.rename(self._written_aside(target, data), target)
-        self._disk.sync(target.parent)
-
-    def move(self, source: str, target: str) -> bool:
-        into = self._root / target
-        self._make_folders(into.parent)
-        try:
-            self._disk.rename(self._root / source, into)
-        except FileNotFoundError:
-            return False
-        self._disk.sync(into.parent)
-        return True
-
-    def delete(self, path: str) -> None:
-        self._disk.unlink(self._root / path)
-
-    def list(self, prefix: str) -> Iterator[Stored]:
-        now = time.time()
-        for folder, _, names in os.walk(self._root / prefix):
-            for name in names:
-                path = Path(folder) / name
-                try:
-                    known = path.stat()
-                except FileNotFoundError:
-                    continue
-                found = PurePosixPath(path.relative_to(self._root)).as_posix()
-                yield Stored(found, known.st_size, now - known.st_mtime)
-
-    def _written_aside(self, target: Path, data: bytes) -> Path:
-        self._make_folders(target.parent)
-        temporary = target.parent / f"{TEMPORARY}{uuid4().hex}"
-        self._disk.write(temporary, data)
-        self._disk.sync(temporary)
-        return temporary
-
-    def _make_folders(self, folder: Path) -> None:
-        """With names that outlive a power failure, as the files in them must."""
-        if folder.is_dir():
             return
-        self._make_folders(folder.parent)
-        self._disk.make_folder(folder)
-        self._disk.sync(folder.parent)
+
+    def move_all(self, source: str, target: str) -> None:
+        """All files of a folder; on a local disk in one step."""
+        if self.is_local:
+            self.move(source, target)
+            return
+        for found in list(self.list(source)):
+            self.move(found.path, target + found.path.removeprefix(source))
+
+    def delete_all(self) -> None:
+        """The folder itself."""
+        if self.is_local:
+            shutil.rmtree(self._root)
+            return
+        for found in list(self.list()):
+            self.delete(found.path)
+
+    def list(self, folder: str = "") -> Iterator[Stored]:
+        """All files, or those of a folder, also in folders of it."""
+        from pyarrow import fs
+
+        now = time.time()
+        start = self._full(folder).rstrip("/")
+        selector = fs.FileSelector(start, recursive=True, allow_not_found=True)
+        for found in self._filesystem.get_file_info(selector):
+            if found.type == fs.FileType.File:
+                path = found.path.removeprefix(self._root).lstrip("/")
+                # What does not say how old it is, is new: nobody removes it.
+                yield Stored(path, now - found.mtime_ns / 1e9 if found.mtime_ns else 0.0)
+
+    def sync(self, path: str) -> None:
+        """Have a file and its name reach a local disk; object stores need no such call."""
+        if not self.is_local:
+            return
+        full = Path(self._root, path)
+        try:
+            # Folders may be new, up to the location.
+            for each in (full, *full.parents):
+                _fsync(each)
+                if each == Path(self._root).parent:
+                    break
+        except OSError as error:
+            raise LakeError(f"{full} did not reach the disk: {error}") from error
+
+    def _full(self, path: str) -> str:
+        return f"{self._root}/{path}" if self._root else path
 
 
-def is_s3(location: str) -> bool:
-    return location.startswith(S3_SCHEMES)
+def _fsync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
-def normal_location(location: str) -> str:
-    """s3://bucket/prefix, or the whole path of a folder. InvalidArgumentError for other kinds."""
-    for scheme in S3_SCHEMES:
-        if location.startswith(scheme):
-            bucket, _, prefix = location.removeprefix(scheme).partition("/")
-            if not bucket or not prefix.strip("/"):
-                raise InvalidArgumentError(
-                    f"{location} is no place for a table",
-                    hint="name a bucket and a prefix: --to s3://bucket/prefix",
-                )
-            return f"s3://{bucket}/{prefix.strip('/')}"
+def is_local(location: str) -> bool:
+    return "://" not in location
+
+
+def normal_location(location: str, *, option: str = "--to") -> str:
+    """The whole path of a folder, or scheme://…; InvalidArgumentError for other kinds."""
     if location.startswith("file:"):
         location = "/" + location.removeprefix("file:").lstrip("/")
     elif found := _SCHEME.match(location):
-        known = "on Databricks, DBFS is the folder /dbfs; " if found[1] == "dbfs" else ""
-        raise InvalidArgumentError(
-            f"a table cannot be at {location!r}: {found[1]}: is no kind of place that is known",
-            hint=f"{known}--to is a folder (./a:b if its name has a colon), or s3://bucket/prefix",
-        )
+        return _normal_url(location, found[1], option)
     if not location:
-        raise InvalidArgumentError(
-            "a table needs a place", hint="--to is a folder, or s3://bucket/prefix"
-        )
+        raise InvalidArgumentError("no place is named", hint=f"{option} is {_PLACES}")
     return str(Path(location).absolute())
 
 
-def open_store(location: str, storage: Mapping[str, str]) -> Store:
-    """For a location as `normal_location` returns it."""
-    if is_s3(location):
-        from moldau.spark.lake.s3 import S3Store
-
-        return S3Store(location, storage)
-    if storage and (strange := set(storage) - {"catalog"}):
+def _normal_url(location: str, name: str, option: str) -> str:
+    scheme = _SAME.get(name.lower(), name.lower())
+    if scheme not in SCHEMES:
+        known = "on Databricks, DBFS is the folder /dbfs; " if scheme == "dbfs" else ""
         raise InvalidArgumentError(
-            f"a local folder has no option {', '.join(sorted(strange))}",
-            hint="--storage is for tables at s3://bucket/prefix",
+            f"nothing can be kept at {location!r}: {name}: is no kind of place that is known",
+            hint=f"{known}{option} is {_PLACES}; ./a:b is a folder whose name has a colon",
         )
-    return LocalStore(location)
+    host, _, path = location.partition("://")[2].partition("/")
+    path = path.strip("/")
+    if not host or not path:
+        raise InvalidArgumentError(
+            f"nothing can be kept at {location}: it names no path",
+            hint=f"name a bucket or host, and a path: {option} {scheme}://bucket/path",
+        )
+    return f"{scheme}://{host}/{path}"
 
 
-def open_filesystem(location: str, storage: Mapping[str, str]) -> tuple[Any, str]:
-    """pyarrow's file system, and the location as that names it."""
-    if is_s3(location):
-        from moldau.spark.lake.s3 import s3_filesystem
+def open_folder(layout: Layout) -> Folder:
+    """Of a table, whose location is as `normal_location` returns it."""
+    return folder_at(layout.location, layout.storage, layout.format)
 
-        return s3_filesystem(storage), location.removeprefix("s3://")
+
+def folder_at(
+    location: str, storage: Mapping[str, str], format: TableFormat = TableFormat.DELTA
+) -> Folder:
+    """Raises LakeError if the place cannot be reached with these options."""
     from pyarrow import fs
 
-    return fs.LocalFileSystem(), location
-
-
-def sync_file(path: str) -> None:
-    """A file that somebody else wrote, and its name."""
-    disk = Disk()
+    if is_local(location):
+        return Folder(location, fs.LocalFileSystem(), location)
     try:
-        disk.sync(Path(path))
-        disk.sync(Path(path).parent)
-    except OSError as error:
-        raise LakeError(f"{path} did not reach the disk: {error}") from error
+        if format is TableFormat.ICEBERG:
+            from pyiceberg.io.pyarrow import PyArrowFileIO
+
+            scheme, host, path = PyArrowFileIO.parse_location(location)
+            return Folder(location, PyArrowFileIO(dict(storage)).fs_by_scheme(scheme, host), path)
+        return Folder(location, fs.PyFileSystem(_delta_handler(location, storage)), "")
+    except ImportError as error:
+        raise LakeError(
+            f"a table at {location} needs the package {error.name}",
+            hint="install it: pip install 'moldau[spark]'",
+        ) from None
+    except Exception as error:
+        # Each library has its own errors, and one of them panics.
+        raise LakeError(
+            f"{location} cannot be reached: {error}", hint="--storage KEY=VALUE says how"
+        ) from error
+
+
+def _delta_handler(location: str, storage: Mapping[str, str]) -> Any:
+    import pyarrow as pa
+    from deltalake.fs import DeltaStorageHandler
+
+    class Handler(DeltaStorageHandler):
+        def open_output_stream(self, path: str, metadata: dict[str, str] | None = None) -> Any:
+            return pa.PythonFile(_TakesBuffers(self._handler.open_output_stream(path, metadata)))
+
+    return Handler(location, dict(storage))
+
+
+class _TakesBuffers:
+    """pyarrow hands over buffers, of which deltalake takes those only that are bytes."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, data: Any) -> int:
+        written: int = self._stream.write(bytes(data))
+        return written
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)

@@ -1,4 +1,4 @@
-"""Owns what pipelines and the tables of a lake say to each other, whatever the table's format.
+"""Responsible for what pipelines and the tables of a lake say to each other, whatever the format.
 
 Tasks write Parquet files where the table's `layout` says (`moldau.spark.lake.files.FileWriter` does
 it); nobody sees them until the driver commits them, in one commit of the table that carries who
@@ -6,20 +6,26 @@ wrote it: a name and a number that only grows. A commit that is there already is
 that a batch that Spark plays again changes nothing.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from moldau.client.errors import ClientError
 
 
 class TableFormat(StrEnum):
-    """How a table keeps its commits."""
+    """Delta and Iceberg keep commits; Parquet is files alone, for whoever can read nothing else."""
 
-    PARQUET = "parquet"
     DELTA = "delta"
     ICEBERG = "iceberg"
+    PARQUET = "parquet"
+
+
+WRITER: Final = "writer."
+"""Begins the mark of a pipeline, by its name."""
+TABLES: Final = (TableFormat.DELTA, TableFormat.ICEBERG)
 
 
 class LakeError(ClientError):
@@ -35,6 +41,13 @@ class Writing(NamedTuple):
 
     query: str
     batch: int
+    marks: tuple[tuple[str, str], ...] = ()
+    """Names and texts that the table keeps: who writes what, also when a checkpoint is lost."""
+
+
+def marked(text: str) -> int:
+    """Tables keep numbers, as Delta does."""
+    return zlib.crc32(text.encode())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,17 +67,12 @@ class Layout:
     """Where and how the files of a table are written. Plain values: it travels to tasks."""
 
     location: str
-    storage: Mapping[str, str] = field(default_factory=dict)
+    format: TableFormat = TableFormat.DELTA
+    storage: Mapping[str, str] = field(default_factory=dict, repr=False)
     partition_columns: tuple[str, ...] = ()
+    """Not in the files: their values stand in the table's list of files, and in the path."""
     staged_prefix: str = ""
-    """Files are written below it, and at their own place once they are committed."""
-    staged_suffix: str = ""
-    keeps_partition_columns: bool = False
-    """The partition columns are in the files, too."""
-
-    def written_path(self, path: str) -> str:
-        """Where a file that wants to be `path` is written."""
-        return f"{self.staged_prefix}{path}{self.staged_suffix}"
+    """Files are written below it, and moved to their own place when they are committed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,12 +85,12 @@ class Snapshot:
     rows: int
 
 
-class LakeTable(Protocol):
-    """A table. Opened in the driver; tasks only write files (see `moldau.spark.lake.files`)."""
+class Destination(Protocol):
+    """Where batches are written. Opened in the driver; tasks only write files."""
 
     @property
     def location(self) -> str:
-        """A folder, or s3://bucket/prefix."""
+        """A folder, or a URL such as s3://bucket/prefix."""
 
     @property
     def format(self) -> TableFormat: ...
@@ -103,8 +111,15 @@ class LakeTable(Protocol):
     def last_batch(self, query: str) -> int | None:
         """The last batch that this query has committed."""
 
+    def mark(self, name: str) -> int | None:
+        """What `marked` makes of the text that the last commit with a mark of that name had."""
+
     def append(self, files: Sequence[DataFile], writing: Writing) -> bool:
         """One commit of all files. False, and nothing done, if that batch was committed before."""
+
+
+class LakeTable(Destination, Protocol):
+    """A table that knows its commits, and so can be read, changed and compared."""
 
     def replace(
         self,
@@ -113,18 +128,15 @@ class LakeTable(Protocol):
         writing: Writing,
         *,
         same_rows: bool = False,
+        since: int | None = None,
     ) -> bool:
         """One commit that puts files in the place of others. ConflictError if one is not there.
 
-        With `same_rows` who follows the changes of the table is told that there are none.
+        With `same_rows` who follows the changes of the table is told that there are none. With
+        `since` it is a ConflictError, too, if the table is not at that version any more.
         """
 
     def snapshot(self) -> Snapshot: ...
-
-    def read(
-        self, snapshot: Snapshot | None = None, *, columns: Sequence[str] | None = None
-    ) -> Iterator[Any]:
-        """The rows as pyarrow.RecordBatch, with the partition columns."""
 
     def clean(self, *, orphan_seconds_min: float = ...) -> int:
         """Remove files that no commit names and no running writer can still want; how many.

@@ -1,0 +1,103 @@
+"""Responsible for plain Parquet files: an export for readers that know no table format.
+
+There is no log. Tasks write below `_staged/`, which readers of Parquet folders pass over; the
+driver moves the files of a batch to their places, one by one. Their names carry the query and the
+batch: when Spark plays a batch again after a crash, what was moved of it is deleted first. So each
+row is there once when a batch is done; who reads in between may see a part of it.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from moldau.client.errors import InvalidArgumentError
+from moldau.spark.lake import schemas
+from moldau.spark.lake.storage import folder_at
+from moldau.spark.lake.table import WRITER, DataFile, Layout, TableFormat, Writing, marked
+
+STAGED: Final = "_staged/"
+OLD_LOG: Final = "_moldau/log"
+
+
+class ParquetExport:
+    """A folder of Parquet files."""
+
+    format: Final = TableFormat.PARQUET
+
+    def __init__(
+        self, location: str, *, storage: Mapping[str, str], partition_columns: tuple[str, ...]
+    ) -> None:
+        self.location: Final = location
+        self.partition_columns: Final = partition_columns
+        self._storage = dict(storage)
+        self._folder = folder_at(location, storage)
+        self._begun: set[str] = set()
+        """Queries of which nothing is left over from an earlier run."""
+
+    @property
+    def layout(self) -> Layout:
+        return Layout(
+            location=self.location,
+            format=self.format,
+            storage=self._storage,
+            partition_columns=self.partition_columns,
+            staged_prefix=STAGED,
+        )
+
+    def schema(self) -> None:
+        """Nobody keeps it: each file has its own."""
+
+    def ensure(self, schema: Any) -> None:
+        schemas.with_partitions_last(schema, self.partition_columns)
+        if next(self._folder.list(OLD_LOG), None) is not None:
+            raise InvalidArgumentError(
+                f"{self.location} is a table with a log of its own, which is not written any more",
+                hint="write to another place (--to); to go on with this one as a Delta table: "
+                "deltalake.convert_to_deltalake(PLACE, partition_by=pyarrow.schema([('date', "
+                "pyarrow.string())])), then --format delta with another --name",
+            )
+
+    def last_batch(self, query: str) -> None:
+        """Only Spark's checkpoint knows."""
+
+    def mark(self, name: str) -> int | None:
+        """That of a pipeline's own name alone: it begins the names of its files."""
+        writer = name.removeprefix(WRITER)
+        is_ours = re.compile(
+            rf"{re.escape(writer)}-[0-9a-f-]{{36}}-\d{{10}}-\w+\.parquet"
+        ).fullmatch
+        names = (found.path.rpartition("/")[2] for found in self._folder.list())
+        return marked(writer) if any(map(is_ours, names)) else None
+
+    def append(self, files: Sequence[DataFile], writing: Writing) -> bool:
+        if writing.query not in self._begun:
+            self._remove_left_over(files, writing)
+            self._begun.add(writing.query)
+        for file in files:
+            self._folder.move(STAGED + file.path, _with_mark(file.path, writing))
+        return True
+
+    def _remove_left_over(self, files: Sequence[DataFile], writing: Writing) -> None:
+        """What was moved of this batch before a crash, and what was never moved."""
+        wanted = {STAGED + file.path for file in files}
+        labels = {_label(file.path) for file in files}
+        mark = f"-{_mark(writing)}-"
+        for found in list(self._folder.list()):
+            is_staged = found.path.startswith(STAGED) and _label(found.path) in labels
+            if (is_staged and found.path not in wanted) or mark in found.path:
+                self._folder.delete(found.path)
+
+
+def _mark(writing: Writing) -> str:
+    return f"{writing.query}-{writing.batch:010}"
+
+
+def _label(path: str) -> str:
+    """What begins the name of a file: that of the pipeline that wrote it."""
+    return path.rpartition("/")[2].rpartition("-")[0]
+
+
+def _with_mark(path: str, writing: Writing) -> str:
+    """`date=2026-01-31/clicks-<query>-0000000007-<random>.parquet`."""
+    head, _, tail = path.rpartition("-")
+    return f"{head}-{_mark(writing)}-{tail}"
