@@ -53,6 +53,14 @@ def test_the_first_batch_begins_where_it_was_planned_to() -> None:
     assert spans(end, then) == [("a0", 9, 12)]
 
 
+def test_a_batch_of_nothing_is_not_begun_because_the_first_one_is_done() -> None:
+    start = replace(positions(a0=5), first=positions(a0=5).offsets)
+    end = following(start, positions(a0=9), offsets_max=None, fail_on_data_loss=True)
+    assert following(end, positions(a0=9), offsets_max=None, fail_on_data_loss=True) is end
+    # Spark runs one nevertheless, when a watermark has moved.
+    assert spans(end, end) == []
+
+
 def test_a_query_that_found_nothing_yet_is_still_at_its_start() -> None:
     start = replace(positions(a0=5), first=positions(a0=5).offsets)
     same = following(start, positions(a0=5), offsets_max=None, fail_on_data_loss=True)

@@ -58,6 +58,9 @@ def next_end(
     ends: Mapping[TopicPartition, int] = latest.offsets
     if offsets_max is not None:
         ends = limited(starts, ends, offsets_max)
+    if ends == start.offsets and latest.ids == start.ids:
+        # The same text as before, with where the first batch began: another one is a new batch.
+        return start
     return Positions(offsets=ends, ids=latest.ids, first=starts if start.is_first else {})
 
 
@@ -88,9 +91,11 @@ def _tell_losses(start: Positions, latest: Positions, asked: Subscription, *, fa
 def ranges_between(start: Positions, end: Positions) -> list[OffsetRange]:
     """What a batch reads: the same however often it is planned.
 
-    The start of the first batch was asked for anew, and may be another one by now.
+    The start of the first batch was asked for anew, and may be another one by now. A batch that
+    ends where the one before did has nothing to read, also if that was the first.
     """
-    starts = end.first or effective_starts(start, end.offsets, end.ids)
+    is_first = bool(end.first) and start != end
+    starts = end.first if is_first else effective_starts(start, end.offsets, end.ids)
     return [
         OffsetRange(
             topic=place.topic,
