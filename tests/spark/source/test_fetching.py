@@ -88,7 +88,6 @@ def test_a_reader_that_stops_half_way_leaves_a_client_that_works(
     assert read(client, the_range(topic, 0, 300)) == list(range(300))
 
 
-@pytest.mark.safety
 @pytest.fixture
 def wide(client: KafkaClient, new_name: Callable[[str], str]) -> str:
     """A topic of 40 partitions, with 1 to 40 records."""

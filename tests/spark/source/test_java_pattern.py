@@ -1,7 +1,6 @@
 r"""Regular expressions of Java, in Python: the same topics, or an error.
 
-What is expected here was answered by java.util.regex; some thousand random patterns were compared
-with it as well.
+What is expected here was answered by java.util.regex.
 """
 
 import re
@@ -37,26 +36,12 @@ def matched(pattern: str) -> list[str]:
         (r"a*+ab", []),
         (r"(?>a|ab)b", ["ab"]),
         (r"\p{Upper}\p{Alpha}+", ["Orders", "ORDERS"]),
-        (r"\p{L}\pN", ["a7"]),
-        (r"\P{Alnum}", ["-", "]", "[", "&"]),
-        (r"[\w-.]+", [n for n in NAMES if n not in "][&"]),
-        (r"[a-c&&[^b]]", ["a", "c"]),
-        (r"[a[c-d]]", ["a", "c"]),
-        (r"[^a-z&&[^A-Z]]", ["A", "7", "-", "]", "[", "&"]),
-        (r"[]\[&]", ["]", "[", "&"]),
-        (r"[a&b]", ["a", "b", "&"]),
-        (r"[\Q]a\E]", ["a", "]"]),
+        (r"(?<first>a)7", ["a7"]),
+        (r"[\w.-]+", [n for n in NAMES if n not in "][&"]),
         ("(?i)ORDERS", ["orders", "Orders", "ORDERS"]),
         ("(?i)[^a]", ["b", "c", "7", "-", "]", "[", "&"]),
-        (r"(?i)\p{Lower}", ["a", "b", "c", "A"]),
         ("(?i:o)rders", ["orders", "Orders"]),
-        ("(?i)(?-i:o)rders", ["orders"]),
-        ("(?iu)a", ["a", "A"]),
-        (r"(?<first>a)\k<first>b", ["aab"]),
-        (r"(a)\1b", ["aab"]),
         ("(?!orders).*s", ["Orders", "rders"]),
-        (r"a\x2eb|\u0061xb", ["a.b", "axb"]),
-        ("]", ["]"]),
     ],
 )
 def test_a_pattern_matches_what_java_matches(pattern: str, wanted: list[str]) -> None:
@@ -68,14 +53,10 @@ def test_a_pattern_matches_what_java_matches(pattern: str, wanted: list[str]) ->
     [
         *("(", "[a", "*", "a**", "a{,2}", "a{", "\\", r"\h", r"\R", r"\G", r"\cA", r"\y", r"\x6"),
         *(r"\p{Greek}", r"\p{}", "(?x)a b", "a(?i)b", "(?#c)a", "(?P<n>a)", "(?<=a*)b", r"\10"),
-        *("[&&a]", "[a&&]", "[b-a]", r"[a-\d]", r"\1", r"\b{g}a"),
+        *("[&&a]", "[a&&]", "[b-a]", r"[a-\d]", r"\1", r"\b{g}a", "[a-c&&[^b]]", "[a[c-d]]"),
+        *("[a&b]", "]", r"\P{Alnum}", r"\pN", "(?-i:o)", "(?iu)a", r"\x2e", r"\u0061", r"[\w-.]"),
     ],
 )
 def test_what_cannot_be_the_same_is_refused(pattern: str) -> None:
     with pytest.raises(InvalidArgumentError, match="option subscribePattern"):
         python_pattern(pattern, "subscribePattern")
-
-
-def test_a_flag_in_the_middle_is_refused_with_what_to_write_instead() -> None:
-    with pytest.raises(InvalidArgumentError, match=r"write \(\?i:…\) around what follows"):
-        python_pattern("a(?i)b", "subscribePattern")
