@@ -1,20 +1,24 @@
-"""Owns tables of a lake as pipelines read them: found, of the layout that archives have, in tasks.
+"""Responsible for the rows of a lake's tables in Spark: read from files, and written to new ones.
 
-Files are read with pyarrow inside of Spark's tasks, so that neither S3 nor Iceberg nor Delta need
-anything of Java's.
+Files are read and written with pyarrow inside of Spark's tasks, so that neither Iceberg nor Delta
+nor an object store needs anything of Java's.
 """
 
+import json
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from moldau.client.errors import InvalidArgumentError, NotFoundError
 from moldau.spark.lake.opening import open_table
-from moldau.spark.lake.storage import open_filesystem
-from moldau.spark.lake.table import DataFile, LakeTable, Layout
+from moldau.spark.lake.storage import Folder, open_folder
+from moldau.spark.lake.table import DataFile, Destination, LakeTable, Layout
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+
+log = logging.getLogger(__name__)
 
 IDENTITY: Final = ("topic", "partition", "offset")
 NEEDED: Final = (*IDENTITY, "key", "value", "timestamp")
@@ -29,7 +33,7 @@ def existing_table(location: str, format: str, storage: Mapping[str, str]) -> tu
 
     Raises NotFoundError if there is none, InvalidArgumentError for one of another layout.
     """
-    table = open_table(location, format, storage=storage)
+    table = open_table(location, format, storage=storage, partition_columns=None)
     schema = table.schema()
     if schema is None:
         raise NotFoundError(
@@ -52,19 +56,23 @@ def table_rows(
     schema: Any,
     files: Sequence[DataFile],
     columns: Sequence[str],
+    *,
+    path_column: str | None = None,
 ) -> "DataFrame":
-    """The rows of some files of a table, also of files that are not committed yet."""
+    """The rows of some files of a table, also of files that are not committed yet.
+
+    With `path_column` each has the path of its file in a column of that name.
+    """
     import pyarrow as pa
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    layout = table.layout
-    groups = [
-        [((file.path, layout.written_path(file.path)), dict(file.partition)) for file in group]
-        for group in grouped(files)
-    ]
+    groups = grouped(files)
     names = list(columns)
-    wanted = from_arrow_schema(pa.schema([schema.field(name) for name in names]))
-    reader = _Reader(layout, schema, names, groups)
+    fields = [schema.field(name) for name in names]
+    if path_column is not None:
+        fields.append(pa.field(path_column, pa.string()))
+    wanted = from_arrow_schema(pa.schema(fields))
+    reader = _Reader(table.layout, schema, names, groups, path_column)
     # A row for each task, whose number says what it reads.
     numbers = spark.range(0, len(groups), 1, max(1, len(groups)))
     return numbers.mapInArrow(reader, wanted)
@@ -78,20 +86,73 @@ class _Reader:
         layout: Layout,
         schema: Any,
         columns: list[str],
-        groups: list[list[tuple[tuple[str, str], dict[str, str]]]],
+        groups: list[list[DataFile]],
+        path_column: str | None,
     ) -> None:
         self._layout = layout
         self._schema = schema
         self._columns = columns
         self._groups = groups
+        self._path_column = path_column
 
     def __call__(self, numbers: Iterable[Any]) -> Iterator[Any]:
         from moldau.spark.lake.files import read_files
 
         for batch in numbers:
             for number in batch.column(0).to_pylist():
-                paths = self._groups[number]
-                yield from read_files(self._layout, paths, self._schema, self._columns)
+                for file in self._groups[number]:
+                    rows = read_files(self._layout, [file], self._schema, self._columns)
+                    yield from rows if self._path_column is None else self._with(file, rows)
+
+    def _with(self, file: DataFile, rows: Iterable[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        for batch in rows:
+            yield batch.append_column(self._path_column, pa.repeat(file.path, batch.num_rows))
+
+
+def write_rows(
+    rows: "DataFrame", table: Destination, schema: Any, label: str
+) -> tuple[DataFile, ...]:
+    """A file for each task, and each value of the partition columns. Nobody sees them yet."""
+    written = rows.mapInArrow(_Writer(table.layout, schema, label), "file string").collect()
+    return tuple(sorted((_file(row[0]) for row in written), key=lambda file: file.path))
+
+
+class _Writer:
+    """Writes the rows of a task; its result is a row for each file. Travels there."""
+
+    def __init__(self, layout: Layout, schema: Any, label: str) -> None:
+        self._layout = layout
+        self._schema = schema
+        self._label = label
+
+    def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        from moldau.spark.lake.files import write_files
+
+        rows = (batch.cast(self._schema) for batch in batches)
+        files = write_files(self._layout, self._schema, rows, label=self._label)
+        texts = [
+            json.dumps([file.path, file.rows, file.bytes, dict(file.partition)]) for file in files
+        ]
+        yield pa.RecordBatch.from_arrays([pa.array(texts, pa.string())], names=["file"])
+
+
+def _file(text: str) -> DataFile:
+    path, rows, size, partition = json.loads(text)
+    return DataFile(path=path, rows=rows, bytes=size, partition=partition)
+
+
+def discard(table: LakeTable, files: Iterable[DataFile]) -> None:
+    """Remove files that were never committed; best effort: a later `clean` removes the rest."""
+    folder = open_folder(table.layout)
+    for file in files:
+        try:
+            folder.delete(file.path)
+        except OSError as error:
+            log.info("%s was not removed: %s", file.path, error)
 
 
 def row_hash(rows: "DataFrame", columns: Iterable[str]) -> "Column":
@@ -127,23 +188,23 @@ def offset_bounds(table: LakeTable, files: Sequence[DataFile]) -> dict[str, Offs
     """By the path of the file, from its footer; None where that does not say."""
     if not files:
         return {}
-    filesystem, root = open_filesystem(table.layout.location, table.layout.storage)
+    folder = open_folder(table.layout)
 
     def look(file: DataFile) -> OffsetBounds | None:
-        return _bounds_in(filesystem, f"{root}/{file.path}")
+        return _bounds_in(folder, file.path)
 
     with ThreadPoolExecutor(FOOTERS_AT_ONCE) as pool:
         return dict(zip((file.path for file in files), pool.map(look, files), strict=True))
 
 
-def _bounds_in(filesystem: Any, path: str) -> OffsetBounds | None:
+def _bounds_in(folder: Folder, path: str) -> OffsetBounds | None:
     import pyarrow.parquet as pq
 
     try:
-        with filesystem.open_input_file(path) as source:
+        with folder.open_input(path) as source:
             footer = pq.ParquetFile(source).metadata
     except FileNotFoundError:
-        # Still where it was staged, or gone: whoever reads it will say so.
+        # Gone: whoever reads it will say so.
         return None
     places = [at for at in range(footer.num_columns) if footer.schema.column(at).path == "offset"]
     if not places:

@@ -7,8 +7,6 @@ import pytest
 from moldau.client.errors import InvalidArgumentError
 from moldau.spark.lake.table import DataFile
 from moldau.spark.pipelines.compact.choosing import by_part, check_dates, choose, file_count
-from moldau.spark.pipelines.compact.counting import Place
-from moldau.spark.pipelines.compact.rewriting import bucket_count, slots_of
 from moldau.spark.pipelines.compact.settings import CompactSettings
 
 MIB = 1024 * 1024
@@ -56,31 +54,6 @@ def test_what_was_compacted_is_not_compacted_again() -> None:
         assert choose(by_part(made, ()), (), 128 * MIB) == []
 
 
-def a_place(part: str, partition: int, first: int, last: int) -> Place:
-    rows = last - first + 1
-    return Place(
-        part=(part,),
-        topic="orders",
-        partition=partition,
-        rows=rows,
-        distinct=rows,
-        first=first,
-        last=last,
-    )
-
-
-def test_neighbours_share_a_bucket_and_dates_do_not() -> None:
-    places = [a_place("d1", 0, 0, 99), a_place("d1", 1, 500, 599), a_place("d2", 0, 100, 109)]
-    files = {("d1",): 4, ("d2",): 1}
-    slots = {(slot.place.part[0], slot.place.partition): slot for slot in slots_of(places, files)}
-    assert bucket_count(list(slots.values()), files) == 5
-    assert {key: (s.bucket, s.before, s.bucket_rows) for key, s in slots.items()} == {
-        ("d1", 0): (0, 0, 50),
-        ("d1", 1): (0, 100, 50),
-        ("d2", 0): (4, 0, 10),
-    }
-
-
 @pytest.mark.parametrize(
     ("values", "said"),
     [
@@ -92,7 +65,7 @@ def test_neighbours_share_a_bucket_and_dates_do_not() -> None:
             {"drop_tombstones": True, "latest_per_key": True, "dates": ("2026-01-31",)},
             "would come back",
         ),
-        ({"clean_seconds": 60.0}, "--clean is at least 1h"),
+        ({"clean_seconds": 60.0}, "--clean is at least 1d"),
     ],
 )
 def test_settings_that_contradict_themselves_are_refused(values: dict[str, Any], said: str) -> None:

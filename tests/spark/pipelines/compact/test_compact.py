@@ -41,7 +41,7 @@ def row(offset: int, *, partition: int = 0, day: int = 0, key: str | None = "", 
 
 @pytest.fixture
 def opened(tmp_path: Path) -> Callable[..., Any]:
-    def made(format: str = "parquet") -> Any:
+    def made(format: str = "delta") -> Any:
         from moldau.spark.lake.opening import open_table
 
         return open_table(str(tmp_path / "lake"), format)
@@ -67,12 +67,11 @@ def by_date(files: Sequence[Any]) -> dict[str, int]:
 
 
 @pytest.mark.safety
-@pytest.mark.parametrize("format", ["parquet", "delta", "iceberg"])
+@pytest.mark.parametrize("format", ["delta", "iceberg"])
 def test_small_files_become_few_and_rows_that_are_there_twice_stay_once(
     spark: Any, opened: Any, new: New, format: str
 ) -> None:
-    if format != "parquet":
-        pytest.importorskip({"delta": "deltalake", "iceberg": "pyiceberg"}[format])
+    pytest.importorskip({"delta": "deltalake", "iceberg": "pyiceberg"}[format])
     table = opened(format)
     for first in (0, 10, 20):
         append(table, [row(n) for n in range(first, first + 10)])
@@ -92,7 +91,7 @@ def test_small_files_become_few_and_rows_that_are_there_twice_stay_once(
     assert outcome.summary == "7 files became 2, 60 rows kept, 10 duplicates dropped"
     assert by_date(table.snapshot().files) == {"2023-11-14": 1, "2023-11-15": 1}
     assert rows_in(opened(format)) == wanted
-    if format == "parquet":
+    if format == "delta":
         again = compact.run(settings, PlainContext(spark))
         assert again.summary == "nothing to compact"
 
@@ -161,7 +160,7 @@ def test_rows_of_the_same_place_that_differ_stop_it(spark: Any, opened: Any, new
 
 
 def test_a_null_counts_wherever_it_stands(spark: Any) -> None:
-    from moldau.spark.pipelines.compact.counting import row_hash
+    from moldau.spark.pipelines.tables import row_hash
 
     kind = (
         "value struct<a: int, b: int, in: struct<c: string, `d.e`: string>>, m map<string,int>, "
@@ -180,41 +179,45 @@ def test_a_null_counts_wherever_it_stands(spark: Any) -> None:
         (None, None, None),
     ]
     frame = spark.createDataFrame([*rows, *rows], kind)
-    hashes = [found[0] for found in frame.select(row_hash(frame)).collect()]
+    hashes = [found[0] for found in frame.select(row_hash(frame, frame.columns)).collect()]
     assert hashes[: len(rows)] == hashes[len(rows) :]
     assert len(set(hashes)) == len(rows)
 
 
-def staged(tmp_path: Path) -> list[Path]:
-    return list((tmp_path / "lake" / "_moldau" / "staged").rglob("*.staged"))
+def left_over(table: Any) -> int:
+    """Files of the folder that are none of the table, now or before."""
+    found = {path.name for path in Path(table.location).rglob("*.parquet")}
+    log = Path(table.location) / "_delta_log"
+    named = "".join(path.read_text() for path in log.glob("*.json"))
+    return sum(name not in named for name in found)
 
 
 def test_what_is_written_wrong_is_not_committed(
     spark: Any, opened: Any, new: New, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from moldau.spark.pipelines.compact import rewriting
+    from moldau.spark.pipelines.compact import running
 
     table = opened()
     for first in (0, 10):
         append(table, [row(n) for n in range(first, first + 10)])
     before = table.snapshot()
-    right = rewriting.kept_rows
+    right = running.once
 
     def wrong(change: str) -> Callable[..., Any]:
-        return lambda rows, **options: right(rows, **options).selectExpr(
+        return lambda rows: right(rows).selectExpr(
             *(f"{change} AS value" if name == "value" else name for name in rows.columns)
         )
 
     faults = {
-        "one row less": lambda rows, **options: right(rows, **options).where("offset != 7"),
+        "one row less": lambda rows: right(rows).where("offset != 7"),
         "another value": wrong("if(offset = 7, key, value)"),
     }
     for what, fault in faults.items():
-        monkeypatch.setattr(rewriting, "kept_rows", fault)
+        monkeypatch.setattr(running, "once", fault)
         outcome = compact.run(new(), PlainContext(spark))
         assert not outcome.ok, what
         assert "20 rows were to be kept" in outcome.summary
-        assert (table.snapshot(), staged(tmp_path)) == (before, []), what
+        assert (table.snapshot(), left_over(table)) == (before, 0), what
 
 
 @pytest.mark.safety
@@ -270,7 +273,7 @@ def test_another_compaction_that_is_faster_makes_it_begin_anew(
     outcome = compact.run(new(), PlainContext(spark))
     assert (outcome.details["attempts"], outcome.details["files"]) == (2, 2)
     assert rows_in(table) == [row(n) for n in range(40)]
-    assert staged(tmp_path) == []
+    assert left_over(table) == 0
 
 
 class Killed(BaseException):
@@ -281,13 +284,13 @@ class Killed(BaseException):
 def test_a_crash_leaves_the_old_table_or_the_new_one(
     spark: Any, opened: Any, new: New, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from moldau.spark.lake.parquet import ParquetTable
+    from moldau.spark.lake.delta import DeltaLakeTable
     from moldau.spark.pipelines.compact import running
 
     table = opened()
     for first in (0, 10):
         append(table, [row(n) for n in range(first, first + 10)])
-    owner: Any = ParquetTable if step == "replace" else running._Compaction
+    owner: Any = DeltaLakeTable if step == "replace" else running._Compaction
     real = getattr(owner, step)
 
     def deadly(self: Any, *args: Any, **options: Any) -> Any:
@@ -297,7 +300,7 @@ def test_a_crash_leaves_the_old_table_or_the_new_one(
 
     monkeypatch.setattr(owner, step, deadly)
     # Nothing is tidied up by who is dead.
-    monkeypatch.setattr(running._Compaction, "_discard", lambda self, added: None)
+    monkeypatch.setattr(running, "discard", lambda table, added: None)
     with pytest.raises(Killed):
         compact.run(new(), PlainContext(spark))
     monkeypatch.undo()
@@ -326,7 +329,7 @@ def test_a_table_that_is_not_there_or_of_another_layout_is_refused(
     import pyarrow as pa
 
     for refused in (compact.plan, lambda settings: compact.run(settings, PlainContext(None))):
-        with pytest.raises(NotFoundError, match="there is no parquet table at"):
+        with pytest.raises(NotFoundError, match="there is no delta table at"):
             refused(new())
     assert not (tmp_path / "lake").exists()
     names = [name for name in archive_schema().names if name != "offset"]

@@ -1,14 +1,17 @@
-"""Owns the course of a compaction: count, write, read back and compare, and only then commit."""
+"""Responsible for the course of a compaction: count, write, read back, compare, and then commit.
+
+One way for all formats: deltalake merges files in the driver alone, and pyiceberg not at all.
+"""
 
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
 from moldau.client.errors import ClientError
-from moldau.spark.lake.storage import open_filesystem
+from moldau.spark.lake.files import NULL_PARTITION
 from moldau.spark.lake.table import ConflictError, DataFile, LakeTable, Snapshot, Writing
-from moldau.spark.pipelines.compact import counting, rewriting
 from moldau.spark.pipelines.compact.choosing import (
     Chosen,
     Part,
@@ -18,10 +21,17 @@ from moldau.spark.pipelines.compact.choosing import (
     file_count,
     part_name,
 )
-from moldau.spark.pipelines.compact.counting import Census
+from moldau.spark.pipelines.compact.counting import Census, take_census
 from moldau.spark.pipelines.compact.settings import CompactSettings
+from moldau.spark.pipelines.newest import newest, once
 from moldau.spark.pipelines.spec import Context, Outcome, Progress
-from moldau.spark.pipelines.tables import IDENTITY, existing_table, table_rows
+from moldau.spark.pipelines.tables import (
+    IDENTITY,
+    discard,
+    existing_table,
+    table_rows,
+    write_rows,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -29,7 +39,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _QUERY: Final = "compact-"
-NULL_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
+_PARTS_AT_ONCE: Final = 50
+"""Partitions of the table that one job of Spark rewrites."""
 
 
 class MismatchError(ClientError):
@@ -115,7 +126,7 @@ class _Compaction:
         if not self._is_worth_it(census):
             return None
         self._tell("writing", 0, total)
-        added = self._write(files, chosen, census)
+        added = self._write(chosen, census)
         self._tell("comparing", total, total)
         is_right = False
         try:
@@ -123,7 +134,7 @@ class _Compaction:
             is_right = True
         finally:
             if not is_right:
-                self._discard(added)
+                discard(self._table, added)
         self._commit(files, added, same_rows=census.kept == census.rows)
         return _Done(removed=files, added=added, census=census)
 
@@ -146,14 +157,15 @@ class _Compaction:
             return set()
         columns = [*IDENTITY, *self._table.partition_columns]
         rows = table_rows(self._context.spark, self._table, self._schema, files, columns)
-        places = counting.places_of(rows, self._table.partition_columns)
-        doubled = {place.part for place in places if place.rows > place.distinct}
-        return {part for part in self._parts if self._values(part) in doubled}
+        doubled = rows.groupBy(*columns).count().where("count > 1")
+        found = doubled.select(*self._table.partition_columns).distinct().collect()
+        values = {tuple(row) for row in found}
+        return {part for part in self._parts if self._values(part) in values}
 
-    def _values(self, part: Part) -> tuple[str, ...]:
-        """As rows have them: a null is one in a row, and a word of its own in a folder's name."""
+    def _values(self, part: Part) -> tuple[str | None, ...]:
+        """As rows have them: a null has a word of its own in a folder's name."""
         values = [dict(part).get(name, NULL_PARTITION) for name in self._table.partition_columns]
-        return tuple("None" if value == NULL_PARTITION else value for value in values)
+        return tuple(None if value == NULL_PARTITION else value for value in values)
 
     def _is_worth_it(self, census: Census) -> bool:
         """Always, unless it is for old versions of which there are none."""
@@ -164,9 +176,8 @@ class _Compaction:
     # -- counting
 
     def _census(self, files: Sequence[DataFile], *, is_input: bool) -> Census:
-        return counting.take_census(
+        return take_census(
             self._rows(files),
-            self._table.partition_columns,
             latest_per_key=is_input and self._settings.latest_per_key,
             drop_tombstones=is_input and self._settings.drop_tombstones,
         )
@@ -181,7 +192,7 @@ class _Compaction:
                 f"{', '.join(census.differing)}. Was a topic deleted and made again?",
                 {"differing": list(census.differing), **_counts(census)},
             )
-        if census.rows != total or not census.adds_up():
+        if census.rows != total:
             raise MismatchError(
                 f"the table says that {total} rows are in the files, and {census.rows} are: "
                 f"{census.kept} to keep, {census.duplicates} twice, {census.older} older, "
@@ -191,11 +202,7 @@ class _Compaction:
 
     def _compare(self, census: Census, added: Sequence[DataFile]) -> None:
         """What was written, read back, is what was to be kept."""
-        found = (
-            self._census(added, is_input=False)
-            if added
-            else Census(rows=0, duplicates=0, older=0, tombstones=0, kept=0, checksum=0)
-        )
+        found = self._census(added, is_input=False) if added else Census()
         told = sum(file.rows for file in added)
         if (found.rows, found.duplicates, found.checksum, told) != (
             census.kept,
@@ -217,25 +224,43 @@ class _Compaction:
 
     # -- writing
 
-    def _write(
-        self, files: Sequence[DataFile], chosen: Sequence[Chosen], census: Census
-    ) -> tuple[DataFile, ...]:
-        settings = self._settings
+    def _write(self, chosen: Sequence[Chosen], census: Census) -> tuple[DataFile, ...]:
+        """Of each partition of the table some files: neighbours by topic, partition and offset, so
+        that a reader who wants some offsets opens few of them."""
         ratio = census.kept / census.rows if census.rows else 0.0
-        counts = {
-            self._values(each.part): file_count(each.bytes * ratio, settings.file_bytes)
-            for each in chosen
-        }
-        slots = rewriting.slots_of(census.places, counts)
-        rows = rewriting.kept_rows(
-            self._rows(files),
-            latest_per_key=settings.latest_per_key,
-            drop_tombstones=settings.drop_tombstones,
-        )
-        buckets = rewriting.bucket_count(slots, counts)
-        return rewriting.rewrite(
-            self._context.spark, self._table, self._schema, rows, slots, buckets
-        )
+        kept = self._kept(chosen) if self._settings.latest_per_key else None
+        added: list[DataFile] = []
+        for first in range(0, len(chosen), _PARTS_AT_ONCE):
+            group = chosen[first : first + _PARTS_AT_ONCE]
+            frames = []
+            for each in group:
+                count = file_count(each.bytes * ratio, self._settings.file_bytes)
+                rows = once(self._rows(each.files)) if kept is None else self._of(kept, each.part)
+                rows = (
+                    rows.repartitionByRange(count, *IDENTITY) if count > 1 else rows.repartition(1)
+                )
+                frames.append(rows.sortWithinPartitions(*IDENTITY))
+            rows = reduce(lambda one, other: one.unionByName(other), frames)
+            added += write_rows(rows, self._table, self._schema, "compact")
+        if kept is not None:
+            kept.unpersist()
+        return tuple(added)
+
+    def _kept(self, chosen: Sequence[Chosen]) -> "DataFrame":
+        """The newest row of each key, wherever in the table the older ones are."""
+        files = [file for each in chosen for file in each.files]
+        rows = newest(once(self._rows(files)), ["key"])
+        if self._settings.drop_tombstones:
+            rows = rows.where("value IS NOT NULL OR key IS NULL")
+        return rows.persist()
+
+    def _of(self, rows: "DataFrame", part: Part) -> "DataFrame":
+        from pyspark.sql import functions as F  # noqa: N812
+
+        values = zip(self._table.partition_columns, self._values(part), strict=True)
+        for name, value in values:
+            rows = rows.where(F.col(name).eqNullSafe(F.lit(value)))
+        return rows
 
     def _commit(
         self, removed: Sequence[DataFile], added: Sequence[DataFile], *, same_rows: bool
@@ -247,20 +272,10 @@ class _Compaction:
             is_new = self._table.replace(removed, added, writing, same_rows=same_rows)
         except ConflictError:
             # Only this says for sure that nothing was committed: else the files may be the table's.
-            self._discard(added)
+            discard(self._table, added)
             raise
         if not is_new:
             raise ConflictError(f"another run of {self._settings.name} commits at the same time")
-
-    def _discard(self, added: Sequence[DataFile]) -> None:
-        """Best effort: what stays is nobody's, and removed by a later clean."""
-        layout = self._table.layout
-        filesystem, root = open_filesystem(layout.location, layout.storage)
-        for file in added:
-            try:
-                filesystem.delete_file(f"{root}/{layout.written_path(file.path)}")
-            except OSError as error:
-                log.info("%s was not removed: %s", file.path, error)
 
     def _tell(self, note: str, rows: int, total: int) -> None:
         self._context.report(Progress(rows=rows, rows_total=total, note=note))

@@ -11,8 +11,8 @@ from moldau.spark.pipelines.spec import Settings
 FILE_BYTES_DEFAULT: Final = 128 * 1024 * 1024
 FILE_BYTES_MIN: Final = 64 * 1024
 ATTEMPTS_DEFAULT: Final = 5
-CLEAN_SECONDS_MIN: Final = 3600.0
-"""Younger files may be those of a batch that is being written."""
+CLEAN_SECONDS_MIN: Final = 24 * 3600.0
+"""Younger files may be those of a batch that is being written, and clocks may differ."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class CompactSettings(Settings):
 
     table: str
     """Its location: a folder, or s3://…"""
-    table_format: str = "parquet"
+    table_format: str = "delta"
     storage: Mapping[str, str] = field(default_factory=dict)
     dates: tuple[str, ...] = ()
     """Only these partitions; none is all."""
@@ -60,7 +60,7 @@ class CompactSettings(Settings):
             )
         if self.clean_seconds is not None and self.clean_seconds < CLEAN_SECONDS_MIN:
             raise InvalidArgumentError(
-                "--clean is at least 1h: younger files may be those of a batch that is being "
+                "--clean is at least 1d: younger files may be those of a batch that is being "
                 "written"
             )
         if self.attempts_max < 1:
