@@ -71,6 +71,6 @@ def parsed_function() -> Any:
 
 def test_commands_of_the_page_about_archives_are_what_an_archive_takes() -> None:
     lines = re.findall(r"^\$ moldau pipeline run archive (.*)$", PAGE.read_text(), re.M)
-    assert len(lines) == 3
+    assert len(lines) == 5
     for line in lines:
         parsed(shlex.split(line)).check()

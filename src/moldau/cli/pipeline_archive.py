@@ -7,25 +7,27 @@ import click
 
 from moldau.cli.pipeline_common import Common
 from moldau.cli.pipeline_options import (
+    DESTINATION_FORMAT,
     FRAMING,
     REGISTRY,
     REGISTRY_OPTIONS,
     STORAGE,
-    TABLE_FORMAT,
     topics_option,
 )
 
 if TYPE_CHECKING:
     from moldau.spark.pipelines.spec import Settings
 
-SUMMARY: Final = "Keep topics in a lake: Parquet, Delta or Iceberg, each record exactly once."
+SUMMARY: Final = "Keep topics in a lake: Delta, Iceberg or Parquet, each record exactly once."
 
 EXAMPLES: Final = (
     "moldau pipeline run archive --topic orders --to /lake/orders",
-    "moldau pipeline run archive --topic orders --to s3://lake/orders --format delta "
-    "--storage region=eu-central-1",
+    "moldau pipeline run archive --topic orders --to s3://lake/orders "
+    "--storage AWS_REGION=eu-central-1",
     "moldau pipeline run archive --topic clicks --topic views --table-per-topic --to /lake "
     "--decode json",
+    "moldau pipeline run archive --topic shop.public.customers --to /lake/customers "
+    "--mode upsert --decode json --envelope debezium",
 )
 
 NEEDS_BROKERS: Final = True
@@ -36,9 +38,9 @@ OPTIONS: Final[tuple[Callable[..., Any], ...]] = (
         "--to",
         required=True,
         metavar="LOCATION",
-        help="The table: a folder, or s3://BUCKET/PREFIX.",
+        help="The table: a folder, or s3://, gs://, abfss:// or hdfs://HOST/PATH.",
     ),
-    TABLE_FORMAT,
+    DESTINATION_FORMAT,
     click.option(
         "--table-per-topic", is_flag=True, help="A table for each topic, below the location."
     ),
@@ -61,6 +63,35 @@ OPTIONS: Final[tuple[Callable[..., Any], ...]] = (
     REGISTRY_OPTIONS,
     click.option(
         "--keep-raw", is_flag=True, help="Keep the bytes of each decoded value, too: column raw."
+    ),
+    click.option(
+        "--mode",
+        type=click.Choice(["append", "upsert"]),
+        default="append",
+        show_default=True,
+        help="append keeps every record; upsert keeps the newest of each key, and a record "
+        "without a value deletes it.",
+    ),
+    click.option(
+        "--key",
+        "keys",
+        multiple=True,
+        metavar="key|value.FIELD",
+        help="What tells rows apart for --mode upsert; may be repeated. [default: key]",
+    ),
+    click.option(
+        "--envelope",
+        type=click.Choice(["none", "debezium"]),
+        default="none",
+        show_default=True,
+        help="Values are Debezium's events: the row is in their field after.",
+    ),
+    click.option(
+        "--key-framing",
+        type=click.Choice(["none", "confluent"]),
+        default="none",
+        show_default=True,
+        help="What stands before each key, and does not count.",
     ),
     click.option(
         "--dead-letter-topic",
@@ -105,6 +136,10 @@ def settings(common: Common, **values: Any) -> "Settings":
         registry=values["registry"],
         registry_options=dict(values["registry_options"]),
         keep_raw=values["keep_raw"],
+        mode=values["mode"],
+        keys=values["keys"],
+        envelope=values["envelope"],
+        key_framing=values["key_framing"],
         dead_letter_topic=values["dead_letter_topic"],
         starting_offsets=values["starting_offsets"],
         offsets_per_trigger_max=values["max_offsets"] or OFFSETS_PER_TRIGGER_DEFAULT,

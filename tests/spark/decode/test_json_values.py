@@ -128,8 +128,8 @@ def test_unknown_fields_are_bad_if_that_is_asked_for() -> None:
     rows = picky.decode([b'{"id": 1, "in": [{"x": 1}]}', b'{"it": 1}', b'{"in": [{"y": 1}]}'])
     assert [row.error for row in rows] == [
         None,
-        "not of the schema: unknown field `it` - at `$`",
-        "not of the schema: unknown field `y` - at `$.in[…]`",
+        "not of the schema: unknown field `it`",
+        "not of the schema: unknown field `in[].y`",
     ]
 
 

@@ -105,10 +105,15 @@ def _parse_written(written: Written) -> Any:
 
 
 def _meanings(found: Any, where: str = "") -> Iterator[tuple[str, str]]:
-    """The logical type of each place in a schema, by the names of the fields on the way."""
+    """The logical types of each place in a schema, by the names of the fields on the way.
+
+    Types that are named again, further on, are left out: they stand at their first place.
+    """
     if isinstance(found, list):
         for branch in found:
             yield from _meanings(branch, where)
+    if isinstance(found, str) and found in _PRIMITIVES:
+        yield where, ""
     if not isinstance(found, dict):
         return
     for field in found.get("fields", ()):
@@ -117,6 +122,7 @@ def _meanings(found: Any, where: str = "") -> Iterator[tuple[str, str]]:
         yield from _meanings(found.get(inner), f"{where}[]")
     if isinstance(found.get("type"), dict | list):
         yield from _meanings(found["type"], where)
+        return
     logical = str(found.get("logicalType", ""))
     yield where, logical.replace("-millis", "").replace("-micros", "")
 
@@ -192,7 +198,9 @@ class AvroReading:
         if not isinstance(kind, Struct) or self._parsed.get("type") != "record":
             raise InvalidArgumentError("the Avro schema is of no record: a table has fields")
         self.struct = kind
-        self._meanings = dict(_meanings(self._parsed))
+        self._meanings: dict[str, list[str]] = {}
+        for where, meaning in _meanings(self._parsed):
+            self._meanings.setdefault(where, []).append(meaning)
         self._writers: dict[Written, Any] = {}
 
     def _writer(self, written: Written) -> Any:
@@ -202,11 +210,11 @@ class AvroReading:
             found = _parse_written(written)
             for where, meaning in _meanings(found):
                 # A number of days is read as one of microseconds, without a word.
-                if meaning != self._meanings.get(where, meaning):
+                expected = self._meanings.get(where, [meaning])
+                if meaning not in expected:
                     raise BadRowError(
                         f"written with a schema that does not fit: {where.lstrip('.')} is "
-                        f"{meaning or 'of no logical type'}, not "
-                        f"{self._meanings[where] or 'of none'}"
+                        f"{meaning or 'of no logical type'}, not {expected[0] or 'of none'}"
                     )
             self._writers[written] = found
         return found

@@ -8,7 +8,7 @@ the schema, which has to be that of the one given.
 from enum import StrEnum
 from typing import Final
 
-_CONFLUENT_BYTES: Final = 5
+CONFLUENT_BYTES: Final = 5
 _SINGLE_MARK: Final = b"\xc3\x01"
 _SINGLE_BYTES: Final = 10
 _VARINT_BYTES_MAX: Final = 5
@@ -26,9 +26,9 @@ class BadRowError(ValueError):
 
 def split_confluent(value: bytes) -> tuple[int, bytes]:
     """The id of the schema, and what follows."""
-    if len(value) < _CONFLUENT_BYTES or value[0] != 0:
+    if len(value) < CONFLUENT_BYTES or value[0] != 0:
         raise BadRowError("no header of Confluent's wire format before the value")
-    return int.from_bytes(value[1:_CONFLUENT_BYTES], "big"), value[_CONFLUENT_BYTES:]
+    return int.from_bytes(value[1:CONFLUENT_BYTES], "big"), value[CONFLUENT_BYTES:]
 
 
 def without_fingerprint(value: bytes, fingerprint: bytes) -> bytes:

@@ -14,10 +14,12 @@ from pipeline_context import PlainContext
 from moldau.client.errors import InvalidArgumentError, NotFoundError
 from moldau.client.kafka.client import KafkaClient
 from moldau.records.record import Record, build_batch
-from moldau.spark.lake import LakeError, LakeTable, TableFormat, open_table
-from moldau.spark.lake.parquet import ParquetTable
+from moldau.spark.lake import LakeTable, open_table
+from moldau.spark.lake.delta import DeltaLakeTable
+from moldau.spark.lake.files import read_table
 from moldau.spark.pipelines import archive, audit
 from moldau.spark.pipelines.archive.settings import ArchiveSettings
+from moldau.spark.pipelines.home import Home
 from moldau.testing.broker import Broker
 
 pytestmark = pytest.mark.spark
@@ -38,7 +40,7 @@ def new(broker: Broker, topic: str, tmp_path: Path) -> New:
 
 def places(table: LakeTable) -> list[tuple[int, int]]:
     """Partition and offset of each row."""
-    found = [batch.to_pylist() for batch in table.read(columns=["partition", "offset"])]
+    found = [batch.to_pylist() for batch in read_table(table, ["partition", "offset"])]
     return sorted((row["partition"], row["offset"]) for part in found for row in part)
 
 
@@ -57,23 +59,31 @@ def test_a_topic_is_archived_as_it_is_and_goes_on_where_it_was(
     fill(topic, 1, count=4)
     assert archive.plan(settings).steps[0].rows == 4
     assert archive.run(settings, PlainContext(spark)).rows == 4
-    table = open_table(settings.to, "parquet")
+    table = open_table(settings.to, "delta")
     assert places(table) == [(0, at) for at in range(5)] + [(1, at) for at in range(7)]
-    # As somebody reads the folder who knows nothing of us: Spark's own reader.
-    rows = spark.read.parquet(settings.to).where("partition = 0").orderBy("offset").collect()
-    assert [bytes(row["value"]) for row in rows] == [b"v%d" % at for at in range(5)]
-    assert {str(row["date"]) for row in rows} == {"2023-11-14"}
 
 
-@pytest.mark.parametrize("kind", [TableFormat.DELTA, TableFormat.ICEBERG])
-def test_tables_of_other_formats_get_the_same_rows(
-    spark: Any, new: New, topic: str, fill: Callable[..., None], kind: TableFormat
+def test_an_iceberg_table_gets_the_same_rows(
+    spark: Any, new: New, topic: str, fill: Callable[..., None]
 ) -> None:
     fill(topic, 0, count=4)
-    settings = new(table_format=str(kind))
+    settings = new(table_format="iceberg")
     assert archive.run(settings, PlainContext(spark)).rows == 4
-    table = open_table(settings.to, kind)
+    table = open_table(settings.to, "iceberg")
     assert places(table) == [(0, at) for at in range(4)]
+
+
+def test_plain_files_are_read_by_who_knows_nothing_of_us(
+    spark: Any, new: New, topic: str, fill: Callable[..., None]
+) -> None:
+    settings = new(table_format="parquet")
+    for first in (0, 3):
+        fill(topic, 0, count=3)
+        assert archive.run(settings, PlainContext(spark)).rows == 3
+        rows = spark.read.parquet(settings.to).orderBy("offset").collect()
+        assert [row["offset"] for row in rows] == list(range(first + 3))
+    assert [bytes(row["value"]) for row in rows] == [b"v%d" % (at % 3) for at in range(6)]
+    assert {str(row["date"]) for row in rows} == {"2023-11-14"}
 
 
 @pytest.mark.safety
@@ -88,10 +98,10 @@ def test_a_driver_that_fails_around_the_commit_archives_each_record_once(
 ) -> None:
     fill(topic, 0, count=6)
     settings = new()
-    append = ParquetTable.append
+    append = DeltaLakeTable.append
     failures = 1
 
-    def failing(table: ParquetTable, files: Any, writing: Any) -> bool:
+    def failing(table: DeltaLakeTable, files: Any, writing: Any) -> bool:
         nonlocal failures
         if not failures:
             return append(table, files, writing)
@@ -100,13 +110,13 @@ def test_a_driver_that_fails_around_the_commit_archives_each_record_once(
             append(table, files, writing)
         raise RuntimeError("killed")
 
-    monkeypatch.setattr(ParquetTable, "append", failing)
+    monkeypatch.setattr(DeltaLakeTable, "append", failing)
     with pytest.raises(Exception, match="killed"):
         archive.run(settings, PlainContext(spark))
     # The batch is played again with the offsets that it had, whatever came since.
     fill(topic, 0, count=2)
     archive.run(settings, PlainContext(spark))
-    assert places(open_table(settings.to, "parquet")) == [(0, at) for at in range(8)]
+    assert places(open_table(settings.to, "delta")) == [(0, at) for at in range(8)]
 
 
 def test_values_are_decoded_and_bad_ones_go_to_the_dead_letter_topic(
@@ -119,8 +129,8 @@ def test_values_are_decoded_and_bad_ones_go_to_the_dead_letter_topic(
     context = PlainContext(spark)
     outcome = archive.run(settings, context)
     assert (outcome.rows, outcome.dead_letters, context.dead) == (2, 1, 1)
-    kept = open_table(settings.locations()[topic], "parquet")
-    found = [row["value"] for batch in kept.read(columns=["value"]) for row in batch.to_pylist()]
+    kept = open_table(settings.locations()[topic], "delta")
+    found = [row["value"] for batch in read_table(kept, ["value"]) for row in batch.to_pylist()]
     assert found == [{"id": 1, "name": "a"}, {"id": 2, "name": "b"}]
     (dead,) = table(
         subscribe=f"{topic}.dlq", includeHeaders="true", isolation="read_committed"
@@ -128,11 +138,11 @@ def test_values_are_decoded_and_bad_ones_go_to_the_dead_letter_topic(
     assert bytes(dead["value"]) == b"nonsense"
     headers = {header["key"]: bytes(header["value"]).decode() for header in dead["headers"]}
     assert topic in headers.values()
-    # The same table takes no other kind of value.
+    # Nobody else writes the same topic to the table.
     raw = new(name=f"{topic}-raw", table_per_topic=True)
-    with pytest.raises(LakeError, match="column value") as refused:
+    with pytest.raises(InvalidArgumentError, match="another archive writes") as refused:
         archive.run(raw, PlainContext(spark))
-    assert "--decode" in refused.value.hint
+    assert "--to" in refused.value.hint
 
 
 @pytest.mark.safety
@@ -156,7 +166,7 @@ def test_fields_that_come_later_are_told_kept_as_bytes_and_added_at_the_next_sta
     outcome = archive.run(new(decode="json", keep_raw=True, schema=before), PlainContext(spark))
     assert outcome.details["unknown_fields"] == {"note": 2, "who": 2}
     assert "note, who" in outcome.summary
-    rows = [row for batch in open_table(raw.to, "parquet").read() for row in batch.to_pylist()]
+    rows = [row for batch in read_table(open_table(raw.to, "delta")) for row in batch.to_pylist()]
     assert sorted(row["raw"] for row in rows) == [b'{"id": 1}', grown, grown]
     assert {tuple(row["value"]) for row in rows} == {("id",)}
     audited = audit.SETTINGS(
@@ -167,8 +177,8 @@ def test_fields_that_come_later_are_told_kept_as_bytes_and_added_at_the_next_sta
     assert "value" in found.details["compared"]
     # Whoever starts anew learns of the fields.
     assert archive.run(plain, PlainContext(spark)).details["unknown_fields"] == {}
-    kept = open_table(plain.to, "parquet")
-    values = [row["value"] for batch in kept.read(columns=["value"]) for row in batch.to_pylist()]
+    kept = open_table(plain.to, "delta")
+    values = [row["value"] for batch in read_table(kept, ["value"]) for row in batch.to_pylist()]
     assert sorted(values, key=lambda value: value["id"])[-1] == {
         "id": 2,
         "note": "new",
@@ -182,6 +192,27 @@ def test_fields_that_come_later_are_told_kept_as_bytes_and_added_at_the_next_sta
         archive.run(replace(plain, keep_raw=True), PlainContext(spark))
 
 
+@pytest.mark.safety
+@pytest.mark.parametrize("kind", ["delta", "iceberg", "parquet"])
+def test_a_checkpoint_that_was_lost_does_not_write_all_records_again(
+    spark: Any, new: New, topic: str, fill: Callable[..., None], kind: str
+) -> None:
+    fill(topic, 0, count=2)
+    settings = new(table_format=kind)
+    archive.run(settings, PlainContext(spark))
+    settings.checkpoint.delete_all()
+    with pytest.raises(InvalidArgumentError, match="its checkpoint is not in") as refused:
+        archive.run(settings, PlainContext(spark))
+    assert "reset" in refused.value.hint
+    if kind != "parquet":
+        other = replace(settings, name="other", home=f"{settings.home}-other")
+        with pytest.raises(InvalidArgumentError, match="another archive writes topic"):
+            archive.plan(other)
+    # Who says where to begin knows what that means.
+    Home(settings.home).reset({topic: {"0": 2, "1": 0}})
+    assert archive.plan(settings).steps[0].rows == 2
+
+
 def test_an_unknown_topic_is_an_error_before_anything_is_begun(
     spark: Any, new: New, tmp_path: Path
 ) -> None:
@@ -191,4 +222,4 @@ def test_an_unknown_topic_is_an_error_before_anything_is_begun(
     with pytest.raises(NotFoundError, match="nobody-made-it"):
         archive.run(settings, PlainContext(spark))
     assert not (tmp_path / "lake").exists()
-    assert not settings.checkpoint.exists()
+    assert list(settings.checkpoint.list()) == []

@@ -8,9 +8,9 @@ import pytest
 
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed: no tests of archives")
 
-from moldau.spark.lake import LakeError, LakeTable, Writing, open_table
+from moldau.spark.lake import LakeTable, Writing, open_table
 from moldau.spark.lake.files import write_files
-from moldau.spark.pipelines.archive.committing import Committer, query_id
+from moldau.spark.pipelines.archive.committing import Committer
 from moldau.spark.pipelines.archive.running import NOT_IN_TIME, STARTS_MAX, _run_query
 from moldau.spark.pipelines.archive.settings import ArchiveSettings
 from moldau.spark.pipelines.archive.source import FILE, file_rows, table_schema
@@ -26,7 +26,7 @@ class Returned:
         self._texts = texts
         self.runs = 0
 
-    def select(self, name: str) -> "Returned":
+    def select(self, *names: str) -> "Returned":
         return self
 
     def collect(self) -> list[dict[str, str]]:
@@ -43,14 +43,13 @@ def settings(tmp_path: Path) -> ArchiveSettings:
         topics=("orders",),
         to=str(tmp_path / "lake"),
     )
-    made.checkpoint.mkdir(parents=True)
-    (made.checkpoint / "metadata").write_text(json.dumps({"id": "the-query"}))
+    made.checkpoint.write("metadata", json.dumps({"id": "the-query"}).encode())
     return made
 
 
 @pytest.fixture
 def table(settings: ArchiveSettings) -> LakeTable:
-    found = open_table(settings.to, "parquet")
+    found = open_table(settings.to, "delta")
     found.ensure(table_schema())
     return found
 
@@ -69,7 +68,7 @@ def returned(table: LakeTable, count: int) -> Returned:
 def test_a_batch_is_one_commit_of_the_checkpoints_query(
     settings: ArchiveSettings, table: LakeTable
 ) -> None:
-    committer = Committer(settings, {table.location: table}, None)
+    committer = Committer(settings, {table.location: table}, None, Watching(0, ""))
     committer(returned(table, 3), 0)
     committer(returned(table, 2), 1)
     assert (committer.rows, committer.files, committer.commits) == (5, 2, 2)
@@ -79,9 +78,9 @@ def test_a_batch_is_one_commit_of_the_checkpoints_query(
 def test_the_first_batch_after_a_start_is_not_read_again_if_the_table_has_it(
     settings: ArchiveSettings, table: LakeTable
 ) -> None:
-    Committer(settings, {table.location: table}, None)(returned(table, 3), 0)
+    Committer(settings, {table.location: table}, None, Watching(0, ""))(returned(table, 3), 0)
     again = returned(table, 3)
-    restarted = Committer(settings, {table.location: table}, None)
+    restarted = Committer(settings, {table.location: table}, None, Watching(0, ""))
     restarted(again, 0)
     assert (again.runs, restarted.rows) == (0, 0)
     assert table.snapshot().rows == 3
@@ -104,16 +103,10 @@ def test_nothing_is_committed_if_dead_letters_cannot_be_sent(
 
     found = returned(table, 3)
     with pytest.raises(OSError, match="no broker"):
-        Committer(settings, {table.location: table}, failing)(Kept(found._texts), 0)
+        Committer(settings, {table.location: table}, failing, Watching(0, ""))(
+            Kept(found._texts), 0
+        )
     assert table.last_batch("the-query") is None
-
-
-def test_a_checkpoint_without_a_query_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(LakeError, match="no query"):
-        query_id(tmp_path)
-    (tmp_path / "metadata").write_text("{")
-    with pytest.raises(LakeError, match="cannot be read"):
-        query_id(tmp_path)
 
 
 class Watching:

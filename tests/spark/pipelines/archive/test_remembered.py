@@ -11,10 +11,11 @@ pytest.importorskip("pyarrow", reason="the extra `spark` is not installed: no te
 import pyarrow as pa
 
 from moldau.client.errors import InvalidArgumentError
-from moldau.spark.lake import LakeError, LakeTable, open_table
+from moldau.spark.lake import LakeTable, open_table
 from moldau.spark.pipelines.archive.remembered import FILE, recall, remember
 from moldau.spark.pipelines.archive.settings import ArchiveSettings
 from moldau.spark.pipelines.archive.starts import _widened
+from moldau.spark.pipelines.checkpoints import CheckpointError
 from moldau.spark.source.cluster import TopicView
 
 pytestmark = pytest.mark.inprocess
@@ -53,7 +54,7 @@ def test_a_start_that_was_remembered_holds(settings: ArchiveSettings) -> None:
     ("values", "option"),
     [
         ({"to": "elsewhere"}, "--to"),
-        ({"table_format": "delta"}, "--format"),
+        ({"table_format": "iceberg"}, "--format"),
         ({"decode": "json"}, "--decode"),
         ({"topics": ("clicks",)}, "--topic"),
     ],
@@ -81,7 +82,7 @@ def test_a_topic_more_is_fine(tmp_path: Path, settings: ArchiveSettings) -> None
 
 def test_a_table_that_is_gone_is_not_begun_in_the_middle(settings: ArchiveSettings) -> None:
     remember(settings, START)
-    commits = settings.checkpoint / "commits"
+    commits = Path(settings.checkpoint.location, "commits")
     commits.mkdir()
     (commits / "0").write_text("v1")
     with pytest.raises(InvalidArgumentError, match="is gone"):
@@ -94,6 +95,6 @@ def test_a_table_that_is_gone_is_not_begun_in_the_middle(settings: ArchiveSettin
 
 def test_a_damaged_file_is_an_error_that_names_it(settings: ArchiveSettings) -> None:
     remember(settings, START)
-    (settings.checkpoint / FILE).write_text("{")
-    with pytest.raises(LakeError, match=FILE):
+    settings.checkpoint.write(FILE, b"{")
+    with pytest.raises(CheckpointError, match=FILE):
         recall(settings, tables(settings))

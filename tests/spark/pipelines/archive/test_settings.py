@@ -22,7 +22,7 @@ def made(**values: Any) -> ArchiveSettings:
         ({"schema": "id bigint"}, "--decode"),
         ({"decode": "json", "topics": ("orders", "orders.dlq")}, "--dead-letter-topic"),
         ({"to": "s3://bucket"}, "--to"),
-        ({"to": "hdfs://name/lake"}, "--to"),
+        ({"to": "ftp://name/lake"}, "--to"),
         ({"offsets_per_trigger_max": 0}, "--max-offsets"),
         ({"master": "sc://host"}, "--master"),
         ({"starting_offsets": "yesterday"}, "--from"),

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from moldau.spark import decode
 from moldau.spark.lake import Writing, open_table
+from moldau.spark.lake.files import read_table
 from moldau.spark.pipelines.archive.source import (
     DDL,
     Work,
@@ -51,7 +52,7 @@ def rows(first: int, end: int, *, topic: str = "orders", value: bytes = b'{"id":
 
 
 def work_for(location: str, *topics: str, decoder: Any = None) -> Work:
-    table = open_table(location, "parquet")
+    table = open_table(location, "delta")
     table.ensure(table_schema(decoder))
     return Work(layouts=dict.fromkeys(topics, table.layout), label="keep", decoder=decoder)
 
@@ -76,9 +77,9 @@ def test_years_that_no_calendar_of_python_has_are_days_too(tmp_path: Path) -> No
     assert days == [("57971-02-25", [0, 2]), ("1969-12-31", [1])]
     (returned,) = written([batch], work_for(str(tmp_path), "orders"))
     files = [file_of(text)[1] for text in returned.column("file").to_pylist()]
-    table = open_table(str(tmp_path), "parquet")
+    table = open_table(str(tmp_path), "delta")
     table.append(files, Writing("q", 0))
-    assert sum(each.num_rows for each in table.read()) == 3
+    assert sum(each.num_rows for each in read_table(table)) == 3
 
 
 def test_a_task_returns_its_files_and_nobody_sees_them_before_the_commit(tmp_path: Path) -> None:
@@ -91,7 +92,7 @@ def test_a_task_returns_its_files_and_nobody_sees_them_before_the_commit(tmp_pat
     assert {place for place, _ in files} == {str(tmp_path)}
     assert [file.rows for _, file in files] == [6, 2]
     assert [batch.column("rows").to_pylist() for batch in returned] == [[6, 2]]
-    table = open_table(str(tmp_path), "parquet")
+    table = open_table(str(tmp_path), "delta")
     assert table.snapshot().rows == 0
     table.append([file for _, file in files], Writing("q", 0))
     assert table.snapshot().rows == 8
@@ -108,9 +109,9 @@ def test_rows_that_cannot_be_decoded_are_returned_with_the_reason(tmp_path: Path
     assert bad.column("error").to_pylist()[0]
     assert bad.column("file").to_pylist() == [None]
     _, file = file_of(files.column("file").to_pylist()[0])
-    table = open_table(str(tmp_path), "parquet")
+    table = open_table(str(tmp_path), "delta")
     table.append([file], Writing("q", 0))
-    (back,) = table.read(columns=["offset", "value"])
+    (back,) = read_table(table, ["offset", "value"])
     assert back.to_pylist() == [
         {"offset": 0, "value": {"id": 1}},
         {"offset": 1, "value": {"id": 1}},

@@ -9,12 +9,14 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from moldau.spark.lake.table import DataFile, LakeError, LakeTable, Writing
+from moldau.spark.lake.table import DataFile, Destination, LakeTable, Writing
+from moldau.spark.pipelines.archive.remembered import marks_of
 from moldau.spark.pipelines.archive.settings import ArchiveSettings
 from moldau.spark.pipelines.archive.source import FILE, UNKNOWN, file_of
+from moldau.spark.pipelines.checkpoints import query_id
+from moldau.spark.pipelines.spec import Context
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -28,10 +30,12 @@ class Committer:
     def __init__(
         self,
         settings: ArchiveSettings,
-        tables: Mapping[str, LakeTable],
+        tables: Mapping[str, Destination],
         send_dead_letters: Callable[["DataFrame", Writing], int] | None,
+        context: Context,
     ) -> None:
         """`tables` by their location."""
+        self._context = context
         self._settings = settings
         self._tables = tables
         self._send_dead_letters = send_dead_letters
@@ -85,27 +89,18 @@ class Committer:
             location, file = file_of(text)
             by_table.setdefault(location, []).append(file)
         for location, files in by_table.items():
-            if self._tables[location].append(files, writing):
+            marked = writing._replace(marks=marks_of(self._settings, location))
+            if self._written(self._tables[location], files, marked):
                 self.commits += 1
                 self.rows += sum(file.rows for file in files)
                 self.files += len(files)
 
+    def _written(self, table: Destination, files: list[DataFile], writing: Writing) -> bool:
+        changes = self._settings.changes()
+        if changes is None:
+            return table.append(files, writing)
+        from moldau.spark.pipelines.archive.upserting import Upsert
 
-def query_id(checkpoint: Path) -> str:
-    """The query of a checkpoint: what stays the same however often it is started."""
-    found = read_query_id(checkpoint)
-    if found is None:
-        raise LakeError(f"the checkpoint {checkpoint} has no query")
-    return found
-
-
-def read_query_id(checkpoint: Path) -> str | None:
-    try:
-        return str(json.loads((checkpoint / "metadata").read_text())["id"])
-    except FileNotFoundError:
-        return None
-    except (ValueError, KeyError) as error:
-        raise LakeError(
-            f"the checkpoint {checkpoint} cannot be read: {error!r}",
-            hint="begin again: moldau pipeline reset NAME --to earliest",
-        ) from error
+        # Upserts are for tables, which is checked before anything begins.
+        merging = Upsert(self._context.spark, cast(LakeTable, table), changes)
+        return merging.apply(files, writing, self._settings.name)

@@ -1,13 +1,12 @@
 """Owns the decoding of an archive: its schema, which stays what it was, and its dead letters."""
 
-import os
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from moldau.client.errors import InvalidArgumentError, NotFoundError, RejectedError
 from moldau.client.kafka.client import KafkaClient
 from moldau.model.errors import ErrorCode
+from moldau.spark.lake.storage import folder_at, normal_location
 from moldau.spark.lake.table import Writing
 from moldau.spark.pipelines.archive.settings import RAW, ArchiveSettings
 from moldau.spark.pipelines.spec import Context
@@ -45,36 +44,47 @@ def made_decoder(settings: ArchiveSettings, *, keep: bool = True) -> Any:
 
 
 def _remembered(settings: ArchiveSettings, *, keep: bool) -> str:
-    from moldau.spark import decode
-
-    path = Path(settings.home) / SCHEMA_FILE
-    before = path.read_text() if path.exists() else None
+    home = folder_at(normal_location(settings.home, option="--home"), {})
+    known = home.read(SCHEMA_FILE)
+    before = None if known is None else known.decode()
     values = sampled(settings, newest=before is not None)
     if before is not None:
-        text = _grown(before, values, settings.framing)
+        text = _grown(settings, before, values)
     elif values:
-        text = decode.fields_ddl(decode.infer_json(values, framing=settings.framing))
+        text = _inferred(settings, values)
     else:
         raise InvalidArgumentError(
             f"there is no record in {', '.join(settings.topics)} to infer a schema from",
             hint="say what values look like: --schema 'id bigint, name string'",
         )
     if keep and text != before:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(".tmp")
-        temporary.write_text(text)
-        os.replace(temporary, path)
+        home.write(SCHEMA_FILE, text.encode())
     return text
 
 
-def _grown(known: str, values: list[bytes], framing: str) -> str:
-    """A schema with the fields that newer values have."""
+def _inferred(settings: ArchiveSettings, values: list[bytes]) -> str:
+    """Raises InvalidArgumentError."""
     from moldau.spark.decode import fields_ddl, infer_json
+
+    if settings.envelope == "none":
+        return fields_ddl(infer_json(values, framing=settings.framing))
+    from moldau.spark.pipelines.archive.changes import events_in
+
+    is_inside, rows = events_in(values, settings.framing)
+    # Of both: after a first snapshot, no event has said yet what a row before a change looks like.
+    row = fields_ddl(infer_json(rows))
+    event = f"op: string, before: struct<{row}>, after: struct<{row}>"
+    return f"payload: struct<{event}>" if is_inside else event
+
+
+def _grown(settings: ArchiveSettings, known: str, values: list[bytes]) -> str:
+    """A schema with the fields that newer values have."""
+    from moldau.spark.decode import fields_ddl
     from moldau.spark.decode.column_types import Struct, with_new_fields
     from moldau.spark.decode.making import json_struct
 
     try:
-        seen = infer_json(values, framing=framing)
+        seen = json_struct(_inferred(settings, values))
     except InvalidArgumentError:
         # None of them is an object, or a field is of two types: nothing to learn from.
         return known

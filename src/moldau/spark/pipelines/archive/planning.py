@@ -1,10 +1,10 @@
 """Owns the plan of an archive: what is there to be read, and what the table already has."""
 
-from moldau.spark.lake.table import LakeTable
+from moldau.spark.lake.table import Destination, TableFormat
 from moldau.spark.pipelines.archive.decoding import made_decoder
 from moldau.spark.pipelines.archive.remembered import recall
 from moldau.spark.pipelines.archive.running import open_tables
-from moldau.spark.pipelines.archive.settings import RAW, ArchiveSettings
+from moldau.spark.pipelines.archive.settings import ArchiveSettings
 from moldau.spark.pipelines.archive.starts import bounds
 from moldau.spark.pipelines.spec import Plan, Step
 
@@ -18,7 +18,7 @@ def plan_of(settings: ArchiveSettings) -> Plan:
     known = recall(settings, tables)
     decoder = made_decoder(settings, keep=False)
     for place, table in tables.items():
-        wanted = table_schema(decoder)
+        wanted = table_schema(decoder, keep_raw=settings.keep_raw, changes=settings.changes())
         schemas.merged(table.schema(), wanted, table.partition_columns, place)
     starts, ends = bounds(settings, known)
     steps = []
@@ -33,24 +33,20 @@ def plan_of(settings: ArchiveSettings) -> Plan:
     steps += [_table_step(settings, place, table) for place, table in tables.items()]
     return Plan(
         reads=settings.topics,
-        writes=tuple(tables) + ((settings.dead_letters_to(),) if decoder is not None else ()),
+        writes=tuple(tables) + ((settings.dead_letters_to(),) if settings.has_dead_letters else ()),
         steps=tuple(steps),
         warnings=_warnings(settings),
     )
 
 
-def _table_step(settings: ArchiveSettings, place: str, table: LakeTable) -> Step:
-    if table.schema() is None:
-        return Step(what=f"create the {settings.table_format} table {place}")
-    found = table.snapshot()
-    return Step(
-        what=f"append to the {settings.table_format} table {place}, which has",
-        rows=found.rows,
-        bytes=sum(file.bytes for file in found.files),
-    )
+def _table_step(settings: ArchiveSettings, place: str, table: Destination) -> Step:
+    if table.format is TableFormat.PARQUET:
+        return Step(what=f"write Parquet files to {place}")
+    begun = "create" if table.schema() is None else settings.mode
+    return Step(what=f"{begun} the {table.format} table {place}")
 
 
 def _warnings(settings: ArchiveSettings) -> tuple[str, ...]:
-    if settings.decode == RAW and settings.dead_letter_topic:
+    if not settings.has_dead_letters and settings.dead_letter_topic:
         return ("values are not decoded, so nothing goes to the dead-letter topic",)
     return ()

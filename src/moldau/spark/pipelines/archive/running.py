@@ -5,12 +5,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from moldau.client.errors import ClientError
-from moldau.spark.lake import LakeTable, open_table
+from moldau.spark.lake.opening import open_destination
 from moldau.spark.lake.places import check_place
+from moldau.spark.lake.table import Destination
 from moldau.spark.pipelines.archive.committing import Committer
 from moldau.spark.pipelines.archive.decoding import DeadLetters, made_decoder
 from moldau.spark.pipelines.archive.remembered import recall, remember
-from moldau.spark.pipelines.archive.settings import ArchiveSettings
+from moldau.spark.pipelines.archive.settings import UPSERT, ArchiveSettings
 from moldau.spark.pipelines.archive.starts import START_OPTIONS, first_offsets
 from moldau.spark.pipelines.spec import Context, Outcome
 from moldau.spark.pipelines.watching import OBSERVED
@@ -33,11 +34,13 @@ def run_archive(settings: ArchiveSettings, context: Context) -> Outcome:
     known = recall(settings, tables)
     start = first_offsets(settings, known)
     decoder = made_decoder(settings)
-    dead_letters = None if decoder is None else DeadLetters(settings, context)
+    changes = settings.changes()
+    dead_letters = DeadLetters(settings, context) if settings.has_dead_letters else None
+    schema = table_schema(decoder, keep_raw=settings.keep_raw, changes=changes)
     for table in tables.values():
-        table.ensure(table_schema(decoder, keep_raw=settings.keep_raw))
+        table.ensure(schema)
     remember(settings, start)
-    committer = Committer(settings, tables, dead_letters)
+    committer = Committer(settings, tables, dead_letters, context)
     _run_query(lambda: start_query(settings, context, tables, decoder, committer, start), context)
     dead = 0 if dead_letters is None else dead_letters.count
     where = next(iter(tables)) if len(tables) == 1 else f"{len(tables)} tables in {settings.to}"
@@ -76,10 +79,15 @@ def _run_query(begin: Callable[[], "StreamingQuery"], context: Context) -> None:
             log.warning("Spark's Python did not start in time: once more (%d)", attempt)
 
 
-def open_tables(settings: ArchiveSettings) -> dict[str, LakeTable]:
+def open_tables(settings: ArchiveSettings) -> dict[str, Destination]:
     """By location. Raises InvalidArgumentError if a new one would not be alone there."""
     tables = {
-        location: open_table(location, settings.table_format, storage=settings.storage)
+        location: open_destination(
+            location,
+            settings.table_format,
+            storage=settings.storage,
+            partition_columns=() if settings.mode == UPSERT else ("date",),
+        )
         for location in settings.locations().values()
     }
     for table in tables.values():
@@ -90,7 +98,7 @@ def open_tables(settings: ArchiveSettings) -> dict[str, LakeTable]:
 def start_query(
     settings: ArchiveSettings,
     context: Context,
-    tables: dict[str, LakeTable],
+    tables: dict[str, Destination],
     decoder: Any,
     committer: Committer,
     start: str,
@@ -102,7 +110,13 @@ def start_query(
     spark = context.spark
     spark.dataSource.register(ArchiveSource)
     layouts = {topic: tables[place].layout for topic, place in settings.locations().items()}
-    work = Work(layouts=layouts, label=settings.name, decoder=decoder, keep_raw=settings.keep_raw)
+    work = Work(
+        layouts=layouts,
+        label=settings.name,
+        decoder=decoder,
+        keep_raw=settings.keep_raw,
+        changes=settings.changes(),
+    )
     asked = settings.source_options()
     options = {
         # A topic of one partition is work for all cores, too.

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from moldau.client.errors import InvalidArgumentError
 from moldau.spark.lake.storage import normal_location
@@ -10,11 +10,18 @@ from moldau.spark.lake.table import TableFormat
 from moldau.spark.option_table import Side, names_of
 from moldau.spark.pipelines.spec import Settings
 
+if TYPE_CHECKING:
+    from moldau.spark.pipelines.archive.changes import Changes
+
 RAW: Final = "raw"
 DECODINGS: Final = (RAW, "json", "avro", "protobuf")
 OFFSETS_PER_TRIGGER_DEFAULT: Final = 2_000_000
 """A batch is one commit, and what is done again after a crash."""
 DEAD_LETTERS_SUFFIX: Final = ".dlq"
+APPEND: Final = "append"
+UPSERT: Final = "upsert"
+MODES: Final = (APPEND, UPSERT)
+ENVELOPES: Final = ("none", "debezium")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +33,7 @@ class ArchiveSettings(Settings):
     topics: tuple[str, ...]
     to: str
     """Where the table is: a folder, or s3://bucket/prefix."""
-    table_format: str = "parquet"
+    table_format: str = "delta"
     table_per_topic: bool = False
     """Below `to`, by the topic's name."""
     storage: Mapping[str, str] = field(default_factory=dict)
@@ -43,6 +50,14 @@ class ArchiveSettings(Settings):
     registry_options: Mapping[str, str] = field(default_factory=dict)
     keep_raw: bool = False
     """The bytes of each value, too: in the column `raw`."""
+    mode: str = APPEND
+    """append keeps every record; upsert the newest of each key."""
+    keys: tuple[str, ...] = ()
+    """For upsert: `key`, or fields of the value as `value.id`."""
+    envelope: str = "none"
+    """debezium: values are events that hold the row before and after a change."""
+    key_framing: str = "none"
+    """What stands before keys: none or confluent."""
     dead_letter_topic: str | None = None
     """For rows that cannot be decoded; by default the name of the first topic and `.dlq`."""
     starting_offsets: str = "earliest"
@@ -71,12 +86,13 @@ class ArchiveSettings(Settings):
             raise InvalidArgumentError(
                 "values that are not decoded are bytes already", hint="leave out --keep-raw"
             )
-        if self.decode != RAW and self.dead_letters_to() in self.topics:
+        if self.has_dead_letters and self.dead_letters_to() in self.topics:
             raise InvalidArgumentError(
                 f"topic {self.dead_letters_to()} is read and would get the rows that cannot be "
                 "decoded, which never ends",
                 hint="see --dead-letter-topic and --topic",
             )
+        self._check_mode()
         begin = self.starting_offsets.strip()
         if begin.lower() not in ("earliest", "latest") and not begin.startswith("{"):
             raise InvalidArgumentError(
@@ -92,12 +108,67 @@ class ArchiveSettings(Settings):
             )
         normal_location(self.to)
 
+    def _check_mode(self) -> None:
+        if self.mode not in MODES:
+            raise InvalidArgumentError(
+                f"{self.mode!r} is no way to write to a table",
+                hint=f"--mode is {' or '.join(MODES)}",
+            )
+        if self.mode == APPEND:
+            for name, is_given in (
+                ("--key", bool(self.keys)),
+                ("--envelope", self.envelope != "none"),
+                ("--key-framing", self.key_framing != "none"),
+            ):
+                if is_given:
+                    raise InvalidArgumentError(
+                        f"{name} is for tables that keep the newest row of each key",
+                        hint=f"say so: --mode {UPSERT}; or leave out {name}",
+                    )
+            return
+        if self.table_format == TableFormat.PARQUET:
+            raise InvalidArgumentError(
+                "plain Parquet files cannot be changed row by row",
+                hint=f"--mode {UPSERT} goes with --format delta or iceberg",
+            )
+        for key in self.keys:
+            if key != "key" and (not key.startswith("value.") or self.decode == RAW):
+                raise InvalidArgumentError(
+                    f"--key {key} is neither the key of records nor a field of decoded values",
+                    hint="--key key, or --key value.FIELD with --decode json, avro or protobuf",
+                )
+        if self.key_framing not in ("none", "confluent"):
+            raise InvalidArgumentError("--key-framing is none or confluent")
+        if self.envelope not in ENVELOPES or (self.envelope != "none" and self.decode == RAW):
+            raise InvalidArgumentError(
+                f"--envelope {self.envelope} cannot be read with --decode {self.decode}",
+                hint=f"--envelope is {' or '.join(ENVELOPES)}, of values that are decoded",
+            )
+
+    def changes(self) -> "Changes | None":
+        """How records change the table; None if it keeps all of them."""
+        if self.mode == APPEND:
+            return None
+        from moldau.spark.pipelines.archive.changes import RECORD_KEY, Changes
+
+        return Changes(
+            keys=self.keys or (RECORD_KEY,),
+            envelope=self.envelope,
+            key_framing=self.key_framing,
+        )
+
     def locations(self) -> dict[str, str]:
         """The table of each topic."""
         place = normal_location(self.to)
         return {
             topic: f"{place}/{topic}" if self.table_per_topic else place for topic in self.topics
         }
+
+    @property
+    def has_dead_letters(self) -> bool:
+        """Whether a row can be one that is not kept: undecodable, without a key, out of time."""
+        is_iceberg = self.table_format == TableFormat.ICEBERG
+        return self.decode != RAW or self.mode == UPSERT or is_iceberg
 
     def dead_letters_to(self) -> str:
         return self.dead_letter_topic or f"{self.topics[0]}{DEAD_LETTERS_SUFFIX}"

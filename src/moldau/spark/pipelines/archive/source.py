@@ -22,7 +22,14 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from moldau.spark.decode import RAW_COLUMN
 from moldau.spark.hints import tells_hints
 from moldau.spark.lake.files import FileWriter
-from moldau.spark.lake.table import DataFile, Layout
+from moldau.spark.lake.table import DataFile, Layout, TableFormat
+from moldau.spark.pipelines.archive.changes import (
+    DELETED,
+    Changes,
+    changed_rows,
+    check_keys,
+    row_type,
+)
 from moldau.spark.schema import HEADERS_COLUMN, arrow_schema, headers_type
 from moldau.spark.source.batch import read_partition
 from moldau.spark.source.read_options import ReadOptions, parse_read_options
@@ -32,6 +39,8 @@ NAME: Final = "moldau_archive"
 WORK: Final = "moldau.archive.work"
 """The option that holds what tasks have to know."""
 DATE: Final = "date"
+_FIRST_US: Final = -62_135_596_800_000_000
+_LAST_US: Final = 253_402_300_799_999_999
 
 BAD_COLUMNS: Final = (
     ("key", "binary"),
@@ -63,6 +72,8 @@ class Work:
     decoder: Any = None
     """None: values stay bytes."""
     keep_raw: bool = False
+    changes: Changes | None = None
+    """None: every record is kept."""
 
     def to_text(self) -> str:
         return base64.b64encode(pickle.dumps(self)).decode()
@@ -75,15 +86,21 @@ class Work:
         return found
 
 
-def table_schema(decoder: Any = None, *, keep_raw: bool = False) -> Any:
-    """The columns of an archived table."""
+def table_schema(
+    decoder: Any = None, *, keep_raw: bool = False, changes: Changes | None = None
+) -> Any:
+    """The columns of an archived table. Raises InvalidArgumentError for keys that are not there."""
     schema = arrow_schema(include_headers=True)
     if decoder is not None:
-        at = schema.get_field_index("value")
-        schema = schema.set(at, pa.field("value", decoder.arrow_type))
+        kind = decoder.arrow_type
+        if changes is not None:
+            kind = row_type(kind, changes.envelope)
+            check_keys(changes, kind)
+        schema = schema.set(schema.get_field_index("value"), pa.field("value", kind))
     if keep_raw:
         schema = schema.append(pa.field(RAW_COLUMN, pa.binary()))
-    return schema.append(pa.field(DATE, pa.string()))
+    # A row that is replaced by one of another day would have to move: no partitions.
+    return schema if changes is not None else schema.append(pa.field(DATE, pa.string()))
 
 
 class ArchiveSource(DataSource):
@@ -125,7 +142,9 @@ def written(batches: Iterable[Any], work: Work) -> Iterator[Any]:
 
     And, before those, one for all fields that the schema does not name.
     """
-    schema = table_schema(work.decoder, keep_raw=work.keep_raw)
+    schema = table_schema(work.decoder, keep_raw=work.keep_raw, changes=work.changes)
+    if work.changes is not None:
+        schema = schema.append(pa.field(DELETED, pa.bool_()))
     writers: dict[str, FileWriter] = {}
     unknown: Counter[str] = Counter()
     finished = False
@@ -133,8 +152,25 @@ def written(batches: Iterable[Any], work: Work) -> Iterator[Any]:
         for batch in batches:
             for topic, rows in _by_topic(batch):
                 if work.decoder is not None:
-                    unknown.update(work.decoder.unknown_fields(rows.column("value").to_pylist()))
-                    rows, bad = work.decoder.split(rows, keep_raw=work.keep_raw)
+                    names = work.decoder.unknown_fields(rows.column("value").to_pylist())
+                    unknown.update(
+                        {
+                            n: names[n]
+                            for n in names
+                            if not work.changes or work.changes.is_of_row(n)
+                        }
+                    )
+                    is_needed = work.layouts[topic].format is TableFormat.ICEBERG
+                    keep_raw = work.keep_raw or work.changes is not None or is_needed
+                    rows, bad = work.decoder.split(rows, keep_raw=keep_raw)
+                    if bad.num_rows:
+                        yield bad_rows(bad)
+                if work.changes is not None:
+                    rows, bad = changed_rows(rows, work.changes)
+                    if bad.num_rows:
+                        yield bad_rows(bad)
+                if work.layouts[topic].format is TableFormat.ICEBERG:
+                    rows, bad = within_calendar(rows)
                     if bad.num_rows:
                         yield bad_rows(bad)
                 location = work.layouts[topic].location
@@ -142,6 +178,9 @@ def written(batches: Iterable[Any], work: Work) -> Iterator[Any]:
                 if writer is None:
                     writer = FileWriter(work.layouts[topic], schema, label=work.label)
                     writers[location] = writer
+                if work.changes is not None:
+                    writer.write(rows)
+                    continue
                 for day, part in by_day(rows):
                     writer.write_part((day,), part)
         files = [
@@ -166,6 +205,21 @@ def _by_topic(batch: Any) -> Iterator[tuple[str, Any]]:
         return
     for topic in topics:
         yield topic, batch.filter(pc.equal(batch.column("topic"), topic))
+
+
+def within_calendar(rows: Any) -> tuple[Any, Any]:
+    """Rows of the years 1 to 9999, and others: Python's calendar, in which pyiceberg reckons."""
+    times = rows.column("timestamp").cast(pa.int64())
+    is_within = pc.fill_null(
+        pc.and_(pc.greater_equal(times, _FIRST_US), pc.less_equal(times, _LAST_US)), True
+    )
+    if pc.all(is_within).as_py() is not False:
+        return rows, rows.slice(0, 0)
+    bad = rows.filter(pc.invert(is_within))
+    reason = pa.repeat("a timestamp outside of the years 1 to 9999", bad.num_rows)
+    if RAW_COLUMN not in bad.schema.names:
+        bad = bad.append_column(RAW_COLUMN, bad.column("value"))
+    return rows.filter(is_within), bad.drop_columns(["value"]).append_column("error", reason)
 
 
 def by_day(rows: Any) -> Iterator[tuple[str, Any]]:

@@ -6,8 +6,9 @@ from contextlib import closing
 from typing import Any, Final
 
 from moldau.model.ids import TopicPartition
-from moldau.spark.pipelines.archive.remembered import Remembered, committed_batches
+from moldau.spark.pipelines.archive.remembered import Remembered
 from moldau.spark.pipelines.archive.settings import ArchiveSettings
+from moldau.spark.pipelines.checkpoints import CheckpointError, batches_in
 from moldau.spark.source.bounds import places_of, starting_offsets
 from moldau.spark.source.cluster import Cluster, TopicView
 from moldau.spark.source.positions import Positions
@@ -47,7 +48,7 @@ def _widened(start: dict[str, dict[str, int]], topics: Mapping[str, TopicView]) 
 def bounds(settings: ArchiveSettings, known: Remembered | None) -> tuple[Offsets, Offsets]:
     """Where a run would begin and end in each partition."""
     options = parse_read_options(settings.source_options(), streaming=True)
-    done = committed_batches(settings)
+    done = batches_in(settings.checkpoint, "commits")
     with closing(Cluster(options)) as cluster:
         topics = cluster.topics()
         places = places_of(topics)
@@ -65,5 +66,8 @@ def bounds(settings: ArchiveSettings, known: Remembered | None) -> tuple[Offsets
 
 def _positions(settings: ArchiveSettings, batch: int) -> Positions:
     """Where a batch of the checkpoint has ended."""
-    text = (settings.checkpoint / "offsets" / str(batch)).read_text()
+    path = f"offsets/{batch}"
+    text = settings.checkpoint.read(path)
+    if text is None:
+        raise CheckpointError(f"the checkpoint has no {path}: {settings.checkpoint.location}")
     return Positions.from_json(json.loads(text.splitlines()[-1]))

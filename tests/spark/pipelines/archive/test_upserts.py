@@ -1,0 +1,187 @@
+"""Tables that keep the newest row of each key, from topics of a real broker."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the extra `spark` is not installed: no tests of archives")
+
+from pipeline_context import PlainContext
+
+from moldau.client.errors import InvalidArgumentError
+from moldau.client.kafka.client import KafkaClient
+from moldau.records.record import Record, build_batch
+from moldau.spark.lake import LakeTable, open_table
+from moldau.spark.lake.files import read_table, write_files
+from moldau.spark.lake.table import Writing
+from moldau.spark.pipelines import archive, audit
+from moldau.spark.pipelines.archive import upserting
+from moldau.spark.pipelines.archive.settings import ArchiveSettings
+from moldau.testing.broker import Broker
+
+pytestmark = pytest.mark.spark
+
+Send = Callable[..., None]
+
+
+@pytest.fixture
+def send(client: KafkaClient, topic: str) -> Send:
+    def sent(*pairs: tuple[bytes | None, bytes | None], partition: int = 0) -> None:
+        records = [Record(0, 1_700_000_000_000, key, value, []) for key, value in pairs]
+        client.produce(topic, partition, build_batch(records))
+
+    return sent
+
+
+@pytest.fixture
+def new(broker: Broker, topic: str, tmp_path: Path) -> Callable[..., ArchiveSettings]:
+    def made(**values: Any) -> ArchiveSettings:
+        return ArchiveSettings(
+            name="customers",
+            bootstrap=broker.bootstrap,
+            home=str(tmp_path / "home"),
+            topics=(topic,),
+            to=str(tmp_path / "lake"),
+            mode="upsert",
+            **values,
+        )
+
+    return made
+
+
+def opened(settings: ArchiveSettings) -> LakeTable:
+    return open_table(settings.to, settings.table_format, partition_columns=None)
+
+
+def values_in(settings: ArchiveSettings) -> dict[Any, Any]:
+    rows = [row for batch in read_table(opened(settings)) for row in batch.to_pylist()]
+    assert len({row["key"] for row in rows}) == len(rows)
+    return {row["key"]: row["value"] for row in rows}
+
+
+@pytest.mark.safety
+@pytest.mark.parametrize("format", ["delta", "iceberg"])
+def test_the_newest_value_of_each_key_stays_and_a_tombstone_deletes(
+    spark: Any, new: Any, send: Send, format: str
+) -> None:
+    settings = new(table_format=format)
+    send((b"a", b"1"), (b"b", b"1"), (b"a", b"2"))
+    send((b"c", b"1"), partition=1)
+    archive.run(settings, PlainContext(spark))
+    assert values_in(settings) == {b"a": b"2", b"b": b"1", b"c": b"1"}
+    send((b"b", None), (b"a", b"3"), (b"d", None), (None, b"nobody's"))
+    outcome = archive.run(settings, PlainContext(spark))
+    assert outcome.dead_letters == 1
+    assert values_in(settings) == {b"a": b"3", b"c": b"1"}
+    send((b"b", b"again"))
+    archive.run(settings, PlainContext(spark))
+    assert values_in(settings) == {b"a": b"3", b"b": b"again", b"c": b"1"}
+    audited = audit.SETTINGS(
+        name="check",
+        bootstrap=settings.bootstrap,
+        home="",
+        topics=settings.topics,
+        table=settings.to,
+        table_format=format,
+    )
+    assert audit.run(audited, PlainContext(spark)).ok
+    # What was sent since is not in the table, and that is seen.
+    send((b"a", b"4"), (b"b", None), (b"e", b"1"))
+    late = audit.run(audited, PlainContext(spark)).details["totals"]
+    assert (late["missing"], late["extra"], late["duplicated"]) == (2, 2, 0)
+    # Files without one of the keys are left alone, and nothing lies about.
+    table = opened(settings)
+    named = {file.path for file in table.snapshot().files}
+    assert len(named) == 2
+    assert "date" not in table.schema().names
+
+
+@pytest.mark.safety
+@pytest.mark.parametrize("is_after", [False, True])
+def test_a_driver_that_fails_around_the_commit_changes_each_row_once(
+    spark: Any, new: Any, send: Send, monkeypatch: pytest.MonkeyPatch, is_after: bool
+) -> None:
+    from moldau.spark.lake.delta import DeltaLakeTable
+
+    settings = new()
+    replace = DeltaLakeTable.replace
+    send((b"a", b"1"), (b"b", b"1"))
+    archive.run(settings, PlainContext(spark))
+    versions = opened(settings).snapshot().version
+
+    def failing(table: Any, *arguments: Any, **options: Any) -> bool:
+        if is_after:
+            replace(table, *arguments, **options)
+        raise RuntimeError("killed")
+
+    send((b"a", b"2"), (b"b", None))
+    with monkeypatch.context() as patched:
+        patched.setattr(DeltaLakeTable, "replace", failing)
+        with pytest.raises(Exception, match="killed"):
+            archive.run(settings, PlainContext(spark))
+    send((b"c", b"1"))
+    archive.run(settings, PlainContext(spark))
+    assert values_in(settings) == {b"a": b"2", b"c": b"1"}
+    assert opened(settings).snapshot().version == versions + 2
+
+
+@pytest.mark.safety
+def test_another_writer_that_is_faster_makes_it_merge_again(
+    spark: Any, new: Any, send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = new()
+    send((b"a", b"1"), (b"b", b"1"))
+    archive.run(settings, PlainContext(spark))
+    merged = upserting.Upsert._merged
+    attempts: list[int] = []
+
+    def slow(self: Any, *arguments: Any) -> Any:
+        found = merged(self, *arguments)
+        attempts.append(1)
+        if len(attempts) == 1:
+            table = opened(settings)
+            rows = list(read_table(table))
+            files = write_files(table.layout, table.schema(), rows)
+            table.replace(table.snapshot().files, files, Writing("other", 0))
+        return found
+
+    monkeypatch.setattr(upserting.Upsert, "_merged", slow)
+    send((b"a", b"2"))
+    archive.run(settings, PlainContext(spark))
+    assert len(attempts) == 2
+    assert values_in(settings) == {b"a": b"2", b"b": b"1"}
+    monkeypatch.setattr(upserting, "ATTEMPTS_MAX", 0)
+    send((b"a", b"3"))
+    with pytest.raises(Exception, match="faster than this could"):
+        archive.run(settings, PlainContext(spark))
+
+
+def test_events_of_debezium_become_the_rows_of_their_table(
+    spark: Any, new: Any, send: Send
+) -> None:
+    def event(op: str, before: Any, after: Any) -> bytes:
+        return json.dumps({"op": op, "before": before, "after": after, "ts_ms": 1}).encode()
+
+    one, two = {"id": 1, "name": "Ada"}, {"id": 2, "name": "Bob"}
+    better = {"id": 1, "name": "Ada L."}
+    send((b"1", event("c", None, one)), (b"2", event("c", None, two)))
+    send((b"1", event("u", one, better)), (b"2", event("d", two, None)), (b"2", None))
+    # The schema is inferred, also of rows before a change, which the first events do not have.
+    settings = new(decode="json", envelope="debezium", keys=("value.id",))
+    outcome = archive.run(settings, PlainContext(spark))
+    assert (outcome.dead_letters, outcome.details["unknown_fields"]) == (0, {})
+    assert list(values_in(settings).values()) == [better]
+    send((b"1", event("u", better, one)))
+    archive.run(settings, PlainContext(spark))
+    assert list(values_in(settings).values()) == [one]
+
+
+def test_how_rows_are_told_apart_stays_what_it_was(spark: Any, new: Any, send: Send) -> None:
+    send((b"a", b'{"id": 1}'))
+    settings = new(decode="json", schema="id bigint")
+    archive.run(settings, PlainContext(spark))
+    with pytest.raises(InvalidArgumentError, match="that was with --key key"):
+        archive.run(new(decode="json", schema="id bigint", keys=("value.id",)), PlainContext(spark))
