@@ -31,7 +31,7 @@ class AuditSettings(Settings):
 
     topics: tuple[str, ...]
     table: str | None = None
-    table_format: str = "parquet"
+    table_format: str = "delta"
     table_name: str | None = None
     """What a catalog calls it, where that is not the last part of its location."""
     storage: Mapping[str, str] = field(default_factory=dict)

@@ -19,6 +19,7 @@ from moldau.spark.pipelines.audit.cut import (
 )
 from moldau.spark.pipelines.audit.decoding import count_undecodable, made_decoder
 from moldau.spark.pipelines.audit.joining import (
+    PLACE,
     Comparison,
     Counts,
     Finding,
@@ -35,6 +36,7 @@ from moldau.spark.pipelines.audit.sides import (
     table_side,
     topic_rows,
 )
+from moldau.spark.pipelines.newest import newest
 from moldau.spark.pipelines.spec import Context, Progress
 
 if TYPE_CHECKING:
@@ -54,6 +56,7 @@ def open_audited(settings: AuditSettings) -> LakeTable:
         settings.table_format,
         name=settings.table_name,
         storage=settings.storage,
+        partition_columns=None,
     )
     if table.schema() is None:
         raise InvalidArgumentError(
@@ -149,12 +152,38 @@ class TableAudit:
 
         source = topic_rows(self._spark, self._settings, places)
         target = self._table_rows().where(F.col("topic").isin(list(self._settings.topics)))
+        if not self._table.partition_columns:
+            source, target = self._by_key(places, target)
         limits = {
             (place.topic, int(place.partition)): Limits(bounds.start, bounds.end, self._ends[place])
             for place, bounds in places.items()
         }
         columns = {name: name for name in self._columns}
         return Comparison(self._spark, hashed(source, columns), target, limits, self._dead())
+
+    def _by_key(
+        self, places: Mapping[TopicPartition, Bounds], target: "DataFrame"
+    ) -> tuple["DataFrame", "DataFrame"]:
+        """Both sides for a table that keeps the newest row of each key.
+
+        Keys with a record behind the cut are left out: the table may have either of the two.
+        """
+        from pyspark.sql import functions as F  # noqa: N812
+
+        wide = {place: replace(each, end=self._ends[place]) for place, each in places.items()}
+        rows = topic_rows(self._spark, self._settings, wide).where("key IS NOT NULL")
+        ends = self._spark.createDataFrame(
+            [(place.topic, int(place.partition), each.end) for place, each in places.items()],
+            "topic string, partition int, _end bigint",
+        )
+        rows = rows.join(F.broadcast(ends), ["topic", "partition"])
+        later = rows.where("offset >= _end").select("topic", "key").distinct()
+        # Its last record alone says which row of the table is of such a key.
+        replaced = rows.join(later, ["topic", "key"], "left_semi").select(*PLACE)
+        kept = newest(rows.where("offset < _end"), ["key"]).join(
+            later, ["topic", "key"], "left_anti"
+        )
+        return kept.where("value IS NOT NULL"), target.join(replaced, list(PLACE), "left_anti")
 
     def _table_rows(self) -> "DataFrame":
         return table_side(self._spark, self._table, self._schema, self._snapshot, self._columns)
@@ -209,6 +238,8 @@ class TableAudit:
         ]
 
     def _tell_what_is_special(self) -> None:
+        if not self._table.partition_columns:
+            self._notes.append("the table keeps the newest row of each key: so it was compared")
         for topic in sorted(self._cut.compacted):
             self._notes.append(
                 f"{topic} is compacted: rows that only the table still has are no mistake"
