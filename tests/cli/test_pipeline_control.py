@@ -31,7 +31,6 @@ def moldau(cli, root, moldau_session_broker, monkeypatch):
 
 def test_what_has_no_position_is_not_reset(moldau, root, new_name):
     home = Home(root / new_name("replayed"))
-    home.path.mkdir(parents=True)
     home.write_spec({"kind": "replay", "name": home.name, "topics": ["clicks"]})
     refused = moldau("pipeline", "reset", home.name, "--to", "latest", "-y")
     assert refused.code == ExitCode.FAILED

@@ -1,5 +1,7 @@
 """`moldau pipeline delete` against a real broker."""
 
+from pathlib import Path
+
 import pytest
 
 from moldau.cli.errors import ExitCode
@@ -33,10 +35,9 @@ def ended(root, brokers):
 
     def make(name):
         home = Home(root / name)
-        home.path.mkdir(parents=True)
         record = Record(name=name, kind="count", state=State.FINISHED, updated_at=now_ms())
         home.write_spec({"name": name, "bootstrap": brokers})
-        (home.checkpoint / "offsets").mkdir(parents=True)
+        home.checkpoint.write("offsets/0", b"v1")
         with Board(brokers) as board:
             board.publish(record)
         return home
@@ -55,17 +56,17 @@ def test_a_pipeline_that_is_deleted_is_in_no_list_and_has_no_folder(
     gone, kept = ended(new_name("gone")), ended(new_name("kept"))
     asked = delete(gone.name)
     assert asked.code == ExitCode.USAGE
-    assert str(gone.path) in asked.err
+    assert gone.location in asked.err
     assert gone.exists
 
     deleted = delete(gone.name, "-y")
     assert (deleted.code, deleted.out) == (0, f"deleted {gone.name}\n")
-    assert not gone.path.exists()
+    assert not Path(gone.location).exists()
     assert published(brokers, gone.name) is None
     listed = cli("pipeline", "list", "-o", "name").out.split()
     assert kept.name in listed
     assert gone.name not in listed
-    assert kept.checkpoint.is_dir()
+    assert kept.checkpoint.read("offsets/0")
     assert delete(gone.name, "-y").code == ExitCode.NOT_FOUND
 
 
@@ -75,7 +76,7 @@ def test_one_that_runs_here_is_not_deleted(delete, ended, new_name):
         refused = delete(home.name, "-y")
     assert refused.code == ExitCode.FAILED
     assert f"{home.name} is running on this machine" in refused.err
-    assert home.checkpoint.is_dir()
+    assert home.checkpoint.read("offsets/0")
 
 
 def test_what_only_brokers_know_is_deleted_unless_it_runs(delete, brokers, new_name):
@@ -99,7 +100,7 @@ def test_a_folder_is_deleted_where_no_broker_answers(delete, ended, nobody, new_
     deleted = delete(home.name, "-y", "-b", nobody)
     assert deleted.code == 0
     assert "the brokers cannot be told" in deleted.err
-    assert not home.path.exists()
+    assert not Path(home.location).exists()
 
 
 @pytest.mark.parametrize("name", ["../homes", "..", "a/b"])

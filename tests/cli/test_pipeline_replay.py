@@ -59,7 +59,7 @@ def test_a_replay_is_told_all_that_the_command_line_says() -> None:
     assert (found.offsets, found.keys, found.key_encoding) == (("0:1-2", "b/1:-9"), ("x",), "hex")
     assert (found.keep_partitions, found.origin_headers, found.batch_rows) == (False, True, 7)
     plain = parsed(pipeline_replay, ["--table", "/lake", "--storage", "region=x", "--to", "c"])
-    assert (plain.table, plain.table_format, plain.storage) == ("/lake", "parquet", {"region": "x"})
+    assert (plain.table, plain.table_format, plain.storage) == ("/lake", "delta", {"region": "x"})
     assert (plain.keep_partitions, plain.batch_rows) == (None, 500_000)
 
 

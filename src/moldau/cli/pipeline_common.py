@@ -76,12 +76,12 @@ def home_option(function: _F) -> _F:
     """--home."""
     return click.option(
         "--home",
-        type=click.Path(file_okay=False),
         envvar=HOME_VARIABLE,
         default=default_home,
         is_eager=True,
-        metavar="DIR",
-        help=f"Folder of all pipelines, with what each has to remember; also {HOME_VARIABLE}. "
+        metavar="PLACE",
+        help="Where pipelines keep checkpoints and what else they have to remember: a folder, or "
+        f"s3://, gs://, abfss:// or hdfs://HOST/PATH; also {HOME_VARIABLE}. "
         "[default: moldau/pipelines among the user's state]",
     )(function)
 

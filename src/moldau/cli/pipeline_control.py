@@ -1,8 +1,6 @@
 """Owns `moldau pipeline reset` and `delete`: what changes a pipeline that does not run."""
 
-import shutil
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -64,12 +62,12 @@ def reset(
     The checkpoint is moved aside, not deleted. What was written before stays.
     """
     from moldau.client.kafka.client import KafkaClient
-    from moldau.spark.pipelines.home import Home
+    from moldau.spark.pipelines.home import Home, home_at
     from moldau.spark.pipelines.moving import apply_moves, planned_moves
     from moldau.spark.pipelines.state import unknown
 
     target = parse_target(positions)
-    found = Home(Path(home) / name)
+    found = Home(home_at(home, name))
     if not found.exists:
         raise unknown(name)
     found.check_idle()
@@ -204,10 +202,10 @@ def delete(name: str, yes: bool, home: str, brokers: str) -> None:
     are. A new pipeline of that name begins anew, and writes again what it reads again.
     """
     from moldau.client.errors import ClientError
-    from moldau.spark.pipelines.home import Home, check_name
+    from moldau.spark.pipelines.home import Home, check_name, home_at
     from moldau.spark.pipelines.state import Board, unknown
 
-    found = Home(Path(home) / check_name(name))
+    found = Home(home_at(home, check_name(name)))
     found.check_idle()
     bootstrap = brokers_of(found, brokers)
     record, problem = None, None
@@ -221,13 +219,12 @@ def delete(name: str, yes: bool, home: str, brokers: str) -> None:
     if record is not None and record.is_alive():
         raise _running(record)
     if found.exists:
-        say(f"{found.path} will be deleted, with checkpoint and settings")
+        say(f"{found.location} will be deleted, with checkpoint and settings")
     if problem is not None:
         say(f"the brokers cannot be told, and will still list it: {problem}")
     confirm(f"Delete {name}?", yes=yes)
     if found.exists:
-        with found.held():
-            _remove(found.path)
+        _remove(found)
     if problem is None:
         try:
             with Board(bootstrap) as board:
@@ -241,11 +238,11 @@ def delete(name: str, yes: bool, home: str, brokers: str) -> None:
     say(f"the offsets of its group are deleted by: moldau group delete {name}")
 
 
-def _remove(path: Path) -> None:
+def _remove(home: "Home") -> None:
     try:
-        shutil.rmtree(path)
+        home.delete()
     except OSError as error:
         raise CommandError(
-            f"{error.filename or path} cannot be deleted: {error.strerror or error}",
+            f"{error.filename or home.location} cannot be deleted: {error.strerror or error}",
             hint="what is left can be deleted by hand",
         ) from error

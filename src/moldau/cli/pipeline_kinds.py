@@ -227,14 +227,14 @@ def _place(folder: str) -> str:
 
 def common_of(kind: str, values: dict[str, Any], *, words: Sequence[str]) -> Common:
     """Takes the shared options out of `values`."""
-    from moldau.spark.pipelines.home import check_name
+    from moldau.spark.pipelines.home import check_name, home_at
 
     name = check_name(values.pop("name") or default_name(kind, words))
     trigger_seconds = values.pop("trigger_seconds", None)
     return Common(
         name=name,
         bootstrap=values.pop("brokers"),
-        home=str(Path(values.pop("home")).absolute() / name),
+        home=home_at(values.pop("home"), name),
         master=values.pop("master"),
         continuous=trigger_seconds is not None,
         trigger_seconds=(TRIGGER_SECONDS_DEFAULT if trigger_seconds is None else trigger_seconds),

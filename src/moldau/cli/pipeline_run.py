@@ -176,7 +176,7 @@ def _check_asked(settings: "Settings", *, is_patient: bool = False) -> None:
 def _home(settings: "Settings") -> "Home":
     from moldau.spark.pipelines.home import Home
 
-    return Home(Path(settings.home))
+    return Home(settings.home)
 
 
 # -- from a file
@@ -241,7 +241,7 @@ def declared_settings(
 ) -> "Settings":
     """What a file declares; what the command line says goes before it."""
     from moldau.spark.pipelines.declared import from_plain, read_file
-    from moldau.spark.pipelines.home import check_name
+    from moldau.spark.pipelines.home import check_name, home_at
 
     found = read_file(path, {"bootstrap": brokers})
     if trigger_seconds is not None:
@@ -257,7 +257,7 @@ def declared_settings(
             code=ExitCode.USAGE,
         )
     if "home" not in found or _was_given("home"):
-        found["home"] = str(Path(home).absolute() / check_name(found["name"]))
+        found["home"] = home_at(home, check_name(found["name"]))
     settings = from_plain(found, lax=True)
     settings = replace(settings, conf={**settings.conf, **conf})
     if settings.continuous and not goes_on(module_of(settings.kind)):

@@ -3,6 +3,7 @@
 import stat
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -20,12 +21,12 @@ def home(tmp_path):
 
 def test_two_cannot_hold_it_and_nothing_is_made_by_asking(home):
     home.check_idle()
-    assert not home.path.exists()
+    assert not Path(home.location).exists()
     with home.held():
         with pytest.raises(BusyError, match="lake is running on this machine") as busy:
-            Home(home.path).check_idle()
+            Home(home.location).check_idle()
         assert "moldau pipeline status lake" in busy.value.hint
-        with pytest.raises(BusyError), Home(home.path).held():
+        with pytest.raises(BusyError), Home(home.location).held():
             pass
     home.check_idle()
     with home.held():
@@ -41,9 +42,9 @@ def test_a_holder_that_is_killed_holds_it_no_longer(home):
         "    os.kill(os.getpid(), 9)\n"
     )
     subprocess.run(
-        [sys.executable, "-c", code, str(home.path)], check=False, timeout=wait_seconds_max()
+        [sys.executable, "-c", code, home.location], check=False, timeout=wait_seconds_max()
     )
-    assert (home.path / "lock").exists()
+    assert Path(home.location, "lock").exists()
     with home.held():
         pass
 
@@ -51,19 +52,18 @@ def test_a_holder_that_is_killed_holds_it_no_longer(home):
 def test_nobody_else_can_read_what_is_kept(home):
     with home.held():
         home.write_spec({"kind": "count"})
-    assert stat.S_IMODE(home.path.stat().st_mode) == 0o700
-    assert stat.S_IMODE((home.path / "spec.json").stat().st_mode) == 0o600
+    assert stat.S_IMODE(Path(home.location).stat().st_mode) == 0o700
+    assert stat.S_IMODE(Path(home.location, "spec.json").stat().st_mode) == 0o600
     assert home.read_spec() == {"kind": "count"}
 
 
 def test_a_reset_keeps_every_checkpoint_that_there_was(home):
     assert home.reset({"t": {"0": 1}}) is None
     for content in ("first", "second"):
-        home.checkpoint.mkdir()
-        (home.checkpoint / "metadata").write_text(content)
+        home.checkpoint.write("metadata", content.encode())
         moved = home.reset({"t": {"0": 2}})
-        assert (moved / "metadata").read_text() == content
-    assert len(list((home.path / "old").iterdir())) == 2
+        assert Path(moved, "metadata").read_text() == content
+    assert len(list(Path(home.location, "old").iterdir())) == 2
     assert home.read_start() == {"t": {"0": 2}}
 
 

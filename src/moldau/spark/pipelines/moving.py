@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from moldau.client.errors import InvalidArgumentError, NotFoundError
@@ -47,7 +46,7 @@ def planned_moves(client: KafkaClient, home: Home, target: Target) -> list[Move]
     if not topics:
         raise InvalidArgumentError(
             f"pipeline {home.name} has no position in a topic: nothing to reset",
-            hint=f"it keeps none, or has not come to its first batch yet; see {home.path}",
+            hint=f"it keeps none, or has not come to its first batch yet; see {home.location}",
         )
     places = [place for topic in sorted(topics) for place in _places(client, topic)]
     for place in target.offsets:
@@ -101,7 +100,7 @@ def _move(client: KafkaClient, place: TopicPartition, before: int | None, target
             return Move(place, before, after, after)
 
 
-def apply_moves(home: Home, moves: Sequence[Move]) -> Path | None:
+def apply_moves(home: Home, moves: Sequence[Move]) -> str | None:
     """Begin there. Returns where the checkpoint was moved to, if there was one."""
     starts: dict[str, dict[str, int]] = {}
     for move in moves:

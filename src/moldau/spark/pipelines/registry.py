@@ -23,7 +23,11 @@ GROUP: Final = "moldau.pipelines"
 COMMANDS_GROUP: Final = "moldau.pipeline_commands"
 
 EXTRA: Final = frozenset(
-    {"pyspark", "py4j", "pyarrow", "numpy", "pandas", "fastavro", "deltalake", "pyiceberg"}
+    {
+        *("pyspark", "py4j", "pyarrow", "numpy", "pandas", "fastavro", "deltalake", "pyiceberg"),
+        # What the client of schema registries needs.
+        *("authlib", "cachetools", "certifi", "httpx", "httpx2"),
+    }
 )
 """What `pip install "moldau[spark]"` brings, by the names of its modules."""
 

@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -196,7 +195,7 @@ def execute(settings: Settings, *, watcher: Watcher | None = None, force: bool =
     """Run a pipeline in this process. Raises what it fails with; BusyError if it runs already."""
     kind = registry.load(settings.kind)
     check_conf(settings.conf)
-    home = Home(Path(settings.home))
+    home = Home(settings.home)
     with home.held():
         if not force:
             check_elsewhere(settings)
@@ -256,7 +255,7 @@ def _first_record(settings: Settings, home: Home) -> Record:
         host=socket.gethostname(),
         pid=pid,
         process=started_at(pid) or "",
-        home=str(home.path),
+        home=home.location,
         started_at=now,
         updated_at=now,
     )

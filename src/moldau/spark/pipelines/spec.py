@@ -12,12 +12,13 @@ Settings are plain values, so that they come from a file and go to the broker.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming import StreamingQuery
+
+    from moldau.spark.lake.storage import Folder
 
 
 class State(StrEnum):
@@ -52,8 +53,10 @@ class Settings:
     """Settings of Spark: they go before those that `moldau.spark.session` makes."""
 
     @property
-    def checkpoint(self) -> Path:
-        return Path(self.home) / "checkpoint"
+    def checkpoint(self) -> "Folder":
+        from moldau.spark.pipelines.checkpoints import checkpoint_of
+
+        return checkpoint_of(self.home)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

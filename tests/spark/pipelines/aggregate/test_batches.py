@@ -8,52 +8,41 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moldau.model.ids import PartitionIndex, TopicPartition
-from moldau.spark.pipelines.aggregate.batches import (
-    CheckpointError,
-    has_begun,
-    is_late,
-    query_id,
-    ranges_of,
-    read_batch,
-)
+from moldau.spark.lake.storage import Folder, folder_at
+from moldau.spark.pipelines.aggregate.batches import is_late, ranges_of, read_batch
+from moldau.spark.pipelines.checkpoints import CheckpointError
 from moldau.spark.source.positions import Positions
 
 
-def log(checkpoint: Path, batch: int, offsets: dict[str, int], watermark: int = 0) -> None:
-    folder = checkpoint / "offsets"
-    folder.mkdir(exist_ok=True)
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Folder:
+    return folder_at(str(tmp_path), {})
+
+
+def log(checkpoint: Folder, batch: int, offsets: dict[str, int], watermark: int = 0) -> None:
     about = json.dumps({"batchWatermarkMs": watermark, "batchTimestampMs": 1, "conf": {}})
-    (folder / str(batch)).write_text(f"v1\n{about}\n{json.dumps({'events': offsets})}")
+    text = f"v1\n{about}\n{json.dumps({'events': offsets})}"
+    checkpoint.write(f"offsets/{batch}", text.encode())
 
 
-def test_a_batch_begins_where_the_one_before_ended(tmp_path: Path) -> None:
-    assert not has_begun(tmp_path)
-    log(tmp_path, 0, {"0": 10, "1": 5})
-    log(tmp_path, 1, {"0": 10, "1": 8, "2": 3}, watermark=7)
-    assert has_begun(tmp_path)
+def test_a_batch_begins_where_the_one_before_ended(checkpoint: Folder) -> None:
+    log(checkpoint, 0, {"0": 10, "1": 5})
+    log(checkpoint, 1, {"0": 10, "1": 8, "2": 3}, watermark=7)
     start = Positions(offsets={TopicPartition("events", PartitionIndex(0)): 4})
-    first = [(each.partition, each.start, each.end) for each in ranges_of(tmp_path, 0, start)]
-    second = [(each.partition, each.start, each.end) for each in ranges_of(tmp_path, 1, start)]
+    first = [(each.partition, each.start, each.end) for each in ranges_of(checkpoint, 0, start)]
+    second = [(each.partition, each.start, each.end) for each in ranges_of(checkpoint, 1, start)]
     assert first == [(0, 4, 10), (1, 0, 5)]
     assert second == [(1, 5, 8), (2, 0, 3)]
-    assert read_batch(tmp_path, 1).watermark_ms == 7
+    assert read_batch(checkpoint, 1).watermark_ms == 7
 
 
 @pytest.mark.parametrize("text", ["", "v2\n{}\n{}", "v1\n{}\n{}", "v1\nno\n{}", "v1\n{}"])
-def test_a_log_of_another_form_is_an_error_not_a_guess(tmp_path: Path, text: str) -> None:
-    (tmp_path / "offsets").mkdir()
-    (tmp_path / "offsets" / "3").write_text(text)
+def test_a_log_of_another_form_is_an_error_not_a_guess(checkpoint: Folder, text: str) -> None:
+    checkpoint.write("offsets/3", text.encode())
     with pytest.raises(CheckpointError, match="batch 3"):
-        read_batch(tmp_path, 3)
+        read_batch(checkpoint, 3)
     with pytest.raises(CheckpointError, match="no batch 4"):
-        read_batch(tmp_path, 4)
-
-
-def test_a_query_is_known_by_its_checkpoint(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError):
-        query_id(tmp_path)
-    (tmp_path / "metadata").write_text('{"id": "abc"}')
-    assert query_id(tmp_path) == "abc"
+        read_batch(checkpoint, 4)
 
 
 @given(

@@ -14,7 +14,7 @@ from moldau.client.errors import InvalidArgumentError
 from moldau.client.kafka.client import KafkaClient
 from moldau.records.record import Record, build_batch
 from moldau.spark.pipelines import aggregate
-from moldau.spark.pipelines.aggregate.settings import AggregateSettings
+from moldau.spark.pipelines.aggregate.settings import AggregateSettings, decoder_of
 from moldau.testing.broker import Broker
 
 pytestmark = pytest.mark.spark
@@ -117,7 +117,8 @@ def test_each_row_is_in_a_result_or_in_a_side_topic_over_restarts_and_a_replay(
     aggregate.run(settings, Watching(world.spark))
 
     # A batch that Spark plays again though all of it was written.
-    done = sorted((settings.checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    commits = Path(settings.checkpoint.location, "commits")
+    done = sorted(commits.glob("[0-9]*"), key=lambda path: int(path.name))
     done[-1].unlink()
     (done[-1].parent / f".{done[-1].name}.crc").unlink(missing_ok=True)
     world.send([event(12, 100), event(13, 30), b'{"id": "x"}'])
@@ -149,6 +150,7 @@ def test_what_was_asked_before_has_to_be_asked_again(world: SimpleNamespace) -> 
 
 @pytest.mark.safety
 def test_results_go_to_a_table_once(world: SimpleNamespace, tmp_path: Path) -> None:
+    from moldau.spark.lake.files import read_table
     from moldau.spark.lake.opening import open_table
 
     place = str(tmp_path / "lake")
@@ -164,8 +166,8 @@ def test_results_go_to_a_table_once(world: SimpleNamespace, tmp_path: Path) -> N
     world.send([event(1, 3), event(2, 4), b'{"id": 9, "at": "soon"}', event(3, 30)])
     outcome = aggregate.run(settings, Watching(world.spark))
     assert outcome.details["bad"] == 1
-    table = open_table(place, "parquet", partition_columns=())
-    rows = [row for batch in table.read() for row in batch.to_pylist()]
+    table = open_table(place, "delta", partition_columns=())
+    rows = [row for batch in read_table(table) for row in batch.to_pylist()]
     assert [(row["w"]["start"].second, row["n"]) for row in rows] == [(0, 3)]
 
 
@@ -190,3 +192,33 @@ def test_what_is_wrong_names_the_option(
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=said):
         aggregate.run(changed(world.settings, **fields), Watching(world.spark))
+
+
+@pytest.mark.safety
+def test_a_schema_that_comes_while_a_batch_runs_loses_no_row(
+    world: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows are decoded for the results, and once more to find the bad ones."""
+    from moldau.spark.pipelines.aggregate import running
+
+    registry = tmp_path / "schemas"
+    registry.mkdir()
+    (registry / "1.json").write_text("{}")
+    framed = [b"\0\0\0\0\1" + event(1, 3), b"\0\0\0\0\2" + event(2, 4)]
+    world.send([*framed, b"\0\0\0\0\1" + event(3, 30)])
+    settings = changed(world.settings, framing="confluent", registry=str(registry))
+    looked = running.side_rows
+
+    def known_by_now(rows: Any, decoder: Any, *arguments: Any) -> Any:
+        (registry / "2.json").write_text("{}")
+        later = decoder_of(settings, SCHEMA)
+        return looked(rows, later, *arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(running, "side_rows", known_by_now)
+        with pytest.raises(Exception, match="a schema has come to the registry meanwhile"):
+            aggregate.run(settings, Watching(world.spark))
+    assert world.results() == []
+    outcome = aggregate.run(settings, Watching(world.spark))
+    assert outcome.details["bad"] == 0
+    assert [result["n"] for result in world.results()] == [2]

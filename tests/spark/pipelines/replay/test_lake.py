@@ -42,7 +42,7 @@ def table(tmp_path: Path) -> Any:
     """Three commits, not in the order of offsets, some of it twice."""
     from moldau.spark.lake.opening import open_table
 
-    made = open_table(str(tmp_path / "lake"), "parquet")
+    made = open_table(str(tmp_path / "lake"), "delta")
     append(made, [row(n, p) for n in range(20, 40) for p in (1, 0)])
     append(made, [row(n, p) for n in range(20) for p in (0, 1)])
     append(made, [row(n) for n in range(10, 30)])
@@ -93,7 +93,7 @@ def test_tables_that_cannot_be_replayed_are_refused(new: New, tmp_path: Path) ->
 
     from moldau.spark.lake.opening import open_table
 
-    with pytest.raises(NotFoundError, match="there is no parquet table"):
+    with pytest.raises(NotFoundError, match="there is no delta table"):
         replay.plan(new())
     decoded = pa.schema(
         [
@@ -101,7 +101,7 @@ def test_tables_that_cannot_be_replayed_are_refused(new: New, tmp_path: Path) ->
             for each in archive_schema()
         ]
     )
-    open_table(str(tmp_path / "lake"), "parquet").ensure(decoded)
+    open_table(str(tmp_path / "lake"), "delta").ensure(decoded)
     with pytest.raises(InvalidArgumentError, match="holds decoded values"):
         replay.plan(new())
 

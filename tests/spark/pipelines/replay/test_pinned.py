@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from moldau.client.errors import ClientError, InvalidArgumentError
+from moldau.spark.lake.storage import folder_at
 from moldau.spark.pipelines.replay.pinned import Pinned, check_same, load, save
 from moldau.spark.pipelines.replay.settings import ReplaySettings
 from moldau.spark.source.planning import OffsetRange
@@ -50,7 +51,7 @@ def test_nothing_to_send_makes_no_batches() -> None:
 
 
 def test_what_was_pinned_comes_back(tmp_path: Path) -> None:
-    folder = tmp_path / "home" / "checkpoint"
+    folder = folder_at(str(tmp_path / "home" / "checkpoint"), {})
     assert load(folder) is None
     save(folder, PINNED)
     assert load(folder) == PINNED
@@ -59,10 +60,11 @@ def test_what_was_pinned_comes_back(tmp_path: Path) -> None:
 
 
 def test_a_damaged_file_is_told_of(tmp_path: Path) -> None:
-    save(tmp_path, PINNED)
-    (tmp_path / "replay.json").write_text("{}")
+    folder = folder_at(str(tmp_path), {})
+    save(folder, PINNED)
+    folder.write("replay.json", b"{}")
     with pytest.raises(ClientError, match="is damaged"):
-        load(tmp_path)
+        load(folder)
 
 
 def test_a_replay_goes_on_as_it_was_begun_or_not_at_all() -> None:

@@ -230,7 +230,7 @@ def test_a_plan_says_what_would_be_sent_and_changes_nothing(
     ]
     with pytest.raises(NotFoundError):
         client.layout(missing)
-    assert not settings.checkpoint.exists()
+    assert list(settings.checkpoint.list()) == []
     assert plan.warnings == ()
     settings = new(from_time=str(T0 + 10**9))
     nothing, old = replay.plan(settings).warnings

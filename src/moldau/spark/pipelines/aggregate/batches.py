@@ -5,20 +5,16 @@ is late is a question with one answer, in every task and in every attempt.
 """
 
 import json
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from moldau.client.errors import ClientError
+from moldau.spark.lake.storage import Folder
+from moldau.spark.pipelines.checkpoints import CheckpointError
 from moldau.spark.source.planning import OffsetRange
 from moldau.spark.source.positions import Positions
 from moldau.spark.source.progress import ranges_between
 
 _VERSION: Final = "v1"
 _NO_OFFSET: Final = "-"
-
-
-class CheckpointError(ClientError):
-    """A checkpoint that is not as it should be."""
 
 
 class BatchLog(NamedTuple):
@@ -28,16 +24,16 @@ class BatchLog(NamedTuple):
     end: Positions
 
 
-def read_batch(checkpoint: Path, batch: int) -> BatchLog:
+def read_batch(checkpoint: Folder, batch: int) -> BatchLog:
     """Raises CheckpointError if Spark has not written it as it does."""
-    path = checkpoint / "offsets" / str(batch)
-    try:
-        lines = path.read_text().splitlines()
-    except OSError as error:
+    path = f"offsets/{batch}"
+    text = checkpoint.read(path)
+    if text is None:
         raise CheckpointError(
-            f"the checkpoint has no batch {batch}: {error.strerror}: {path}",
-            hint="--home has to be a folder that the driver and all workers of Spark see",
-        ) from None
+            f"the checkpoint has no batch {batch}: {checkpoint.location}/{path}",
+            hint="--home has to be a place that the driver and all workers of Spark see",
+        )
+    lines = text.decode().splitlines()
     if len(lines) < 3 or lines[0] != _VERSION:
         raise CheckpointError(
             f"batch {batch} of the checkpoint is not of the form {_VERSION}: {path}",
@@ -59,25 +55,11 @@ def read_batch(checkpoint: Path, batch: int) -> BatchLog:
     return BatchLog(watermark, Positions.from_json(sources[0]))
 
 
-def has_begun(checkpoint: Path) -> bool:
-    """Whether there was a first batch."""
-    folder = checkpoint / "offsets"
-    return folder.is_dir() and any(path.name.isdecimal() for path in folder.iterdir())
-
-
-def ranges_of(checkpoint: Path, batch: int, start: Positions) -> list[OffsetRange]:
+def ranges_of(checkpoint: Folder, batch: int, start: Positions) -> list[OffsetRange]:
     """What a batch reads; `start` is where the first one begins."""
     before = read_batch(checkpoint, batch - 1).end if batch else start
     found = ranges_between(before, read_batch(checkpoint, batch).end)
     return [planned for planned in found if planned.end > planned.start]
-
-
-def query_id(checkpoint: Path) -> str:
-    """The query of a checkpoint: the same however often it is started."""
-    try:
-        return str(json.loads((checkpoint / "metadata").read_text())["id"])
-    except (OSError, ValueError, KeyError) as error:
-        raise CheckpointError(f"the checkpoint {checkpoint} has no query: {error!r}") from None
 
 
 def is_late(event_us: int, watermark_ms: int) -> bool:

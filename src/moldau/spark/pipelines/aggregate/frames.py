@@ -6,12 +6,12 @@ sides use `event_time_of` and `is_late`'s rule, so no record is on neither.
 """
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from moldau.client.errors import InvalidArgumentError
 from moldau.spark import decode
 from moldau.spark.decode import Decoder
+from moldau.spark.lake.storage import Folder, folder_at
 from moldau.spark.pipelines.aggregate.batches import read_batch
 from moldau.spark.pipelines.aggregate.settings import EVENT_TIME, AggregateSettings
 from moldau.spark.pipelines.failures import from_text
@@ -105,11 +105,11 @@ def _with_event_time(rows: "DataFrame", settings: AggregateSettings) -> "DataFra
     return made
 
 
-def on_time(found: Timed, checkpoint: Path, count: Callable[[int, int], None]) -> "DataFrame":
+def on_time(found: Timed, checkpoint: Folder, count: Callable[[int, int], None]) -> "DataFrame":
     """The rows of a stream that are neither late nor bad; `count` hears of the others, in tasks."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    verdict = judging(str(checkpoint), count)(F.col(f"`{found.column}`"), F.col(_ERROR))
+    verdict = judging(checkpoint.location, count)(F.col(f"`{found.column}`"), F.col(_ERROR))
     judged = found.rows.withColumn(_VERDICT, verdict)
     return judged.where(F.col(_VERDICT) == ON_TIME).drop(_VERDICT, _ERROR)
 
@@ -129,7 +129,7 @@ def judging(checkpoint: str, count: Callable[[int, int], None]) -> Any:
         number = None if context is None else context.getLocalProperty(_BATCH_PROPERTY)
         if number is None:
             raise InvalidArgumentError("rows are judged in batches of a stream only")
-        watermark = read_batch(Path(checkpoint), int(number)).watermark_ms
+        watermark = read_batch(folder_at(checkpoint, {}), int(number)).watermark_ms
         for times, errors in batches:
             verdicts = verdicts_of(times, errors, watermark)
             for each in verdicts.value_counts().to_pylist():

@@ -8,10 +8,9 @@ from moldau.model.errors import ErrorCode
 from moldau.model.ids import TopicPartition
 from moldau.spark.option_table import Side, names_of
 from moldau.spark.options import BOOTSTRAP
-from moldau.spark.pipelines.aggregate.batches import has_begun
 from moldau.spark.pipelines.aggregate.remembered import recall
 from moldau.spark.pipelines.aggregate.settings import AggregateSettings, check, decoder_of
-from moldau.spark.pipelines.checkpoints import committed_positions
+from moldau.spark.pipelines.checkpoints import batches_in, committed_positions
 from moldau.spark.pipelines.spec import Plan, Step
 from moldau.spark.source.bounds import places_of, starting_offsets
 from moldau.spark.source.cluster import Cluster
@@ -98,7 +97,7 @@ def plan_aggregate(settings: AggregateSettings) -> Plan:
     remembered = recall(settings)
     schema = None if remembered is None else remembered.schema
     decoder = decoder_of(settings, schema)
-    if has_begun(settings.checkpoint):
+    if batches_in(settings.checkpoint, "offsets"):
         starts = committed_positions(settings.checkpoint)
         begin = "goes on where it was"
     else:

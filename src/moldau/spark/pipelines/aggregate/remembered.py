@@ -6,13 +6,12 @@ SQL over old state would be a mixture of both.
 """
 
 import json
-import os
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from moldau.client.errors import InvalidArgumentError
-from moldau.spark.pipelines.aggregate.batches import CheckpointError
 from moldau.spark.pipelines.aggregate.settings import AggregateSettings
+from moldau.spark.pipelines.checkpoints import CheckpointError
 
 FILE: Final = "aggregate.json"
 _KEPT: Final = {
@@ -42,13 +41,14 @@ def asked_of(settings: AggregateSettings) -> dict[str, Any]:
 
 def recall(settings: AggregateSettings) -> Remembered | None:
     """None before the first start. Raises InvalidArgumentError if something else was asked."""
-    path = settings.checkpoint / FILE
-    try:
-        found = Remembered(**json.loads(path.read_text()))
-    except FileNotFoundError:
+    text = settings.checkpoint.read(FILE)
+    if text is None:
         return None
-    except (OSError, ValueError, TypeError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error!r}") from None
+    try:
+        found = Remembered(**json.loads(text))
+    except (ValueError, TypeError) as error:
+        where = f"{settings.checkpoint.location}/{FILE}"
+        raise CheckpointError(f"{where} cannot be read: {error!r}") from None
     for name, value in asked_of(settings).items():
         if found.asked.get(name) != value:
             raise InvalidArgumentError(
@@ -62,11 +62,4 @@ def recall(settings: AggregateSettings) -> Remembered | None:
 
 def remember(settings: AggregateSettings, found: Remembered) -> None:
     """On the disk when it returns."""
-    settings.checkpoint.mkdir(parents=True, exist_ok=True)
-    path = settings.checkpoint / FILE
-    temporary = path.with_suffix(".tmp")
-    with temporary.open("w") as file:
-        json.dump(asdict(found), file)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    settings.checkpoint.write(FILE, json.dumps(asdict(found)).encode())

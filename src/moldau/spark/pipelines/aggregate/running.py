@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 from moldau.client.errors import InvalidArgumentError
 from moldau.spark import decode
 from moldau.spark.decode import Decoder
-from moldau.spark.lake.table import Writing
+from moldau.spark.lake.table import WRITER, Writing
 from moldau.spark.options import BOOTSTRAP
 from moldau.spark.pipelines.aggregate import tables
-from moldau.spark.pipelines.aggregate.batches import query_id, ranges_of, read_batch
+from moldau.spark.pipelines.aggregate.batches import ranges_of, read_batch
 from moldau.spark.pipelines.aggregate.frames import (
     BAD,
     LATE,
@@ -35,7 +35,9 @@ from moldau.spark.pipelines.aggregate.planning import (
 )
 from moldau.spark.pipelines.aggregate.remembered import Remembered, asked_of, recall, remember
 from moldau.spark.pipelines.aggregate.settings import AggregateSettings, check, decoder_of
-from moldau.spark.pipelines.failures import from_text
+from moldau.spark.pipelines.checkpoints import query_id
+from moldau.spark.pipelines.failures import PipelineError, from_text
+from moldau.spark.pipelines.home import Home
 from moldau.spark.pipelines.spec import Context, Outcome
 from moldau.spark.source.planning import OffsetRange
 from moldau.spark.source.positions import Positions
@@ -68,6 +70,7 @@ def run_aggregate(settings: AggregateSettings, context: Context) -> Outcome:
     check(settings)
     remembered = recall(settings)
     if remembered is None:
+        tables.check_new(settings)
         # Where it begins is settled now, and not asked for again.
         start, schema = first_positions(settings), None
     else:
@@ -80,6 +83,7 @@ def run_aggregate(settings: AggregateSettings, context: Context) -> Outcome:
         raise InvalidArgumentError("values have no schema", hint="see --schema")
     create_missing(settings)
     remember(settings, Remembered(start=start.to_json(), schema=schema, asked=asked_of(settings)))
+    Home(settings.home).use_start()
     aggregate = _Aggregate(settings, context, decoder, start)
     context.watch(aggregate.start())
     return aggregate.outcome()
@@ -130,7 +134,7 @@ class _Aggregate:
         def count(verdict: int, rows: int) -> None:
             seen[verdict].add(rows)
 
-        rows = on_time(found, settings.checkpoint.absolute(), count)
+        rows = on_time(found, settings.checkpoint, count)
         view = rows.withWatermark(found.column, settings.watermark)
         result = queried(spark, view, settings)
         if settings.to_table is not None:
@@ -141,7 +145,7 @@ class _Aggregate:
         writer = (
             result.writeStream.outputMode(settings.mode)
             .queryName(settings.name)
-            .option("checkpointLocation", str(settings.checkpoint.absolute()))
+            .option("checkpointLocation", str(settings.checkpoint))
             .foreachBatch(self._on_batch)
         )
         if settings.continuous:
@@ -177,25 +181,40 @@ class _Aggregate:
         # Computed once and to its end, even if its results were written before: the state of the
         # batch and its watermark are made by that.
         kept = frame.persist()
+        side = None
         try:
             rows = kept.count()
+            # Before anything is written: see _check_same.
+            side, late, bad = self._side(batch)
             if rows:
                 self._write_results(kept, query, batch)
             self.results += rows
+            if side is not None and late + bad:
+                self._write_side(side, query, batch)
+                self.late += late
+                self.bad += bad
+                log.info("batch %d: %d late rows, %d bad ones", batch, late, bad)
+                self._context.dead_letters(bad)
         finally:
             kept.unpersist()
-        self._write_side(query, batch)
+            if side is not None:
+                side.unpersist()
 
     def _write_results(self, frame: "DataFrame", query: str, batch: int) -> None:
         settings = self._settings
         if self._table is not None:
             table, schema = self._table
-            tables.append(table, schema, frame, Writing(query, batch), settings.name)
+            mark = ((f"{WRITER}{settings.name}", settings.name),)
+            tables.append(table, schema, frame, Writing(query, batch, mark), settings.name)
         else:
             rows = messages(frame, settings)
             self._write_once(rows, f"{query}-results", batch, {"topic": settings.to_topic or ""})
 
-    def _write_side(self, query: str, batch: int) -> None:
+    def _write_side(self, side: "DataFrame", query: str, batch: int) -> None:
+        self._write_once(side, f"{query}-side", batch, {})
+
+    def _side(self, batch: int) -> tuple["DataFrame | None", int, int]:
+        """The late and the bad rows of a batch, and how many there are; None if there are none."""
         counted: dict[int, int] = {verdict: int(seen.value) for verdict, seen in self._seen.items()}
         new: dict[int, int] = {
             verdict: counted[verdict] - self._before[verdict] for verdict in counted
@@ -204,21 +223,23 @@ class _Aggregate:
         ranges = ranges_of(self._settings.checkpoint, batch, self._start)
         # If nothing at all was counted nobody has looked: then look.
         if not ranges or (any(new.values()) and not new[LATE] + new[BAD]):
-            return
+            return None, 0, 0
         watermark = read_batch(self._settings.checkpoint, batch).watermark_ms
         side = side_rows(self._records(ranges), self._decoder, self._settings, watermark).persist()
-        try:
-            found = {row["topic"]: row["count"] for row in side.groupBy("topic").count().collect()}
-            if found:
-                self._write_once(side, f"{query}-side", batch, {})
-            late, bad = found.get(self._settings.late, 0), found.get(self._settings.dead, 0)
-            self.late += late
-            self.bad += bad
-            if late + bad:
-                log.info("batch %d: %d late rows, %d bad ones", batch, late, bad)
-                self._context.dead_letters(bad)
-        finally:
-            side.unpersist()
+        found = {row["topic"]: row["count"] for row in side.groupBy("topic").count().collect()}
+        late, bad = found.get(self._settings.late, 0), found.get(self._settings.dead, 0)
+        self._check_same(new[BAD], bad)
+        return side, late, bad
+
+    def _check_same(self, counted: int, found: int) -> None:
+        """A schema that came to the registry between the two looks made good rows of bad ones:
+        these would be neither among the results nor among the bad ones."""
+        if self._decoder.registry is not None and found < counted:
+            raise PipelineError(
+                f"{counted} rows could not be decoded, and {found} when they were looked at again: "
+                "a schema has come to the registry meanwhile",
+                hint="nothing was written: start it again, and the batch is done anew",
+            )
 
     def _records(self, ranges: list[OffsetRange]) -> "DataFrame":
         """The records of a batch once more."""

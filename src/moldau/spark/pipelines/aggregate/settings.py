@@ -7,7 +7,7 @@ from typing import ClassVar, Final
 
 from moldau.client.errors import InvalidArgumentError
 from moldau.spark.decode import RAW, Decoder, Format, decoder
-from moldau.spark.lake.table import TableFormat
+from moldau.spark.lake.table import TABLES
 from moldau.spark.pipelines.spec import Settings
 
 MODES: Final = ("append", "update")
@@ -49,7 +49,7 @@ class AggregateSettings(Settings):
     key: str | None = None
     """An expression over the columns of the result."""
     to_table: str | None = None
-    table_format: str = "parquet"
+    table_format: str = "delta"
     storage: Mapping[str, str] = field(default_factory=dict)
     late_topic: str | None = None
     dead_letter_topic: str | None = None
@@ -100,9 +100,9 @@ def _check_output(settings: AggregateSettings) -> None:
         if settings.storage:
             raise InvalidArgumentError("--storage is for --to-table")
     else:
-        if settings.table_format not in list(TableFormat):
+        if settings.table_format not in TABLES:
             raise InvalidArgumentError(
-                f"--format is {' or '.join(TableFormat)}, not {settings.table_format!r}"
+                f"--format is {' or '.join(TABLES)}, not {settings.table_format!r}"
             )
         if settings.key is not None:
             raise InvalidArgumentError("--key is for results in a topic: rows of a table have none")

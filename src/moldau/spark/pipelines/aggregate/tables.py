@@ -1,7 +1,5 @@
 """Owns the way of results into a lake's table: tasks write files, the driver commits them once."""
 
-import json
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from moldau.client.errors import InvalidArgumentError
@@ -9,8 +7,10 @@ from moldau.spark.decode.column_types import arrow_of
 from moldau.spark.decode.ddl import from_spark_json
 from moldau.spark.lake.opening import open_table
 from moldau.spark.lake.places import check_place
-from moldau.spark.lake.table import DataFile, LakeTable, Layout, Writing
+from moldau.spark.lake.table import WRITER, LakeTable, Writing, marked
 from moldau.spark.pipelines.aggregate.settings import AggregateSettings
+from moldau.spark.pipelines.home import Home
+from moldau.spark.pipelines.tables import write_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -20,8 +20,7 @@ def opened(settings: AggregateSettings, result: "DataFrame") -> tuple[LakeTable,
     """The table with the columns of the result, made if it is not there; and its pyarrow.Schema."""
     import pyarrow as pa
 
-    if settings.to_table is None:
-        raise InvalidArgumentError("results go to no table: see --to-table")
+    table = _table(settings)
     try:
         # Moments in UTC, and every column may be null, whatever Spark knows about this query.
         struct = from_spark_json(result.schema.jsonValue())
@@ -30,12 +29,31 @@ def opened(settings: AggregateSettings, result: "DataFrame") -> tuple[LakeTable,
             f"what --sql gives cannot be kept in a table: {error}", hint="CAST it in the SQL"
         ) from None
     schema = pa.schema(list(arrow_of(struct)))
-    table = open_table(
-        settings.to_table, settings.table_format, storage=settings.storage, partition_columns=()
-    )
     check_place(table)
     table.ensure(schema)
     return table, schema
+
+
+def check_new(settings: AggregateSettings) -> None:
+    """Raises InvalidArgumentError if the results are there, and the checkpoint is lost."""
+    if settings.to_table is None or Home(settings.home).has_new_start():
+        return
+    table = _table(settings)
+    if table.mark(f"{WRITER}{settings.name}") == marked(settings.name):
+        raise InvalidArgumentError(
+            f"aggregate {settings.name} has written to {table.location} before, and its checkpoint "
+            f"is not in {settings.home}: all results would be there twice",
+            hint="is --home the same as before? · begin again, knowing that: moldau pipeline "
+            f"reset {settings.name} --to … · write to another table: --to-table",
+        )
+
+
+def _table(settings: AggregateSettings) -> LakeTable:
+    if settings.to_table is None:
+        raise InvalidArgumentError("results go to no table: see --to-table")
+    return open_table(
+        settings.to_table, settings.table_format, storage=settings.storage, partition_columns=()
+    )
 
 
 def append(
@@ -45,39 +63,5 @@ def append(
     before = table.last_batch(writing.query)
     if before is not None and before >= writing.batch:
         return
-    write = _FileTask(table.layout, schema, label)
-    files = [_file(row[0]) for row in result.mapInArrow(write, "file string").collect()]
-    if files:
+    if files := write_rows(result, table, schema, label):
         table.append(files, writing)
-
-
-class _FileTask:
-    """Writes the rows of a task to a file; its result is a row that names it. Travels there."""
-
-    def __init__(self, layout: Layout, schema: Any, label: str) -> None:
-        self._layout = layout
-        self._schema = schema
-        self._label = label
-
-    def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
-        import pyarrow as pa
-
-        from moldau.spark.lake.files import FileWriter
-
-        writer = FileWriter(self._layout, self._schema, label=self._label)
-        finished = False
-        try:
-            for batch in batches:
-                writer.write(batch.cast(self._schema))
-            files = writer.close()
-            finished = True
-        finally:
-            if not finished:
-                writer.abort()
-        texts = [json.dumps([file.path, file.rows, file.bytes]) for file in files]
-        yield pa.RecordBatch.from_arrays([pa.array(texts, pa.string())], names=["file"])
-
-
-def _file(text: str) -> DataFile:
-    path, rows, size = json.loads(text)
-    return DataFile(path=path, rows=rows, bytes=size)

@@ -50,13 +50,15 @@ class LakeSource:
         import pyarrow as pa
         import pyarrow.compute as pc
 
+        from moldau.spark.lake.files import read_table
+
         names = ["topic", "partition", "offset", "timestamp"]
         if selection.keys is not None:
             names.append("key")
         wanted = None if selection.keys is None else pa.array(sorted(selection.keys), pa.binary())
         bounds: dict[tuple[str, int], tuple[int, int]] = {}
         rows = 0
-        for batch in self._table.read(columns=names):
+        for batch in read_table(self._table, names):
             kept = pa.Table.from_batches([batch])
             times = pc.cast(kept.column("timestamp"), pa.timestamp("us", tz="UTC")).cast(pa.int64())
             if selection.from_ms is not None:

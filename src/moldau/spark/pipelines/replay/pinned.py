@@ -6,15 +6,14 @@ can tell which of them are there. All of it lies beside where a query would keep
 """
 
 import json
-import os
 import uuid
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any, Final
 
 from moldau.client.errors import ClientError, InvalidArgumentError
 from moldau.model.ids import PartitionIndex, TopicPartition
+from moldau.spark.lake.storage import Folder
 from moldau.spark.source.planning import OffsetRange, limited
 
 _FORMAT: Final = 1
@@ -68,15 +67,12 @@ def _place(planned: OffsetRange) -> TopicPartition:
     return TopicPartition(planned.topic, PartitionIndex(planned.partition))
 
 
-def load(folder: Path) -> Pinned | None:
+def load(folder: Folder) -> Pinned | None:
     """What was begun; None if nothing was."""
-    path = folder / _NAME
-    try:
-        text = path.read_text()
-    except FileNotFoundError:
+    path = f"{folder.location}/{_NAME}"
+    text = folder.read(_NAME)
+    if text is None:
         return None
-    except OSError as error:
-        raise ClientError(f"{path} cannot be read: {error.strerror or error}") from None
     try:
         found = json.loads(text)
         if found.pop("format") != _FORMAT:
@@ -91,26 +87,14 @@ def load(folder: Path) -> Pinned | None:
         ) from None
 
 
-def save(folder: Path, pinned: Pinned) -> None:
+def save(folder: Folder, pinned: Pinned) -> None:
     """Durable, and whole or not at all."""
-    path = folder / _NAME
-    beside = path.with_suffix(".new")
     ranges = [asdict(planned) for planned in pinned.ranges]
     text = json.dumps({"format": _FORMAT, **asdict(pinned), "ranges": ranges}, indent=1)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with beside.open("w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-        opened = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(opened)
-        finally:
-            os.close(opened)
+        folder.write(_NAME, text.encode())
     except OSError as error:
-        raise ClientError(f"{path} cannot be written: {error.strerror or error}") from None
+        raise ClientError(f"{folder.location}/{_NAME} cannot be written: {error}") from None
 
 
 def check_same(pinned: Pinned, asked: dict[str, Any], keys_digest: str | None) -> None:

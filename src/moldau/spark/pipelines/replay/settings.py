@@ -36,7 +36,7 @@ class ReplaySettings(Settings):
     topics: tuple[str, ...] = ()
     table: str | None = None
     """The location of a table that `archive` wrote: a folder, or s3://…"""
-    table_format: str = "parquet"
+    table_format: str = "delta"
     storage: Mapping[str, str] = field(default_factory=dict)
     """How the storage of the table is reached."""
     from_time: str | None = None
