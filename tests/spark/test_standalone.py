@@ -20,6 +20,7 @@ import pyspark
 from moldau.client.kafka.client import KafkaClient
 from moldau.records.record import Record, build_batch
 from moldau.spark.lake import open_table
+from moldau.spark.lake.files import read_table
 from moldau.testing.broker import Broker
 from moldau.testing.ports import free_ports
 from moldau.testing.waiting import wait_seconds_max, wait_until
@@ -191,7 +192,9 @@ def run_job(folder: Path, *arguments: str) -> str:
 
 
 def rows_of(location: str) -> list[dict[str, Any]]:
-    found = [row for batch in open_table(location, "parquet").read() for row in batch.to_pylist()]
+    found = [
+        row for batch in read_table(open_table(location, "delta")) for row in batch.to_pylist()
+    ]
     return sorted(found, key=lambda row: (row["topic"], row["partition"], row["offset"]))
 
 
