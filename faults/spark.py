@@ -6,7 +6,8 @@ is killed and comes back, and in every other round each task has a second attemp
 rounds share the steps out, so that each step has its turn. Behind them come rounds of a query that
 writes tables with versions (`txnAppId`) from foreachBatch. In the end of each a client that reads
 committed, and is none of ours, must find each input exactly once; in the end of all, so must the
-pipeline `audit`.
+pipeline `audit`. Last come archives, to tables of Delta and Iceberg, appended to and kept by key:
+see `faults.spark_archive`.
 
 What was found is kept in `.faults/spark.json`.
 """
@@ -29,6 +30,7 @@ from typing import Final, NamedTuple
 
 import confluent_kafka
 
+from faults.spark_archive import KINDS, ArchiveRound
 from moldau.client.kafka.client import KafkaClient
 from moldau.model.ids import Offset, TimestampMs
 from moldau.records.record import Record, build_batch
@@ -36,7 +38,7 @@ from moldau.testing.cluster import Cluster
 
 STEPS: Final = (
     "driver:read:before",
-    "driver:seconds_left:after",
+    "driver:expiring:after",
     "driver:append Decision:before",
     "driver:append Decision:after",
     "driver:commit 0:before",
@@ -304,6 +306,27 @@ def audited(cluster: Cluster, rounds: Sequence[str], log: Path) -> dict[str, str
     return said
 
 
+def archived(played: ArchiveRound) -> Found:
+    print(played.name, flush=True)
+    started = time.monotonic()
+    wrong = played.play()
+    found = Found(
+        round=played.name,
+        steps=played.died,
+        is_task_retried=False,
+        has_twins=False,
+        failures=played.failures,
+        inputs=played.inputs,
+        wrong=wrong,
+        seconds=round(time.monotonic() - started, 1),
+        audit="",
+    )
+    tell(found)
+    if wrong:
+        print(played.log.read_text(errors="replace")[-4000:], flush=True)
+    return found
+
+
 def tell(found: Found) -> None:
     died = [step for step, is_reached in found.steps.items() if is_reached]
     missed = [step for step, is_reached in found.steps.items() if not is_reached]
@@ -315,7 +338,7 @@ def tell(found: Found) -> None:
     if found.wrong:
         print(f"  FAILED: {found.wrong}", flush=True)
     else:
-        print(f"  {found.inputs} inputs, each in the output once", flush=True)
+        print(f"  {found.inputs} inputs, each in the output as it must be", flush=True)
     print(f"  {found.seconds:.0f} s", flush=True)
 
 
@@ -345,6 +368,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m faults.spark", description=__doc__)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--tables", type=int, default=2, help="rounds of tables with versions")
+    parser.add_argument("--archives", type=int, default=1, help="rounds of archives of each kind")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     rng = random.Random(options.seed)
@@ -370,6 +394,10 @@ def main() -> int:
         if any(said.values()):
             print(log.read_text(errors="replace")[-4000:], flush=True)
         keep(results)
+        for number in range(options.archives):
+            for kind in KINDS:
+                results.append(archived(ArchiveRound(cluster, kind, number, Path(folder), rng)))
+                keep(results)
     is_whole = options.rounds * STEPS_PER_ROUND >= len(STEPS)
     return 0 if judge(results, is_whole=is_whole) else 1
 

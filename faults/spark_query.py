@@ -105,8 +105,8 @@ class CrashingPort(BrokerPort):
     def enter(self, transaction: Transaction, place: Place) -> None:
         self._around("enter", lambda: BrokerPort.enter(self, transaction, place))
 
-    def seconds_left(self, transactions: Iterable[Transaction]) -> dict[str, float]:
-        return self._around("seconds_left", lambda: BrokerPort.seconds_left(self, transactions))
+    def expiring(self, transactions: Iterable[Transaction], seconds: float) -> dict[str, bool]:
+        return self._around("expiring", lambda: BrokerPort.expiring(self, transactions, seconds))
 
     def commit(self, transactions: Iterable[Transaction]) -> list[Transaction]:
         """One by one, to be able to end between two of them."""
