@@ -30,7 +30,7 @@ AUDIT_SECONDS_MAX: Final = 600.0
 DOWN_SECONDS: Final = 10.0
 BUSY: Final = "Python worker failed to connect back"
 DRAIN_SECONDS_MAX: Final = 180.0
-STAGES: Final = 7
+STAGES: Final = 8
 MASTER: Final = "local[2]"
 ON_SPARK: Final = ("--trigger", "2s", "--master", MASTER)
 """Pipelines that go on until they are stopped."""
@@ -82,7 +82,7 @@ class Demo:
         self._drain()
         sampler.stop()
         self._show_results()
-        is_whole = self._audit(load)
+        is_whole = self._audit(load) and self._open_elsewhere(load)
         self._draw(replace(story, lag=tuple(sampler.samples), is_whole=is_whole))
         took = time.monotonic() - self._began
         print(f"\n{'All is well' if is_whole else 'NOT all is well'}, after {took:.0f} s.")
@@ -110,7 +110,7 @@ class Demo:
             self._moldau.run("topic", "create", topic, "--partitions", str(PARTITIONS))
 
     def _start_pipelines(self) -> None:
-        self._say("two pipelines on Spark: an archive to Parquet, and counts per page and 10 s")
+        self._say("two pipelines on Spark: an archive to a Delta table, and counts per 10 s")
         commands = {ARCHIVE: archive_command(self._lake), AGGREGATE: aggregate_command()}
         for name, arguments in commands.items():
             self._begin_pipeline(name, arguments)
@@ -215,6 +215,26 @@ class Demo:
         counts = self._page_counts()
         for page, count in sorted(counts.items(), key=lambda item: -item[1])[:5]:
             print(f"      {page:<18} {count:>8,} clicks in windows that are over")
+
+    def _open_elsewhere(self, load: Load) -> bool:
+        """Count the clicks with an engine that knows nothing of us."""
+        import duckdb
+        from deltalake import DeltaTable
+
+        self._say("the same table, opened by DuckDB")
+        table = DeltaTable(str(self._lake))
+        # Found by its name, in the SQL.
+        clicks = table.to_pyarrow_dataset()  # noqa: F841
+        counted, distinct, countries = duckdb.sql(
+            """SELECT count(*), count(DISTINCT ("partition", "offset")),
+                      count(DISTINCT json_extract_string(decode(value), '$.country'))
+               FROM clicks"""
+        ).fetchall()[0]
+        print(
+            f"      version {table.version()}: {counted:,} clicks, {distinct:,} different ones, "
+            f"from {countries} countries"
+        )
+        return bool(counted == distinct == load.acked)
 
     def _audit(self, load: Load) -> bool:
         from moldau.cli.pipeline_audit import show
@@ -329,7 +349,12 @@ class Demo:
 
 def missing() -> str:
     """What the demo cannot do without, in one line; empty if all is there."""
-    for module, extra in (("pyspark", "spark"), ("pyarrow", "spark"), ("matplotlib", "demo")):
+    for module, extra in (
+        ("pyspark", "spark"),
+        ("pyarrow", "spark"),
+        ("matplotlib", "demo"),
+        ("duckdb", "demo"),
+    ):
         if importlib.util.find_spec(module) is None:
             return (
                 f"the Python package {module} is missing: make demo installs it, or "
