@@ -32,6 +32,7 @@ def write_project(folder: Path, replaced: dict[str, str]) -> None:
         (folder / path).write_text(text)
 
 
+@pytest.mark.safety
 def test_the_project_of_the_page_runs_and_writes_each_message_once(
     broker: Broker, client: KafkaClient, new_name: Callable[[str], str], tmp_path: Path
 ) -> None:

@@ -1,5 +1,6 @@
 """Plain Parquet files: each row once, however often a batch is played."""
 
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from moldau.spark.lake.export import ParquetExport  # noqa: E402
 from moldau.spark.lake.files import write_files  # noqa: E402
 from moldau.spark.lake.opening import open_destination  # noqa: E402
 from moldau.spark.lake.storage import Folder  # noqa: E402
+from moldau.spark.lake.table import marked  # noqa: E402
 
 pytestmark = pytest.mark.inprocess
 
@@ -74,6 +76,16 @@ def test_files_of_two_queries_in_one_folder_leave_each_other_alone(
         files = write_files(export.layout, schema, [rows(number, number + 1)], label=query)
         export.append(files, Writing(query, 0))
     assert rows_seen(tmp_path) == [0, 1]
+
+
+def test_who_wrote_the_files_is_known_by_their_names(
+    tmp_path: Path, schema: Any, rows: Any
+) -> None:
+    export = opened(tmp_path)
+    files = write_files(export.layout, schema, [rows(0, 1)], label="orders-eu")
+    export.append(files, Writing(str(uuid.uuid4()), 0))
+    assert opened(tmp_path).mark("writer.orders-eu") == marked("orders-eu")
+    assert opened(tmp_path).mark("writer.orders") is None
 
 
 def test_a_table_with_the_log_of_earlier_versions_is_refused_with_the_way_to_move(

@@ -150,6 +150,7 @@ def test_what_many_ranges_miss_is_told_as_that_of_one(
     assert len(rest) == 40 * 41 // 2 - 1
 
 
+@pytest.mark.safety
 def test_deleted_offsets_are_a_loss_that_is_told(topic: str, client: KafkaClient) -> None:
     for _ in range(3):
         client.produce(topic, 0, batch([b"x"] * 10))

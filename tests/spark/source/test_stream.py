@@ -150,6 +150,7 @@ def test_what_is_gone_fails_the_query_or_is_passed_over(
     assert sink.rows == offsets(0, 0, 30)
 
 
+@pytest.mark.safety
 def test_what_is_deleted_before_the_first_batch_is_done_is_a_loss(
     stream: Stream, topic: str, fill: Fill, tmp_path: Path, client: KafkaClient
 ) -> None:

@@ -193,21 +193,19 @@ def test_fields_that_come_later_are_told_kept_as_bytes_and_added_at_the_next_sta
 
 
 @pytest.mark.safety
-@pytest.mark.parametrize("kind", ["delta", "iceberg", "parquet"])
 def test_a_checkpoint_that_was_lost_does_not_write_all_records_again(
-    spark: Any, new: New, topic: str, fill: Callable[..., None], kind: str
+    spark: Any, new: New, topic: str, fill: Callable[..., None]
 ) -> None:
     fill(topic, 0, count=2)
-    settings = new(table_format=kind)
+    settings = new()
     archive.run(settings, PlainContext(spark))
     settings.checkpoint.delete_all()
     with pytest.raises(InvalidArgumentError, match="its checkpoint is not in") as refused:
         archive.run(settings, PlainContext(spark))
     assert "reset" in refused.value.hint
-    if kind != "parquet":
-        other = replace(settings, name="other", home=f"{settings.home}-other")
-        with pytest.raises(InvalidArgumentError, match="another archive writes topic"):
-            archive.plan(other)
+    other = replace(settings, name="other", home=f"{settings.home}-other")
+    with pytest.raises(InvalidArgumentError, match="another archive writes topic"):
+        archive.plan(other)
     # Who says where to begin knows what that means.
     Home(settings.home).reset({topic: {"0": 2, "1": 0}})
     assert archive.plan(settings).steps[0].rows == 2

@@ -202,6 +202,7 @@ def test_offsets_that_were_shifted_are_found(world: World, half: Callable[[Any],
     assert outcome.details["totals"]["after_cut"] == 0
 
 
+@pytest.mark.safety
 def test_a_value_that_the_table_holds_decoded_is_compared_by_its_bytes_or_not_at_all(
     world: World,
 ) -> None:

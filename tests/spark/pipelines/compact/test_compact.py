@@ -316,8 +316,8 @@ def test_old_files_that_no_commit_names_are_removed_if_asked_for(
     orphans = [tmp_path / "lake" / "date=2023-11-14" / f"part-{n}.parquet" for n in range(2)]
     for orphan in orphans:
         orphan.write_bytes(b"left behind")
-    os.utime(orphans[0], (time.time() - 10_000,) * 2)
-    outcome = compact.run(new(clean_seconds=7200.0), PlainContext(spark))
+    os.utime(orphans[0], (time.time() - 3 * 24 * 3600,) * 2)
+    outcome = compact.run(new(clean_seconds=48 * 3600.0), PlainContext(spark))
     assert outcome.summary == "nothing to compact; 1 old files removed"
     assert [orphan.exists() for orphan in orphans] == [False, True]
     assert rows_in(table) == [row(n) for n in range(10)]
