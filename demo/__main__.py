@@ -218,22 +218,23 @@ class Demo:
 
     def _open_elsewhere(self, load: Load) -> bool:
         """Count the clicks with an engine that knows nothing of us."""
-        import duckdb
-        from deltalake import DeltaTable
+        import polars as pl
 
-        self._say("the same table, opened by DuckDB")
-        table = DeltaTable(str(self._lake))
-        # Found by its name, in the SQL.
-        clicks = table.to_pyarrow_dataset()  # noqa: F841
-        counted, distinct, countries = duckdb.sql(
-            """SELECT count(*), count(DISTINCT ("partition", "offset")),
-                      count(DISTINCT json_extract_string(decode(value), '$.country'))
-               FROM clicks"""
-        ).fetchall()[0]
-        print(
-            f"      version {table.version()}: {counted:,} clicks, {distinct:,} different ones, "
-            f"from {countries} countries"
+        self._say("the same table, opened by polars")
+        found = (
+            pl.scan_delta(str(self._lake))
+            .select(
+                counted=pl.len(),
+                distinct=pl.struct("partition", "offset").n_unique(),
+                countries=pl.col("value")
+                .cast(pl.String)
+                .str.json_path_match("$.country")
+                .n_unique(),
+            )
+            .collect()
         )
+        counted, distinct, countries = found.row(0)
+        print(f"      {counted:,} clicks, {distinct:,} different ones, from {countries} countries")
         return bool(counted == distinct == load.acked)
 
     def _audit(self, load: Load) -> bool:
@@ -353,7 +354,7 @@ def missing() -> str:
         ("pyspark", "spark"),
         ("pyarrow", "spark"),
         ("matplotlib", "demo"),
-        ("duckdb", "demo"),
+        ("polars", "demo"),
     ):
         if importlib.util.find_spec(module) is None:
             return (

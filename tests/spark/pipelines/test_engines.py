@@ -8,7 +8,6 @@ import pytest
 
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed: no tests of archives")
 pl = pytest.importorskip("polars", reason="polars is not installed: nobody else to read tables")
-duckdb = pytest.importorskip("duckdb", reason="duckdb is not installed: nobody else to read tables")
 
 from pipeline_context import PlainContext  # noqa: E402
 
@@ -47,16 +46,17 @@ def place(
 
 
 @pytest.mark.parametrize("place", ["delta"], indirect=True)
-def test_polars_and_duckdb_follow_a_delta_table(place: str) -> None:
+def test_polars_and_datafusion_follow_a_delta_table(place: str) -> None:
     import deltalake
 
     for version, count in enumerate(ROWS):
         found = pl.scan_delta(place, version=version).select("offset").collect()
         assert sorted(found["offset"].to_list()) == list(range(count))
-        rows = deltalake.DeltaTable(place, version=version).to_pyarrow_dataset()
-        asked = duckdb.sql('SELECT "offset" FROM rows WHERE "partition" = 0 ORDER BY 1').fetchall()
-        assert asked == [(at,) for at in range(count)]
-        assert rows is not None
+        sql = deltalake.QueryBuilder().register(
+            "lake", deltalake.DeltaTable(place, version=version)
+        )
+        asked = sql.execute('SELECT "offset" FROM lake WHERE "partition" = 0').read_all()
+        assert sorted(asked["offset"].to_pylist()) == list(range(count))
     # What came after the second version, in which the compaction is no change.
     changes = deltalake.DeltaTable(place).load_cdf(starting_version=2)
     rows = pl.DataFrame(changes.read_all())
