@@ -84,8 +84,8 @@ class Found(NamedTuple):
     wrong: str
     """Empty if all is well."""
     seconds: float
-    audit: str = "not yet"
-    """What is wrong in the eyes of `audit`; empty if nothing."""
+    audit: str | None = "not yet"
+    """What is wrong in the eyes of `audit`; empty if nothing, None if it does not judge that."""
 
 
 class Round:
@@ -319,7 +319,7 @@ def archived(played: ArchiveRound) -> Found:
         inputs=played.inputs,
         wrong=wrong,
         seconds=round(time.monotonic() - started, 1),
-        audit="",
+        audit=None,
     )
     tell(found)
     if wrong:
@@ -350,7 +350,8 @@ def judge(results: Sequence[Found], *, is_whole: bool) -> bool:
     """Tell what came of all rounds; whether it is what it must be."""
     died = Counter(step for found in results for step, is_there in found.steps.items() if is_there)
     failed = [found.round for found in results if found.wrong]
-    disputed = [found.round for found in results if found.audit]
+    audited_ones = [found for found in results if found.audit is not None]
+    disputed = [found.round for found in audited_ones if found.audit]
     unseen = [step for step in STEPS if not died[step]] if is_whole else []
     for step in STEPS:
         print(f"  {died[step]:3} times killed at {step}")
@@ -358,7 +359,8 @@ def judge(results: Sequence[Found], *, is_whole: bool) -> bool:
         f"  {sum(found.is_task_retried for found in results):3} times a task died and was retried"
     )
     print(f"{len(results) - len(failed)} of {len(results)} rounds: each input exactly once")
-    print(f"{len(results) - len(disputed)} of {len(results)} rounds: the audit finds the same")
+    agreed = len(audited_ones) - len(disputed)
+    print(f"{agreed} of {len(audited_ones)} rounds of queries: the audit finds the same")
     if unseen:
         print(f"never killed at {', '.join(unseen)}")
     return not failed and not disputed and not unseen

@@ -7,7 +7,7 @@ import pytest
 from faults.spark import STEPS, TABLE_STEPS, Found, judge, shared_out
 
 
-def found(*steps: str, wrong: str = "", audit: str = "") -> Found:
+def found(*steps: str, wrong: str = "", audit: str | None = "") -> Found:
     return Found(
         round="round",
         steps=dict.fromkeys(steps, True),
@@ -35,3 +35,11 @@ def test_all_is_well_only_if_both_judges_say_so_and_every_step_had_its_turn() ->
     assert not judge([found(*STEPS, audit="1 missing")], is_whole=True)
     assert not judge([found(*STEPS[1:])], is_whole=True)
     assert judge([found(*STEPS[1:])], is_whole=False)
+
+
+def test_the_audit_is_not_said_to_agree_on_what_it_did_not_judge(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert judge([found(*STEPS), found(audit=None)], is_whole=True)
+    assert "2 of 2 rounds: each input exactly once" in (said := capsys.readouterr().out)
+    assert "1 of 1 rounds of queries: the audit finds the same" in said
