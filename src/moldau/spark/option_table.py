@@ -1,8 +1,8 @@
-"""Owns the table of options: those of Spark's Kafka connector, those of Kafka's clients that matter
-here, and new ones; and what becomes of each. Parsers and documentation follow it.
+"""Responsible for the table of options: those of Spark's Kafka connector, those of Kafka's clients
+that matter here, and new ones; and what becomes of each. Parsers and documentation follow it.
 """
 
-from collections.abc import Iterator
+import re
 from enum import Enum, StrEnum
 from typing import Final, NamedTuple
 
@@ -31,212 +31,126 @@ class Option(NamedTuple):
     note: str
 
 
-def _options() -> Iterator[Option]:
-    same, ours, nothing = Fate.SAME, Fate.OURS, Fate.NO_EFFECT
-    refused, cannot = Fate.REFUSED, Fate.CANNOT
-    read, write, both = Side.READ, Side.WRITE, Side.BOTH
-    yield Option("kafka.bootstrap.servers", both, same, "where brokers are; needed")
-    yield Option("bootstrap.servers", both, ours, "the same")
-    yield Option("subscribe", read, same, "topics, with commas; one of these three is needed")
-    yield Option(
-        "subscribePattern",
-        read,
-        same,
-        "a regular expression for whole names, looked at anew while a stream runs",
-    )
-    yield Option("assign", read, same, 'partitions: `{"orders": [0, 1]}`')
-    yield Option(
-        "startingOffsets",
-        read,
-        same,
-        '`earliest` (batch), `latest` (stream), or `{"orders": {"0": 23, "1": -2}}`: -2 is the '
-        "earliest, -1 the latest offset. Only for a query without a checkpoint",
-    )
-    yield Option(
-        "startingTimestamp",
-        read,
-        same,
-        "the first record at or after a time in ms, in all partitions; goes before the next two",
-    )
-    yield Option(
-        "startingOffsetsByTimestamp", read, same, "for each partition; before `startingOffsets`"
-    )
-    yield Option(
-        "startingOffsetsByTimestampStrategy",
-        read,
-        same,
-        "where no record is that young: `error`, or `latest`",
-    )
-    for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
-        yield Option(name, read, same, "for batches: before which offset or time to end")
-    yield Option(
-        "maxOffsetsPerTrigger",
-        read,
-        same,
-        "the most that a batch of a stream reads, shared out by what waits in each partition",
-    )
-    yield Option("minOffsetsPerTrigger", read, same, "a batch of a stream waits for so much")
-    yield Option("maxTriggerDelay", read, same, "but not for longer (15m)")
-    yield Option(
-        "minPartitions", read, same, "split wide ranges until there are about so many tasks"
-    )
-    yield Option("maxRecordsPerPartition", read, same, "split ranges that are wider")
-    yield Option(
-        "failOnDataLoss",
-        both,
-        same,
-        "`true`: stop when records are gone before they were read, or were aborted by others "
-        "after they were decided for",
-    )
-    yield Option("includeHeaders", both, same, "add the column `headers`; writes always have it")
-    yield Option(
-        "kafka.isolation.level",
-        read,
-        same,
-        "`read_committed` leaves out what transactions aborted, and waits for open ones",
-    )
-    yield Option("isolation", read, ours, "the same")
-    yield Option(
-        "groupId", read, ours, "commit the progress of a stream for that group, after each batch"
-    )
-    yield Option(
-        "kafka.group.id",
-        read,
-        nothing,
-        "nothing is read as a member of a group; `groupId` commits the progress for one",
-    )
-    yield Option("groupIdPrefix", read, nothing, "there are no groups that would have names")
-    yield Option("kafkaConsumer.pollTimeoutMs", read, nothing, "see `kafka.request.timeout.ms`")
-    for name in ("fetchOffset.numRetries", "fetchOffset.retryIntervalMs"):
-        yield Option(name, read, nothing, "asked again until `kafka.request.timeout.ms` has passed")
-    yield Option(
-        "kafka.max.partition.fetch.bytes",
-        read,
-        same,
-        "the most that one fetch brings (2 MiB); a task holds two",
-    )
-    yield Option("topic", write, same, "for all rows; goes before the column of that name")
-    yield Option("exactlyOnce", write, ours, "`true` for streams, `false` for tables: see below")
-    yield Option("txnAppId", write, ours, "for tables, with `txnVersion`: write this version once")
-    yield Option("txnVersion", write, ours, "a whole number from 0 on")
-    yield Option(
-        "decisionsTopic",
-        write,
-        ours,
-        "where is written what was decided (`__moldau_spark_decisions`)",
-    )
-    yield Option(
-        "writeTimestamp",
-        write,
-        ours,
-        "`true` takes the times of records from the column `timestamp`, which the connector "
-        "leaves out",
-    )
-    yield Option(
-        "kafka.acks",
-        write,
-        same,
-        "`all`, `1` or `0`; what is written exactly once is written with `all`",
-    )
-    yield Option("kafka.compression.type", write, same, "`none`, `gzip`, `snappy`, `lz4` or `zstd`")
-    yield Option("kafka.batch.size", write, same, "bytes of a batch before compression (512 KiB)")
-    yield Option(
-        "kafka.max.request.size",
-        write,
-        same,
-        "bytes of a request (1 MiB), and of a row at most",
-    )
-    yield Option("kafka.buffer.memory", write, same, "what a task may hold back (32 MiB)")
-    yield Option(
-        "kafka.transaction.timeout.ms",
-        write,
-        same,
-        "how long a batch may take and be left open before brokers abort it; the longest that they "
-        "allow, a day at most",
-    )
-    yield Option(
-        "kafka.linger.ms", write, nothing, "a batch waits until it is full, or the task at its end"
-    )
-    yield Option(
-        "kafka.enable.idempotence", write, nothing, "always, unless `kafka.acks` is not `all`"
-    )
-    yield Option(
-        "kafka.request.timeout.ms",
-        both,
-        same,
-        "how long brokers may be away before a task or the commit fails (60000)",
-    )
-    yield Option("kafka.client.id", both, same, "the name that brokers see (`moldau-spark`)")
-    yield Option("kafka.auto.offset.reset", read, refused, "use `startingOffsets`")
-    yield Option("kafka.enable.auto.commit", read, refused, "use `groupId`")
-    for word in ("key", "value"):
-        yield Option(
-            f"kafka.{word}.deserializer", read, refused, "keys and values are always bytes"
-        )
-        yield Option(
-            f"kafka.{word}.serializer", write, refused, "keys and values are bytes or text"
-        )
-    yield Option("kafka.interceptor.classes", both, refused, "no Java is there to call them")
-    yield Option("kafka.partitioner.class", write, cannot, "name the partition: column `partition`")
-    yield Option(
-        "kafka.partitioner.ignore.keys", write, cannot, "name the partition: column `partition`"
-    )
-    yield Option("kafka.transactional.id", write, cannot, "transactions have names of their own")
-    yield from _security()
+# Side, fate and names, then what is said about them.
+_TABLE: Final = """
+both same kafka.bootstrap.servers: where brokers are; needed
+both ours bootstrap.servers: the same
+read same subscribe: topics, with commas; one of these three is needed
+read same subscribePattern: a regular expression for whole names, looked at anew while a stream
+  runs
+read same assign: partitions: `{"orders": [0, 1]}`
+read same startingOffsets: `earliest` (batch), `latest` (stream), or `{"orders": {"0": 23, "1":
+  -2}}`: -2 is the earliest, -1 the latest offset. Only for a query without a checkpoint
+read same startingTimestamp: the first record at or after a time in ms, in all partitions; goes
+  before the next two
+read same startingOffsetsByTimestamp: for each partition; before `startingOffsets`
+read same startingOffsetsByTimestampStrategy: where no record is that young: `error`, or `latest`
+read same endingOffsets endingTimestamp endingOffsetsByTimestamp: for batches: before which offset
+  or time to end
+read same maxOffsetsPerTrigger: the most that a batch of a stream reads, shared out by what waits
+  in each partition
+read same minOffsetsPerTrigger: a batch of a stream waits for so much
+read same maxTriggerDelay: but not for longer (15m)
+read same minPartitions: split wide ranges until there are about so many tasks
+read same maxRecordsPerPartition: split ranges that are wider
+both same failOnDataLoss: `true`: stop when records are gone before they were read, or were aborted
+  by others after they were decided for
+both same includeHeaders: add the column `headers`; writes always have it
+read same kafka.isolation.level: `read_committed` leaves out what transactions aborted, and waits
+  for open ones
+read ours isolation: the same
+read ours groupId: commit the progress of a stream for that group, after each batch
+read no_effect kafka.group.id: nothing is read as a member of a group; `groupId` commits the
+  progress for one
+read no_effect groupIdPrefix: there are no groups that would have names
+read no_effect kafkaConsumer.pollTimeoutMs: see `kafka.request.timeout.ms`
+read no_effect fetchOffset.numRetries fetchOffset.retryIntervalMs: asked again until
+  `kafka.request.timeout.ms` has passed
+read same kafka.max.partition.fetch.bytes: the most that one fetch brings (2 MiB); a task holds two
+write same topic: for all rows; goes before the column of that name
+write ours exactlyOnce: `true` for streams, `false` for tables: see below
+write ours txnAppId: for tables, with `txnVersion`: write this version once
+write ours txnVersion: a whole number from 0 on
+write ours decisionsTopic: where is written what was decided (`__moldau_spark_decisions`)
+write ours writeTimestamp: `true` takes the times of records from the column `timestamp`, which the
+  connector leaves out
+write same kafka.acks: `all`, `1` or `0`; what is written exactly once is written with `all`
+write same kafka.compression.type: `none`, `gzip`, `snappy`, `lz4` or `zstd`
+write same kafka.batch.size: bytes of a batch before compression (512 KiB)
+write same kafka.max.request.size: bytes of a request (1 MiB), and of a row at most
+write same kafka.buffer.memory: what a task may hold back (32 MiB)
+write same kafka.transaction.timeout.ms: how long a batch may take and be left open before brokers
+  abort it; the longest that they allow, a day at most
+write no_effect kafka.linger.ms: a batch waits until it is full, or the task at its end
+write no_effect kafka.enable.idempotence: always, unless `kafka.acks` is not `all`
+both same kafka.request.timeout.ms: how long brokers may be away before a task or the commit fails
+  (60000)
+both same kafka.client.id: the name that brokers see (`moldau-spark`)
+read refused kafka.auto.offset.reset: use `startingOffsets`
+read refused kafka.enable.auto.commit: use `groupId`
+read refused kafka.key.deserializer kafka.value.deserializer: keys and values are always bytes
+write refused kafka.key.serializer kafka.value.serializer: keys and values are bytes or text
+both refused kafka.interceptor.classes: no Java is there to call them
+write cannot kafka.partitioner.class kafka.partitioner.ignore.keys: name the partition: column
+  `partition`
+write cannot kafka.transactional.id: transactions have names of their own
+both same kafka.security.protocol: `PLAINTEXT`, `SSL`, `SASL_PLAINTEXT` or `SASL_SSL` (PLAINTEXT)
+both same kafka.sasl.mechanism: `PLAIN`, `SCRAM-SHA-256` or `SCRAM-SHA-512`; no others
+both same kafka.sasl.jaas.config: name and password:
+  `org.apache.kafka.common.security.plain.PlainLoginModule required username="…" password="…";`,
+  for SCRAM `…scram.ScramLoginModule…`
+both ours kafka.sasl.username kafka.sasl.password: instead of `kafka.sasl.jaas.config`, as in
+  librdkafka
+both same kafka.ssl.endpoint.identification.algorithm: `https` (the default) checks that the
+  certificate is one of the host; empty: no check
+both same kafka.ssl.enabled.protocols: `TLSv1.2`, `TLSv1.3`; older ones are left out
+both same kafka.ssl.truststore.type kafka.ssl.keystore.type: `PEM` or `PKCS12`; what a file holds
+  goes before it. Stores of Java's own format (`JKS`) are refused, with the command that converts
+  them
+both same kafka.ssl.truststore.location kafka.ssl.keystore.location: the file; read by the driver,
+  and sent to the tasks
+both same kafka.ssl.truststore.password kafka.ssl.keystore.password: of a file in PKCS12
+both same kafka.ssl.truststore.certificates: whom to trust, in PEM; else whom the system trusts
+both same kafka.ssl.keystore.certificate.chain: the client's own certificate, in PEM
+both same kafka.ssl.keystore.key: its key, in PEM
+both same kafka.ssl.key.password: of the key
+both ours kafka.ssl.ca.location kafka.ssl.certificate.location kafka.ssl.key.location: a file in
+  PEM, as in librdkafka
+both no_effect kafka.ssl.cipher.suites: OpenSSL and the broker agree on one
+both cannot kafka.ssl.engine.factory.class kafka.sasl.login.class
+  kafka.sasl.login.callback.handler.class kafka.sasl.client.callback.handler.class: no Java is
+  there to call it
+"""
 
+OPTIONS: Final = tuple(
+    Option(name, Side[side.upper()], Fate[fate.upper()], note)
+    for head, note in re.findall(r"^(.+?): (.+)$", _TABLE.replace("\n  ", " "), re.MULTILINE)
+    for side, fate, *names in [head.split()]
+    for name in names
+)
 
-def _security() -> Iterator[Option]:
-    same, ours, nothing, cannot = Fate.SAME, Fate.OURS, Fate.NO_EFFECT, Fate.CANNOT
+_PAGE: Final = """\
+# Options of `format("moldau")`
 
-    def option(name: str, fate: Fate, note: str) -> Option:
-        return Option(f"kafka.{name}", Side.BOTH, fate, note)
+All options of Spark's Kafka connector, those of Kafka's own clients that matter, and
+those that are new here. Names may be written in any case. Other options that begin with
+`kafka.` are accepted and told once, since they have no effect; any other name is an
+error that names the nearest. This page is made by `make docs`.
 
-    yield option(
-        "security.protocol", same, "`PLAINTEXT`, `SSL`, `SASL_PLAINTEXT` or `SASL_SSL` (PLAINTEXT)"
-    )
-    yield option("sasl.mechanism", same, "`PLAIN`, `SCRAM-SHA-256` or `SCRAM-SHA-512`; no others")
-    yield option(
-        "sasl.jaas.config",
-        same,
-        "name and password: `org.apache.kafka.common.security.plain.PlainLoginModule required "
-        'username="…" password="…";`, for SCRAM `…scram.ScramLoginModule…`',
-    )
-    for word in ("username", "password"):
-        yield option(f"sasl.{word}", ours, "instead of `kafka.sasl.jaas.config`, as in librdkafka")
-    yield option(
-        "ssl.endpoint.identification.algorithm",
-        same,
-        "`https` (the default) checks that the certificate is one of the host; empty: no check",
-    )
-    yield option("ssl.enabled.protocols", same, "`TLSv1.2`, `TLSv1.3`; older ones are left out")
-    for store in ("truststore", "keystore"):
-        yield option(
-            f"ssl.{store}.type",
-            same,
-            "`PEM` or `PKCS12`; what a file holds goes before it. Stores of Java's own format "
-            "(`JKS`) are refused, with the command that converts them",
-        )
-        yield option(
-            f"ssl.{store}.location", same, "the file; read by the driver, and sent to the tasks"
-        )
-        yield option(f"ssl.{store}.password", same, "of a file in PKCS12")
-    yield option(
-        "ssl.truststore.certificates", same, "whom to trust, in PEM; else whom the system trusts"
-    )
-    yield option("ssl.keystore.certificate.chain", same, "the client's own certificate, in PEM")
-    yield option("ssl.keystore.key", same, "its key, in PEM")
-    yield option("ssl.key.password", same, "of the key")
-    for name in ("ca", "certificate", "key"):
-        yield option(f"ssl.{name}.location", ours, "a file in PEM, as in librdkafka")
-    yield option("ssl.cipher.suites", nothing, "OpenSSL and the broker agree on one")
-    for name in (
-        *("ssl.engine.factory.class", "sasl.login.class", "sasl.login.callback.handler.class"),
-        "sasl.client.callback.handler.class",
-    ):
-        yield option(name, cannot, "no Java is there to call it")
+To move from the connector, change `format("kafka")` to `format("moldau")`. What else is
+different:
 
+- A table is written with `.mode("append")`. The connector takes `save()` without it;
+  Spark lets no source in Python do so, and says that in its own error.
+- Streams are written exactly once, so their readers have to read committed; see
+  `exactlyOnce`.
+- SQL has views, and no tables: see [Reading topics](../spark/source.md#sql).
+- `OAUTHBEARER`, `GSSAPI`, delegation tokens and stores in JKS are refused.
+- Continuous processing (`trigger(continuous=…)`) is not there for sources in Python.
 
-OPTIONS: Final = tuple(_options())
+| option | for | | |
+|---|---|---|---|
+"""
 
 
 def names_of(side: Side) -> list[str]:
@@ -246,33 +160,9 @@ def names_of(side: Side) -> list[str]:
 
 def render() -> str:
     """The page docs/reference/spark-options.md."""
-    lines = [
-        '# Options of `format("moldau")`',
-        "",
-        "All options of Spark's Kafka connector, those of Kafka's own clients that matter, and",
-        "those that are new here. Names may be written in any case. Other options that begin with",
-        "`kafka.` are accepted and told once, since they have no effect; any other name is an",
-        "error that names the nearest. This page is made by `make docs`.",
-        "",
-        'To move from the connector, change `format("kafka")` to `format("moldau")`. What else is',
-        "different:",
-        "",
-        '- A table is written with `.mode("append")`. The connector takes `save()` without it;',
-        "  Spark lets no source in Python do so, and says that in its own error.",
-        "- Streams are written exactly once, so their readers have to read committed; see",
-        "  `exactlyOnce`.",
-        "- SQL has views, and no tables: see [Reading topics](../spark/source.md#sql).",
-        "- `OAUTHBEARER`, `GSSAPI`, delegation tokens and stores in JKS are refused.",
-        "- Continuous processing (`trigger(continuous=…)`) is not there for sources in Python.",
-        "",
-        "| option | for | | |",
-        "|---|---|---|---|",
-    ]
-    lines += [
-        f"| `{option.name}` | {option.side.value} | {option.fate} | {option.note} |"
-        for option in OPTIONS
-    ]
-    return "\n".join(lines) + "\n"
+    return _PAGE + "".join(
+        f"| `{o.name}` | {o.side.value} | {o.fate} | {o.note} |\n" for o in OPTIONS
+    )
 
 
 if __name__ == "__main__":
