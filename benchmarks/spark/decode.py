@@ -11,7 +11,7 @@ from moldau.records.record import Record, build_batch, read_records
 from moldau.spark.schema import arrow_schema
 from moldau.spark.source import decoding, plain
 from moldau.spark.source.bodies import Bodies, readable_bodies, whole_batches
-from moldau.spark.source.columns import record_batch
+from moldau.spark.source.decoding import record_batch
 from moldau.spark.source.reading import settle_once
 
 NOW = 1_700_000_000_000

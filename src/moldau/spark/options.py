@@ -55,12 +55,14 @@ class Options:
         return None if value is None else value.strip()
 
     def flag(self, name: str, default: bool) -> bool:
+        return self.choice(name, ("true", "false"), str(default).lower()) == "true"
+
+    def choice(self, name: str, words: tuple[str, ...], default: str) -> str:
         value = self.text(name)
-        if value is None:
-            return default
-        if value.lower() not in ("true", "false"):
-            raise InvalidArgumentError(f"option {name} is true or false, not {value!r}")
-        return value.lower() == "true"
+        found = default if value is None else value.lower()
+        if found not in words:
+            raise InvalidArgumentError(f"option {name} is {' or '.join(words)}, not {value!r}")
+        return found
 
     def whole_number(self, name: str, *, least: int = 1) -> int | None:
         value = self.text(name)

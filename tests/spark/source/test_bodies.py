@@ -9,11 +9,11 @@ from moldau.records.control import EndMarker, build_end_marker
 from moldau.records.record import Record, build_batch
 from moldau.spark.source.bodies import (
     PART_BYTES_MIN,
-    AbortedTransaction,
     Bodies,
     readable_bodies,
     whole_batches,
 )
+from moldau.wire.messages.fetch import FetchAbortedTransaction
 
 NOW = TimestampMs(1_700_000_000_000)
 
@@ -40,7 +40,10 @@ def marker(base: int, producer: int, *, is_commit: bool) -> bytes:
 
 def readable(data: bytes, *aborted: tuple[int, int], start: int = 0, end: int = 1 << 62) -> Bodies:
     fetched = memoryview(data)
-    entries = [AbortedTransaction(*entry) for entry in aborted]
+    entries = [
+        FetchAbortedTransaction(producer_id=producer, first_offset=first)
+        for producer, first in aborted
+    ]
     (found,) = readable_bodies(fetched, whole_batches(fetched), entries, start=start, end=end)
     return found
 

@@ -8,9 +8,8 @@ import pytest
 from moldau.client.errors import InvalidArgumentError, NotFoundError, TimedOutError
 from moldau.client.kafka.client import KafkaClient
 from moldau.model.ids import PartitionIndex, TopicPartition
-from moldau.spark.source.bounds import ending_offsets, places_of, starting_offsets
-from moldau.spark.source.cluster import Cluster
-from moldau.spark.source.losses import DataLossError
+from moldau.spark.source.cluster import Cluster, ending_offsets, places_of, starting_offsets
+from moldau.spark.source.positions import DataLossError
 from moldau.spark.source.read_options import ReadOptions, parse_read_options
 from moldau.testing.broker import Broker
 from moldau.testing.ports import free_ports

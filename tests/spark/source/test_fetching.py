@@ -1,8 +1,10 @@
 """Fetching a range from a real broker: everything once, over deletions and lost leaders."""
 
 import logging
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,11 +18,12 @@ from moldau.client.kafka.client import KafkaClient
 from moldau.client.kafka.connection import KafkaConnection
 from moldau.model.ids import Offset, TimestampMs
 from moldau.records.record import Record, build_batch
-from moldau.spark.source.columns import record_batch
-from moldau.spark.source.fetching import FetchLimits, RangeFetcher
-from moldau.spark.source.fetching_many import fetch_many
-from moldau.spark.source.losses import DataLossError
+from moldau.spark.source.bodies import Bodies
+from moldau.spark.source.decoding import record_batch
+from moldau.spark.source.fetching import RangesFetcher
 from moldau.spark.source.planning import OffsetRange
+from moldau.spark.source.positions import DataLossError
+from moldau.spark.source.read_options import ReadOptions, parse_read_options
 from moldau.testing.broker import Broker
 from moldau.testing.cluster import Cluster
 from moldau.testing.waiting import wait_seconds_max
@@ -35,8 +38,9 @@ from moldau.wire.schema import Request
 
 pytestmark = pytest.mark.system
 
-LIMITS = FetchLimits(
-    bytes_max=1 << 20, timeout_seconds=60, read_committed=False, fail_on_data_loss=True
+OPTIONS = replace(
+    parse_read_options({"kafka.bootstrap.servers": "nowhere:1", "subscribe": "t"}, streaming=False),
+    fetch_bytes_max=1 << 20,
 )
 
 
@@ -45,15 +49,22 @@ def batch(values: list[bytes]) -> bytes:
     return build_batch([Record(Offset(0), now, None, value, []) for value in values])
 
 
-def read(client: KafkaClient, planned: OffsetRange, limits: FetchLimits = LIMITS) -> list[int]:
+def fetched(
+    client: KafkaClient, ranges: list[OffsetRange], options: ReadOptions = OPTIONS
+) -> Iterator[tuple[int, int]]:
+    """Partition and offset of what is read."""
+    return places(iter(RangesFetcher(client, ranges, options)))
+
+
+def places(found: Iterator[tuple[OffsetRange, Bodies]]) -> Iterator[tuple[int, int]]:
+    for planned, each in found:
+        rows = record_batch(each, topic="t", partition=0, end=planned.end, include_headers=False)
+        yield from ((planned.partition, offset) for offset in rows["offset"].to_pylist())
+
+
+def read(client: KafkaClient, planned: OffsetRange, options: ReadOptions = OPTIONS) -> list[int]:
     """The offsets that were read."""
-    return list(_offsets(iter(RangeFetcher(client, planned, limits)), planned))
-
-
-def _offsets(fetched: Iterator[object], planned: OffsetRange) -> Iterator[int]:
-    for found in fetched:
-        rows = record_batch(found, topic="t", partition=0, end=planned.end, include_headers=False)
-        yield from rows["offset"].to_pylist()
+    return [offset for _, offset in fetched(client, [planned], options)]
 
 
 def the_range(topic: str, start: int, end: int, **more: int) -> OffsetRange:
@@ -72,7 +83,7 @@ def delete_before(client: KafkaClient, topic: str, offset: int) -> None:
 def test_a_range_is_read_from_many_small_answers(topic: str, client: KafkaClient) -> None:
     for _ in range(30):
         client.produce(topic, 0, batch([b"x" * 200] * 10))
-    small = LIMITS._replace(bytes_max=5000)
+    small = replace(OPTIONS, fetch_bytes_max=5000)
     assert read(client, the_range(topic, 0, 300), small) == list(range(300))
     assert read(client, the_range(topic, 105, 217), small) == list(range(105, 217))
 
@@ -82,9 +93,10 @@ def test_a_reader_that_stops_half_way_leaves_a_client_that_works(
 ) -> None:
     for _ in range(30):
         client.produce(topic, 0, batch([b"x" * 200] * 10))
-    fetched = iter(RangeFetcher(client, the_range(topic, 0, 300), LIMITS._replace(bytes_max=5000)))
-    next(fetched)
-    fetched.close()
+    small = replace(OPTIONS, fetch_bytes_max=5000)
+    reading = iter(RangesFetcher(client, [the_range(topic, 0, 300)], small))
+    next(reading)
+    reading.close()
     assert read(client, the_range(topic, 0, 300)) == list(range(300))
 
 
@@ -96,17 +108,6 @@ def wide(client: KafkaClient, new_name: Callable[[str], str]) -> str:
     for partition in range(40):
         client.produce(name, partition, batch([b"x" * 100] * (partition + 1)))
     return name
-
-
-def read_many(
-    client: KafkaClient, ranges: list[OffsetRange], limits: FetchLimits = LIMITS
-) -> list[tuple[int, int]]:
-    """Partition and offset of what was read."""
-    return sorted(
-        (planned.partition, offset)
-        for planned, found in fetch_many(client, ranges, limits)
-        for offset in _offsets(iter([found]), planned)
-    )
 
 
 def wide_ranges(topic: str) -> list[OffsetRange]:
@@ -128,7 +129,7 @@ def test_many_ranges_are_read_by_one_request(
 
     monkeypatch.setattr(KafkaConnection, "post", counted)
     every = [(partition, offset) for partition in range(40) for offset in range(partition + 1)]
-    assert read_many(client, wide_ranges(wide)) == every
+    assert sorted(fetched(client, wide_ranges(wide))) == every
     assert len(requests) == 1
     # An answer without room for all of them, and ranges that share a partition.
     halves = [
@@ -137,7 +138,7 @@ def test_many_ranges_are_read_by_one_request(
         for first, end in ((0, planned.end // 2), (planned.end // 2, planned.end))
         if first < end
     ]
-    assert read_many(client, halves, LIMITS._replace(bytes_max=8192)) == every
+    assert sorted(fetched(client, halves, replace(OPTIONS, fetch_bytes_max=8192))) == every
 
 
 def test_what_many_ranges_miss_is_told_as_that_of_one(
@@ -145,9 +146,9 @@ def test_what_many_ranges_miss_is_told_as_that_of_one(
 ) -> None:
     delete_before(client, wide, 1)
     with pytest.raises(DataLossError, match=f"offsets 0 to 0 of {wide}-0 were deleted"):
-        read_many(client, wide_ranges(wide))
-    rest = read_many(client, wide_ranges(wide), LIMITS._replace(fail_on_data_loss=False))
-    assert len(rest) == 40 * 41 // 2 - 1
+        list(fetched(client, wide_ranges(wide)))
+    rest = fetched(client, wide_ranges(wide), replace(OPTIONS, fail_on_data_loss=False))
+    assert len(list(rest)) == 40 * 41 // 2 - 1
 
 
 @pytest.mark.safety
@@ -166,7 +167,7 @@ def test_deleted_offsets_can_be_passed_over(
     for _ in range(3):
         client.produce(topic, 0, batch([b"x"] * 10))
     delete_before(client, topic, 20)
-    tolerant = LIMITS._replace(fail_on_data_loss=False)
+    tolerant = replace(OPTIONS, fail_on_data_loss=False)
     with caplog.at_level(logging.WARNING):
         assert read(client, the_range(topic, 5, 30), tolerant) == list(range(20, 30))
     assert "offsets 5 to 19" in caplog.text
@@ -179,7 +180,7 @@ def test_offsets_beyond_the_end_are_a_loss(topic: str, client: KafkaClient) -> N
     client.produce(topic, 0, batch([b"x"] * 10))
     with pytest.raises(DataLossError, match="the partition ends at 10"):
         read(client, the_range(topic, 50, 60))
-    assert read(client, the_range(topic, 50, 60), LIMITS._replace(fail_on_data_loss=False)) == []
+    assert read(client, the_range(topic, 50, 60), replace(OPTIONS, fail_on_data_loss=False)) == []
 
 
 def test_another_topic_of_the_same_name_is_not_read(topic: str, client: KafkaClient) -> None:
@@ -194,28 +195,53 @@ def test_a_deleted_topic_is_a_loss(broker: Broker, topic: str, client: KafkaClie
     Admin(broker.bootstrap).delete_topic(topic)
     with pytest.raises(DataLossError, match="cannot be read"):
         read(client, the_range(topic, 0, 10))
-    assert read(client, the_range(topic, 0, 10), LIMITS._replace(fail_on_data_loss=False)) == []
+    assert read(client, the_range(topic, 0, 10), replace(OPTIONS, fail_on_data_loss=False)) == []
 
 
 def test_a_partition_that_does_not_grow_is_not_waited_for_for_ever(
     topic: str, client: KafkaClient
 ) -> None:
     client.produce(topic, 0, batch([b"x"] * 10))
-    hasty = LIMITS._replace(timeout_seconds=1)
+    hasty = replace(OPTIONS, timeout_seconds=1)
     with pytest.raises(TimedOutError, match=r"from 10 on: nothing came .* up to 10") as caught:
         read(client, the_range(topic, 0, 11), hasty)
     assert "kafka.request.timeout.ms" in caught.value.hint
 
 
-def test_a_damaged_batch_is_named_by_its_place(topic: str, client: KafkaClient) -> None:
+def test_a_damaged_batch_is_named_by_its_place(
+    topic: str, client: KafkaClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     client.produce(topic, 0, batch([b"x"] * 10))
-    fetcher = RangeFetcher(client, the_range(topic, 0, 10), LIMITS)
-    answer = client.fetch_partition(topic, 0, 0)
-    spoilt = bytearray(answer.records)
-    spoilt[-1] ^= 1
-    answer.records = memoryview(spoilt)
+    answers = RangesFetcher._answers
+
+    def spoilt(self: RangesFetcher) -> Iterator[tuple[Any, Any]]:
+        for part, answer in answers(self):
+            changed = bytearray(answer.records)
+            changed[-1] ^= 1
+            answer.records = memoryview(changed)
+            yield part, answer
+
+    monkeypatch.setattr(RangesFetcher, "_answers", spoilt)
     with pytest.raises(ClientError, match=rf"{topic}-0 holds a batch from offset 0 on"):
-        list(fetcher._accept(answer))
+        read(client, the_range(topic, 0, 10))
+
+
+def test_the_time_that_rows_take_is_not_time_without_an_answer(
+    topic: str, client: KafkaClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(30):
+        client.produce(topic, 0, batch([b"x" * 200] * 10))
+    late = [0.0]
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + late[0], sleep=time.sleep)
+    monkeypatch.setattr("moldau.spark.source.fetching.time", clock)
+    small = replace(OPTIONS, fetch_bytes_max=5000)
+    fetcher = RangesFetcher(client, [the_range(topic, 0, 300)], small)
+    reading = places(iter(fetcher))
+    found = [next(reading)]
+    late[0] += 1000
+    for leader in fetcher._under_way:
+        leader.close()
+    assert [*found, *reading] == [(0, offset) for offset in range(300)]
 
 
 @pytest.mark.parametrize("read_committed", [True, False])
@@ -240,13 +266,13 @@ def test_aborted_records_are_read_only_by_those_who_read_everything(
         else:
             producer.flush(wait_seconds_max())
             producer.abort_transaction(wait_seconds_max())
-    limits = LIMITS._replace(read_committed=read_committed)
+    options = replace(OPTIONS, read_committed=read_committed)
     # Five records and a marker each.
     wanted = [*range(5), *range(6, 11), *range(12, 17)]
     if read_committed:
         wanted = [offset for offset in wanted if not 6 <= offset < 11]
     for _ in range(2):
-        assert read(client, the_range(topic, 0, 18), limits) == wanted
+        assert read(client, the_range(topic, 0, 18), options) == wanted
     warnings = [record.getMessage() for record in caplog.records]
     # Once in a process, and only those who read all.
     assert len(warnings) == (0 if read_committed else 1)
@@ -262,12 +288,12 @@ def test_leaders_lost_while_many_ranges_are_read_cost_nothing(
         client.create_topic(topic, partitions=40)
         for partition in range(40):
             client.produce(topic, partition, batch([b"x" * 100] * (partition + 1)))
-        limits = LIMITS._replace(bytes_max=8192, timeout_seconds=wait_seconds_max())
+        options = replace(OPTIONS, fetch_bytes_max=8192, timeout_seconds=wait_seconds_max())
         found: list[tuple[int, int]] = []
-        for planned, bodies in fetch_many(client, wide_ranges(topic), limits):
+        for place in fetched(client, wide_ranges(topic), options):
             if not found:
                 cluster.leader(topic, 20).kill()
-            found += [(planned.partition, offset) for offset in _offsets(iter([bodies]), planned)]
+            found.append(place)
     assert sorted(found) == [(p, offset) for p in range(40) for offset in range(p + 1)]
 
 
@@ -279,12 +305,12 @@ def test_a_leader_lost_half_way_costs_nothing(new_name: Callable[[str], str]) ->
         for _ in range(40):
             client.produce(name, 0, batch([b"x" * 500] * 10))
         planned = the_range(name, 0, 400)
-        limits = LIMITS._replace(bytes_max=20_000, timeout_seconds=wait_seconds_max())
-        fetched = _offsets(iter(RangeFetcher(client, planned, limits)), planned)
-        found = [next(fetched) for _ in range(15)]
+        options = replace(OPTIONS, fetch_bytes_max=20_000, timeout_seconds=wait_seconds_max())
+        reading = fetched(client, [planned], options)
+        found = [next(reading) for _ in range(15)]
         cluster.leader(name, 0).kill()
-        found += fetched
-    assert found == list(range(400))
+        found += reading
+    assert found == [(0, offset) for offset in range(400)]
 
 
 def test_a_leader_that_hangs_is_left_for_its_successor(new_name: Callable[[str], str]) -> None:
@@ -298,13 +324,13 @@ def test_a_leader_that_hangs_is_left_for_its_successor(new_name: Callable[[str],
         leader = cluster.leader(name, 0)
         others = [broker.address for broker in cluster.brokers if broker is not leader]
         planned = the_range(name, 0, 400)
-        limits = LIMITS._replace(bytes_max=20_000, timeout_seconds=wait_seconds_max())
+        options = replace(OPTIONS, fetch_bytes_max=20_000, timeout_seconds=wait_seconds_max())
         with KafkaClient(",".join([leader.address, *others]), timeout=5) as client:
-            fetched = _offsets(iter(RangeFetcher(client, planned, limits)), planned)
-            found = [next(fetched) for _ in range(15)]
+            reading = fetched(client, [planned], options)
+            found = [next(reading) for _ in range(15)]
             leader.pause()
             try:
-                found += fetched
+                found += reading
             finally:
                 leader.resume()
-    assert found == list(range(400))
+    assert found == [(0, offset) for offset in range(400)]

@@ -1,15 +1,20 @@
 """Plans: every offset is read exactly once, in as many parts as asked for, within the limits."""
 
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from moldau.model.ids import PartitionIndex, TopicPartition
 from moldau.spark.source.planning import (
-    Narrowing,
     OffsetRange,
     limited,
+    narrowed,
     shared_out,
     split_ranges,
+    time_first_ms,
 )
 
 
@@ -100,10 +105,95 @@ def test_a_limit_is_kept_and_used_up(sizes: list[tuple[int, int]], offsets_max: 
     assert all(found[where] <= max(ends[where], starts[where]) for where in ends)
 
 
-def test_filters_leave_out_partitions_topics_and_offsets() -> None:
-    ranges = [planned(0, 100), planned(0, 100, 1), planned(50, 60, 0, "b")]
-    assert Narrowing(partitions=frozenset({1})).narrowed(ranges) == [planned(0, 100, 1)]
-    assert Narrowing(topics=frozenset({"b"})).narrowed(ranges) == [planned(50, 60, 0, "b")]
-    found = Narrowing(offset_first=55, offset_end=58).narrowed(ranges)
-    assert [(r.start, r.end) for r in found] == [(55, 58)] * 3
-    assert Narrowing(offset_first=100).narrowed(ranges) == []
+# -- filters: they never save a row from being read that could match
+
+
+@dataclass
+class Column:
+    """The filters of Spark have these two fields, and mean what their class is called."""
+
+    attribute: tuple[str, ...]
+    value: Any
+
+
+class EqualTo(Column): ...
+
+
+class In(Column): ...
+
+
+class GreaterThan(Column): ...
+
+
+class GreaterThanOrEqual(Column): ...
+
+
+class LessThan(Column): ...
+
+
+class LessThanOrEqual(Column): ...
+
+
+class StringStartsWith(Column): ...
+
+
+@dataclass
+class Not:
+    child: Column
+
+
+MOMENT = datetime(2023, 11, 14, 22, 13, 20, 1999, tzinfo=UTC)
+RANGES = [planned(0, 100), planned(0, 100, 1), planned(50, 60, 0, "b")]
+
+
+def test_partitions_and_topics_that_are_named_are_the_only_ones() -> None:
+    one = [In(("partition",), (1, 2, 3)), EqualTo(("partition",), 1)]
+    assert narrowed(RANGES, one) == [planned(0, 100, 1)]
+    assert narrowed(RANGES, [*one, EqualTo(("partition",), 2)]) == []
+    assert narrowed(RANGES, [EqualTo(("topic",), "b")]) == [planned(50, 60, 0, "b")]
+
+
+def test_the_closest_bounds_of_offsets_hold() -> None:
+    found = narrowed(
+        RANGES,
+        [
+            GreaterThan(("offset",), 52),
+            GreaterThanOrEqual(("offset",), 5),
+            LessThanOrEqual(("offset",), 57),
+            LessThan(("offset",), 59),
+        ],
+    )
+    assert [(r.start, r.end) for r in found] == [(53, 58)] * 3
+    assert narrowed(RANGES, [GreaterThan(("offset",), 99)]) == []
+
+
+def test_listed_offsets_bound_what_is_read() -> None:
+    found = narrowed(RANGES, [In(("offset",), (57, 53, 55))])
+    assert [(r.start, r.end) for r in found] == [(53, 58)] * 3
+
+
+def test_a_lower_bound_of_time_is_taken_down_to_whole_milliseconds() -> None:
+    earlier = EqualTo(("timestamp",), datetime(2020, 1, 1, tzinfo=UTC))
+    filters = [GreaterThan(("timestamp",), MOMENT), earlier]
+    assert time_first_ms(filters) == 1_700_000_000_001
+    assert time_first_ms([]) is None
+
+
+def test_an_upper_bound_of_time_saves_nothing() -> None:
+    """Timestamps need not rise with offsets."""
+    assert time_first_ms([LessThan(("timestamp",), MOMENT)]) is None
+
+
+def test_filters_of_other_kinds_and_columns_are_passed_over() -> None:
+    filters = [
+        Not(EqualTo(("partition",), 1)),
+        StringStartsWith(("topic",), "a"),
+        StringStartsWith(("offset",), "a"),
+        EqualTo(("value",), b"x"),
+        EqualTo(("partition",), None),
+        In(("partition",), (7, None)),
+        GreaterThan(("offset",), None),
+        EqualTo(("timestamp",), None),
+    ]
+    assert narrowed(RANGES, filters) == RANGES
+    assert time_first_ms(filters) is None

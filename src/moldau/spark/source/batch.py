@@ -1,4 +1,4 @@
-"""Owns a batch read of topics: planned once, by offsets, then read range by range in tasks."""
+"""Responsible for a batch read of topics: planned once, by offsets, then read in tasks."""
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -8,13 +8,21 @@ from typing import Any, Final
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
-from moldau.client.errors import InvalidArgumentError
-from moldau.model.ids import PartitionIndex, TopicPartition
 from moldau.spark.hints import tells_hints
-from moldau.spark.source.bounds import ending_offsets, places_of, starting_offsets
-from moldau.spark.source.cluster import NO_OFFSET, Cluster
-from moldau.spark.source.filters import narrowing_of
-from moldau.spark.source.planning import Narrowing, OffsetRange, shared_out, split_ranges
+from moldau.spark.source.cluster import (
+    NO_OFFSET,
+    Cluster,
+    ending_offsets,
+    places_of,
+    starting_offsets,
+)
+from moldau.spark.source.planning import (
+    OffsetRange,
+    narrowed,
+    shared_out,
+    split_ranges,
+    time_first_ms,
+)
 from moldau.spark.source.read_options import ReadOptions, parse_read_options
 
 TASK_OFFSETS_MIN: Final = 1000
@@ -30,7 +38,7 @@ class RangePartition(InputPartition):
         self.ranges = ranges
 
 
-def tasks_for(options: ReadOptions, ranges: list[OffsetRange]) -> list[InputPartition]:
+def tasks_for(options: ReadOptions, ranges: Iterable[OffsetRange]) -> list[InputPartition]:
     """The ranges in as many tasks as asked for, else small ones together."""
     split = split_ranges(
         ranges,
@@ -47,13 +55,12 @@ class BatchReader(DataSourceReader):
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        self._narrowing = Narrowing()
+        self._filters: list[Filter] = []
 
     @tells_hints
     def partitions(self) -> list[InputPartition]:
-        tasks = tasks_for(self._options, plan(self._options, self._narrowing))
         # Spark would make one task of an empty list, with nothing to read.
-        return tasks or [NO_ROWS]
+        return tasks_for(self._options, plan(self._options, self._filters)) or [RangePartition(())]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return read_partition(self._options, partition)
@@ -67,7 +74,7 @@ class NarrowingBatchReader(BatchReader):
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        self._narrowing = narrowing_of(filters)
+        self._filters = filters
         # All of them are given back: Spark checks each row once more.
         return filters
 
@@ -81,7 +88,7 @@ def batch_reader(options: Mapping[str, str]) -> BatchReader:
     return NarrowingBatchReader(parsed) if is_asked else BatchReader(parsed)
 
 
-def plan(options: ReadOptions, narrowing: Narrowing) -> list[OffsetRange]:
+def plan(options: ReadOptions, filters: Iterable[Filter] = ()) -> list[OffsetRange]:
     """What is read. Asks the brokers."""
     with closing(Cluster(options)) as cluster:
         topics = cluster.topics()
@@ -98,47 +105,20 @@ def plan(options: ReadOptions, narrowing: Narrowing) -> list[OffsetRange]:
             )
             for place in places
         ]
-        _check_ends(ranges, options, cluster)
-        return _narrowed(ranges, narrowing, cluster)
-
-
-def _check_ends(ranges: list[OffsetRange], options: ReadOptions, cluster: Cluster) -> None:
-    """An end that was given as a number may lie behind everything there is."""
-    if options.end.named is None or options.end.is_time:
-        return
-    places = [TopicPartition(r.topic, PartitionIndex(r.partition)) for r in ranges]
-    latest = cluster.latest(places)
-    for place, planned in zip(places, ranges, strict=True):
-        if planned.end > latest[place]:
-            raise InvalidArgumentError(
-                f"option endingOffsets asks for {place} up to {planned.end}, "
-                f"which ends at {latest[place]}"
-            )
-
-
-def _narrowed(
-    ranges: list[OffsetRange], narrowing: Narrowing, cluster: Cluster
-) -> list[OffsetRange]:
-    found = narrowing.narrowed(ranges)
-    if narrowing.time_first_ms is None or not found:
-        return found
-    places = [TopicPartition(r.topic, PartitionIndex(r.partition)) for r in found]
-    firsts = cluster.offsets(dict.fromkeys(places, narrowing.time_first_ms))
-    result = []
-    for place, planned in zip(places, found, strict=True):
+        found, moment = narrowed(ranges, filters), time_first_ms(filters)
+        if moment is None:
+            return found
+        firsts = cluster.offsets({planned.place: moment for planned in found})
         # No offset: nothing is as young as that. What comes later is not part of this batch.
-        if firsts[place] != NO_OFFSET:
-            result.append(replace(planned, start=max(planned.start, firsts[place])))
-    return result
+        return [
+            replace(planned, start=max(planned.start, firsts[planned.place]))
+            for planned in found
+            if firsts[planned.place] != NO_OFFSET
+        ]
 
 
 def read_partition(options: ReadOptions, partition: InputPartition) -> Iterator[Any]:
     """In a task. What it imports is needed nowhere else."""
     from moldau.spark.source.reading import read_ranges
 
-    if not isinstance(partition, RangePartition):
-        return iter(())
-    return read_ranges(options, partition.ranges)
-
-
-NO_ROWS: Final = InputPartition(None)
+    return read_ranges(options, partition.ranges if isinstance(partition, RangePartition) else ())

@@ -1,4 +1,4 @@
-"""Owns the way from fetched bytes to the records that count: whole batches, checked, decompressed.
+"""Responsible for what counts of fetched bytes: whole batches, checked, decompressed.
 
 Goes through the headers of batches one by one, of which there are few, and decides per batch:
 control batches hold nothing to read, and neither do batches of aborted transactions for readers of
@@ -20,6 +20,7 @@ from moldau.records.batch import (
 )
 from moldau.records.compression import Codec, decompress
 from moldau.records.control import read_end_marker
+from moldau.wire.messages.fetch import FetchAbortedTransaction
 
 PART_BYTES_MIN: Final = 16 * 1024 * 1024
 """So much is decompressed, or one batch that is larger, before it is handed on."""
@@ -30,13 +31,6 @@ class Placed(NamedTuple):
 
     position: int
     header: BatchHeader
-
-
-class AbortedTransaction(NamedTuple):
-    """As a broker names it with what it returns: whose records from where on do not count."""
-
-    producer_id: int
-    first_offset: int
 
 
 class Body(NamedTuple):
@@ -81,7 +75,7 @@ def whole_batches(fetched: memoryview, end: int | None = None) -> list[Placed]:
 def readable_bodies(
     fetched: memoryview,
     batches: Sequence[Placed],
-    aborted: Sequence[AbortedTransaction],
+    aborted: Sequence[FetchAbortedTransaction],
     *,
     start: int,
     end: int,
@@ -125,15 +119,14 @@ def _decompressed(
             yield Bodies(memoryview(b"".join(parts)), bodies, start)
             parts, bodies, position = [], [], 0
         header = placed.header
-        packed = fetched[placed.position + HEADER_BYTES : placed.position + header.size]
-        if header.codec == Codec.NONE:
-            part: bytes | memoryview = packed
-        else:
+        part: bytes | memoryview
+        part = fetched[placed.position + HEADER_BYTES : placed.position + header.size]
+        if header.codec != Codec.NONE:
             try:
                 codec = Codec(header.codec)
             except ValueError:
                 raise BatchFormatError(f"unknown codec {header.codec}") from None
-            part = decompress(codec, packed, bytes_max)
+            part = decompress(codec, part, bytes_max)
         parts.append(part)
         bodies.append(Body(position, position + len(part), header))
         position += len(part)
@@ -141,7 +134,7 @@ def _decompressed(
 
 
 def _without_aborted(
-    fetched: memoryview, batches: Sequence[Placed], aborted: Sequence[AbortedTransaction]
+    fetched: memoryview, batches: Sequence[Placed], aborted: Sequence[FetchAbortedTransaction]
 ) -> list[Placed]:
     """A producer's records do not count from the start of its transaction to the abort marker."""
     ahead = [(entry.first_offset, entry.producer_id) for entry in aborted]

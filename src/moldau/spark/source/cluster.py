@@ -1,4 +1,5 @@
-"""Owns the questions to brokers that a plan needs: which partitions there are, which offsets."""
+"""Responsible for the questions to brokers that a plan needs: which partitions there are, which
+offsets they have, and which of them the options for start and end mean."""
 
 import re
 import time
@@ -8,6 +9,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from moldau.client.errors import (
     ClientError,
+    InvalidArgumentError,
     NotFoundError,
     RejectedError,
 )
@@ -16,8 +18,8 @@ from moldau.client.kafka.connection import KafkaConnection, ask_all
 from moldau.client.kafka.retrying import MOVED, patiently
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import PartitionIndex, TopicPartition
-from moldau.spark.source.positions import short_id
-from moldau.spark.source.read_options import ReadOptions, Subscription
+from moldau.spark.source.positions import lost, short_id
+from moldau.spark.source.read_options import EARLIEST, LATEST, Bound, ReadOptions
 from moldau.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -25,19 +27,16 @@ from moldau.wire.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from moldau.wire.messages.metadata import MetadataResponse
-from moldau.wire.schema import Request
 
-TIMESTAMP_LATEST: Final = -1
-TIMESTAMP_EARLIEST: Final = -2
 NO_OFFSET: Final = -1
-
 _RETRY_SECONDS: Final = 0.1
 _MISSING_RETRIES: Final = 5
 _REQUEST_SECONDS_MAX: Final = 10.0
 """A broker that takes longer hangs; another one may answer within the time that is left."""
 _ASKED_BY_NAME_MAX: Final = 8
 """More topics than that are found by asking for all at once."""
-PASSING: Final = MOVED
+
+Offsets = dict[TopicPartition, int]
 T = TypeVar("T")
 
 
@@ -75,112 +74,99 @@ class Cluster:
         With `missing_is_fine` topics that are not there are left out.
         """
         asked = self._options.subscription
-        found = self._existing(asked)
-        if asked.pattern is not None:
-            return found
-        names = asked.assigned or asked.topics
-        for _ in range(_MISSING_RETRIES):
+        names = tuple(asked.assigned or asked.topics)
+        found, missing = self._existing(names)
+        for _ in range(_MISSING_RETRIES if missing else 0):
             # A broker that has just started may not have heard of all topics yet.
-            if all(topic in found for topic in names):
-                break
             time.sleep(_RETRY_SECONDS)
-            found = self._existing(asked)
-        missing = [topic for topic in names if topic not in found]
+            found, missing = self._existing(names)
+            if not missing:
+                break
         if missing and not missing_is_fine:
             raise NotFoundError(
                 f"there is no topic {', '.join(missing)}: see option {asked.option}",
                 hint=f"create it first: moldau topic create {missing[0]}",
             )
-        if asked.assigned is None:
-            return found
-        return {
-            topic: _chosen(topic, found[topic], partitions)
-            for topic, partitions in asked.assigned.items()
-            if topic in found
-        }
-
-    def _existing(self, asked: Subscription) -> dict[str, TopicView]:
-        """Those of the topics asked for that exist."""
-        names = tuple(asked.assigned or asked.topics)
-        if asked.pattern is None and len(names) <= _ASKED_BY_NAME_MAX:
-            answers = [
-                self._patiently(partial(self._metadata, name), f"find topic {name}")
-                for name in names
-            ]
-        else:
-            answers = [self._patiently(partial(self._metadata, None), "list topics")]
-        pattern = None if asked.pattern is None else re.compile(asked.pattern)
-        found = {}
-        for topic in (topic for answer in answers for topic in answer.topics):
-            if topic.name is None or topic.error_code:
-                continue
-            if pattern is not None and (topic.is_internal or not pattern.fullmatch(topic.name)):
-                continue
-            if pattern is None and topic.name not in names:
-                continue
-            partitions = tuple(sorted(p.partition_index for p in topic.partitions))
-            self._seen.add(topic.name)
-            found[topic.name] = TopicView(short_id(topic.topic_id), partitions)
+        for topic, partitions in (asked.assigned or {}).items():
+            view = found.get(topic, TopicView(None, partitions))
+            unknown = [partition for partition in partitions if partition not in view.partitions]
+            if unknown:
+                raise NotFoundError(
+                    f"{topic} has partitions 0 to {len(view.partitions) - 1}, not {unknown[0]}: "
+                    "see option assign"
+                )
+            if topic in found:
+                found[topic] = TopicView(view.id, partitions)
         return found
+
+    def _existing(self, names: tuple[str, ...]) -> tuple[dict[str, TopicView], list[str]]:
+        """Those of the topics asked for that exist, and the names of the others."""
+        pattern = self._options.subscription.pattern
+        found = {}
+        for name in names if 0 < len(names) <= _ASKED_BY_NAME_MAX else (None,):
+            doing = "list topics" if name is None else f"find topic {name}"
+            for topic in self._patiently(partial(self._metadata, name), doing).topics:
+                is_asked = topic.name in names
+                if pattern is not None and topic.name is not None and not topic.is_internal:
+                    is_asked = re.fullmatch(pattern, topic.name) is not None
+                if topic.name is not None and is_asked and not topic.error_code:
+                    partitions = tuple(sorted(each.partition_index for each in topic.partitions))
+                    found[topic.name] = TopicView(short_id(topic.topic_id), partitions)
+        self._seen.update(found)
+        return found, [name for name in names if name not in found]
 
     def _metadata(self, name: str | None) -> MetadataResponse:
         answer = self.client.metadata(name)
         for topic in answer.topics:
-            if topic.error_code in PASSING:
+            if topic.error_code in MOVED:
                 raise RejectedError(f"topic {topic.name} is not ready", topic.error_code)
         return answer
 
-    def latest(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    def latest(self, places: Iterable[TopicPartition]) -> Offsets:
         """Where each ends, for readers of committed records where an open transaction begins."""
-        return self.offsets(dict.fromkeys(places, TIMESTAMP_LATEST))
+        return self.offsets(dict.fromkeys(places, LATEST))
 
-    def earliest(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        return self.offsets(dict.fromkeys(places, TIMESTAMP_EARLIEST))
+    def earliest(self, places: Iterable[TopicPartition]) -> Offsets:
+        return self.offsets(dict.fromkeys(places, EARLIEST))
 
-    def offsets(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    def offsets(self, times: Mapping[TopicPartition, int]) -> Offsets:
         """The first offset at or after each time in ms; NO_OFFSET where there is none."""
-        found: dict[TopicPartition, int] = {}
-
-        def ask_the_rest() -> None:
-            left = {place: at for place, at in times.items() if place not in found}
-            self._ask_offsets(left, found)
-
+        found: Offsets = {}
         if times:
-            self._patiently(ask_the_rest, "list offsets")
+            self._patiently(partial(self._ask_offsets, times, found), "list offsets")
         return found
 
-    def _ask_offsets(
-        self, times: Mapping[TopicPartition, int], found: dict[TopicPartition, int]
-    ) -> None:
-        """One request per leader; what was answered stands in `found` even if others fail."""
-        by_leader: dict[int, tuple[KafkaConnection, list[TopicPartition]]] = {}
-        for place in times:
-            leader = self.client.leader(place.topic, place.partition)
-            by_leader.setdefault(id(leader), (leader, []))[1].append(place)
-        asked: list[tuple[KafkaConnection, Request, int | None]] = []
-        for leader, places in by_leader.values():
-            topics: dict[str, list[ListOffsetsPartition]] = {}
-            for place in places:
-                topics.setdefault(place.topic, []).append(
-                    ListOffsetsPartition(partition_index=place.partition, timestamp=times[place])
-                )
+    def _ask_offsets(self, times: Mapping[TopicPartition, int], found: Offsets) -> None:
+        """One request per leader for what is missing; what is answered stands in `found`, even if
+        others fail."""
+        by_leader: dict[KafkaConnection, dict[str, list[ListOffsetsPartition]]] = {}
+        for place, at in times.items():
+            if place not in found:
+                leader = self.client.leader(place.topic, place.partition)
+                asked = ListOffsetsPartition(partition_index=place.partition, timestamp=at)
+                by_leader.setdefault(leader, {}).setdefault(place.topic, []).append(asked)
+        requests = []
+        for leader, by_topic in by_leader.items():
             request = ListOffsetsRequest(
                 isolation_level=int(self._options.read_committed),
-                topics=[ListOffsetsTopic(name=n, partitions=p) for n, p in topics.items()],
+                topics=[ListOffsetsTopic(name=n, partitions=p) for n, p in by_topic.items()],
             )
-            asked.append((leader, request, None))
+            requests.append((leader, request, None))
         failure: ClientError | None = None
-        for response in ask_all(asked):
-            if not isinstance(response, ListOffsetsResponse):
-                failure = response if isinstance(response, ClientError) else failure
-                continue
-            for topic in response.topics:
+        for response in ask_all(requests):
+            if isinstance(response, ClientError):
+                failure = response
+            for topic in response.topics if isinstance(response, ListOffsetsResponse) else ():
                 for answer in topic.partitions:
                     place = TopicPartition(topic.name, PartitionIndex(answer.partition_index))
-                    if not answer.error_code:
+                    code = answer.error_code
+                    if not code:
                         found[place] = answer.offset
+                    elif code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                        failure = NotFoundError(f"{place} does not exist any more")
                     else:
-                        failure = _failure(place, answer.error_code)
+                        name = RejectedError("", code).name
+                        failure = RejectedError(f"cannot list offsets of {place}: {name}", code)
         if failure is not None:
             raise failure
 
@@ -197,18 +183,90 @@ class Cluster:
             self.client.forget(topic)
 
 
-def _chosen(topic: str, view: TopicView, partitions: tuple[int, ...]) -> TopicView:
-    missing = [partition for partition in partitions if partition not in view.partitions]
-    if missing:
-        raise NotFoundError(
-            f"{topic} has partitions 0 to {len(view.partitions) - 1}, not {missing[0]}: "
-            "see option assign"
+# -- what options mean
+
+
+def places_of(topics: Mapping[str, TopicView]) -> list[TopicPartition]:
+    return [
+        TopicPartition(topic, PartitionIndex(partition))
+        for topic, view in topics.items()
+        for partition in view.partitions
+    ]
+
+
+def ids_of(topics: Mapping[str, TopicView]) -> dict[str, int]:
+    return {topic: view.id for topic, view in topics.items() if view.id is not None}
+
+
+def starting_offsets(
+    options: ReadOptions, cluster: Cluster, places: list[TopicPartition]
+) -> Offsets:
+    """Where to begin. Raises InvalidArgumentError, and DataLossError for deleted offsets."""
+    bound = options.start
+    found, without = _resolved(bound, cluster, places)
+    if without and options.start_without_match == "error":
+        raise InvalidArgumentError(
+            f"no record of {without[0]} is as young as option {bound.option} asks for",
+            hint="to begin with what comes next there, set option "
+            "startingOffsetsByTimestampStrategy to latest",
         )
-    return TopicView(view.id, partitions)
+    if bound.named is None or bound.is_time:
+        return found
+    # Offsets that were given as numbers may be gone, or never have been there.
+    first, end = cluster.earliest(found), cluster.latest(found)
+    for place, offset in found.items():
+        if not first[place] <= offset <= end[place]:
+            lost(
+                f"option {bound.option} asks for offset {offset} of {place}, which has "
+                f"{first[place]} to {end[place] - 1}",
+                fail=options.fail_on_data_loss,
+            )
+    return {place: min(max(at, first[place]), end[place]) for place, at in found.items()}
 
 
-def _failure(place: TopicPartition, code: int) -> ClientError:
-    if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        return NotFoundError(f"{place} does not exist any more")
-    error = RejectedError("", code)
-    return RejectedError(f"cannot list offsets of {place}: {error.name}", code)
+def ending_offsets(options: ReadOptions, cluster: Cluster, places: list[TopicPartition]) -> Offsets:
+    """Where a batch ends: before the first record that is not read."""
+    found, _ = _resolved(options.end, cluster, places)
+    if options.end.named is not None and not options.end.is_time:
+        for place, end in cluster.latest(places).items():
+            if found[place] > end:
+                raise InvalidArgumentError(
+                    f"option endingOffsets asks for {place} up to {found[place]}, "
+                    f"which ends at {end}"
+                )
+    return found
+
+
+def _resolved(
+    bound: Bound, cluster: Cluster, places: list[TopicPartition]
+) -> tuple[Offsets, list[TopicPartition]]:
+    """Offsets, and the places where no record is as young as asked for: these have the latest."""
+    wanted = _for_each(bound, places)
+    asked = {place: at for place, at in wanted.items() if bound.is_time or at < 0}
+    found = wanted | cluster.offsets(asked)
+    without = [place for place in places if found[place] == NO_OFFSET]
+    return found | cluster.latest(without), without
+
+
+def _for_each(bound: Bound, places: list[TopicPartition]) -> Offsets:
+    """The number of each partition; options that name some must name all."""
+    if bound.named is None:
+        return dict.fromkeys(places, bound.everywhere)
+    named = {
+        TopicPartition(topic, PartitionIndex(partition)): number
+        for topic, numbers in bound.named.items()
+        for partition, number in numbers.items()
+    }
+    missing = [place for place in places if place not in named]
+    unknown = sorted(named.keys() - set(places))
+    if missing:
+        raise InvalidArgumentError(
+            f"option {bound.option} names partitions, so it must name all that are read; "
+            f"{missing[0]} is missing",
+            hint="-1 is the latest offset, -2 the earliest",
+        )
+    if unknown:
+        raise InvalidArgumentError(
+            f"option {bound.option} names {unknown[0]}, which is not among what is read"
+        )
+    return named

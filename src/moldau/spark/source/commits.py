@@ -1,10 +1,11 @@
-"""Owns the progress of a query as offsets of a group: `moldau group lag` then shows its lag.
+"""Responsible for the progress of a query as offsets of a group: `moldau group lag` shows its lag.
 
 The group has no members: nothing is assigned by it, and Spark's checkpoint alone says where a query
 goes on. So a commit that fails for a while harms nothing, and is made up for by the next.
 """
 
 import logging
+from collections.abc import Mapping
 from typing import Final
 
 from moldau.client.errors import (
@@ -16,6 +17,7 @@ from moldau.client.errors import (
 from moldau.client.kafka.client import KafkaClient
 from moldau.client.kafka.connection import KafkaConnection
 from moldau.model.errors import ErrorCode
+from moldau.model.ids import TopicPartition
 from moldau.spark.source.positions import Positions
 from moldau.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from moldau.wire.messages.offset_commit import (
@@ -31,22 +33,14 @@ _BY_NAME: Final = 9
 """The last version of OffsetCommit that names topics by their names."""
 _SINGLE_KEY: Final = 3
 """The last version of FindCoordinator that asks for one group."""
-_PERMANENT: Final = frozenset(
-    {
-        ErrorCode.INVALID_GROUP_ID,
-        ErrorCode.GROUP_AUTHORIZATION_FAILED,
-        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-    }
+_REFUSED: Final = (
+    *(ErrorCode.INVALID_GROUP_ID, ErrorCode.GROUP_AUTHORIZATION_FAILED),
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
 )
-"""Refused for good: the query is told, rather than the group forgotten."""
-_TAKEN: Final = frozenset(
-    {
-        ErrorCode.UNKNOWN_MEMBER_ID,
-        ErrorCode.ILLEGAL_GENERATION,
-        ErrorCode.REBALANCE_IN_PROGRESS,
-        ErrorCode.STALE_MEMBER_EPOCH,
-        ErrorCode.FENCED_MEMBER_EPOCH,
-    }
+"""For good: the query is told, rather than the group forgotten."""
+_TAKEN: Final = (
+    *(ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.STALE_MEMBER_EPOCH),
+    *(ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.FENCED_MEMBER_EPOCH),
 )
 
 
@@ -57,7 +51,7 @@ class GroupCommits:
         self._client = client
         self._group = group
         self._coordinator: KafkaConnection | None = None
-        self._committed: dict[object, int] = {}
+        self._committed: dict[TopicPartition, int] = {}
 
     def commit(self, positions: Positions) -> None:
         """Raises InvalidArgumentError if the group cannot be this query's."""
@@ -69,10 +63,10 @@ class GroupCommits:
         if not changed:
             return
         try:
-            self._send(Positions(offsets=changed))
+            self._send(changed)
         except (RejectedError, UnreachableError, TimedOutError) as error:
             self._coordinator = None
-            if isinstance(error, RejectedError) and error.code in _PERMANENT:
+            if isinstance(error, RejectedError) and error.code in _REFUSED:
                 raise
             log.warning(
                 "the progress could not be committed for group %s, and is committed with the next "
@@ -83,22 +77,16 @@ class GroupCommits:
             return
         self._committed |= changed
 
-    def _send(self, positions: Positions) -> None:
+    def _send(self, offsets: Mapping[TopicPartition, int]) -> None:
         by_topic: dict[str, list[OffsetCommitRequestPartition]] = {}
-        for place, offset in positions.offsets.items():
+        for place, offset in offsets.items():
             by_topic.setdefault(place.topic, []).append(
                 OffsetCommitRequestPartition(
                     partition_index=place.partition, committed_offset=offset, committed_metadata=""
                 )
             )
-        request = OffsetCommitRequest(
-            group_id=self._group,
-            member_id="",
-            topics=[
-                OffsetCommitRequestTopic(name=topic, partitions=partitions)
-                for topic, partitions in by_topic.items()
-            ],
-        )
+        topics = [OffsetCommitRequestTopic(name=n, partitions=p) for n, p in by_topic.items()]
+        request = OffsetCommitRequest(group_id=self._group, member_id="", topics=topics)
         coordinator = self._coordinator
         if coordinator is None or coordinator.closed:
             coordinator = self._coordinator = self._find()

@@ -1,4 +1,5 @@
-"""Owns the choice of the decoder: the compiled one where it was built, else that of numpy.
+"""Responsible for the Arrow columns of records, by the compiled decoder where it was built, else by
+that of numpy.
 
 `MOLDAU_SPARK_DECODER=numpy` in the environment of Spark's workers takes numpy in any case.
 """
@@ -7,8 +8,11 @@ import logging
 import os
 from typing import Any
 
+import pyarrow as pa
 from crc32c import crc32c
 
+from moldau.records.batch import BatchFormatError
+from moldau.spark.schema import arrow_schema, headers_type
 from moldau.spark.source.bodies import Bodies, readable_bodies, whole_batches
 
 Strings = tuple[int, int, Any, Any, Any]
@@ -19,6 +23,9 @@ Decoded = tuple[int, Any, Any, Any, Strings, Strings, Lists | None]
 """How many records, then buffers: offsets, times in µs, types of times; keys, values, headers."""
 
 log = logging.getLogger(__name__)
+
+_BYTES_MAX = 2**31 - 1
+"""What the offsets of a column can count."""
 
 KIND = "numpy"
 """Which one is in use."""
@@ -55,3 +62,60 @@ def decode(found: Bodies, end: int, with_headers: bool) -> Decoded:
     from moldau.spark.source import plain
 
     return plain.decode(found.data, bodies, found.start, end, with_headers)
+
+
+def record_batch(
+    found: Bodies, *, topic: str, partition: int, end: int, include_headers: bool
+) -> Any:
+    """The records with offsets before `end` as one pyarrow.RecordBatch.
+
+    Raises BatchFormatError if anything in them does not add up.
+    """
+    schema = arrow_schema(include_headers=include_headers)
+    if len(found.data) > _BYTES_MAX:
+        raise BatchFormatError(f"{len(found.data)} bytes of records at once")
+    count, offsets, micros, types, keys, values, headers = decode(found, end, include_headers)
+    columns = [
+        _strings(keys),
+        _strings(values),
+        pa.repeat(pa.scalar(topic, pa.string()), count),
+        pa.repeat(pa.scalar(partition, pa.int32()), count),
+        _numbers(pa.int64(), count, offsets),
+        _numbers(schema.field("timestamp").type, count, micros),
+        _numbers(pa.int32(), count, types),
+    ]
+    if headers is not None:
+        columns.append(_headers(count, headers))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _numbers(kind: Any, count: int, buffer: Any) -> Any:
+    return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(buffer)])
+
+
+def _strings(found: Strings) -> Any:
+    count, nulls, validity, offsets, data = found
+    buffers = [
+        pa.py_buffer(validity) if nulls else None,
+        pa.py_buffer(offsets),
+        None if data is None else pa.py_buffer(data),
+    ]
+    return pa.Array.from_buffers(pa.binary(), count, buffers, nulls)
+
+
+def _headers(count: int, found: Lists) -> Any:
+    """A list of (key, value) per record, null for records that have none."""
+    nulls, validity, offsets, names, values = found
+    pairs = pa.StructArray.from_arrays(
+        [_as_text(_strings(names)), _strings(values)], fields=list(headers_type().value_type)
+    )
+    buffers = [pa.py_buffer(validity), pa.py_buffer(offsets)]
+    return pa.Array.from_buffers(headers_type(), count, buffers, nulls, children=[pairs])
+
+
+def _as_text(names: Any) -> Any:
+    """Header keys are UTF-8 by contract, but brokers never check: what is not is replaced."""
+    try:
+        return names.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([name.decode("utf-8", "replace") for name in names.to_pylist()])

@@ -1,39 +1,31 @@
-"""Owns the fetching of one range of offsets: one request ahead, over elections and lost brokers.
+"""Responsible for fetching ranges of offsets: one request to each leader for all that it leads, all
+leaders at once, one request ahead, over elections and lost brokers.
 
-While the records of one answer are decoded and handed to Spark, the next answer is on its way: so
-at most two answers are in memory, each of `fetch_bytes_max` or of one batch that is larger. A range
-is read as long as it makes progress; only when nothing came for the whole timeout it fails.
+A micro-batch of a topic with hundreds of partitions has a few rows of each, and a request for each
+would take longer than all the rest. While the records of one answer are decoded and handed to
+Spark, the next answer is on its way: so at most two answers of each leader are in memory, each of
+`fetch_bytes_max` or of one batch that is larger. Fetching goes on as long as anything comes; only
+when nothing came for the whole timeout it fails.
 """
 
 import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Final
 
-from moldau.client.errors import (
-    ClientError,
-    NotFoundError,
-    RejectedError,
-    TimedOutError,
-    UnreachableError,
-)
-from moldau.client.kafka.client import KafkaClient, TopicLayout
+from moldau.client.errors import ClientError, NotFoundError, RejectedError, TimedOutError
+from moldau.client.kafka.client import OFFSET_EARLIEST, KafkaClient
 from moldau.client.kafka.connection import KafkaConnection
+from moldau.client.kafka.retrying import is_passing
 from moldau.model.errors import ErrorCode
-from moldau.model.ids import NO_TOPIC_ID, TopicId
+from moldau.model.ids import NO_TOPIC_ID
 from moldau.records.batch import BatchFormatError
-from moldau.spark.source.bodies import (
-    AbortedTransaction,
-    Bodies,
-    Placed,
-    readable_bodies,
-    whole_batches,
-)
-from moldau.spark.source.cluster import PASSING
+from moldau.spark.source.bodies import Bodies, Placed, readable_bodies, whole_batches
 from moldau.spark.source.decoding import scan
-from moldau.spark.source.losses import lost
 from moldau.spark.source.planning import OffsetRange
-from moldau.spark.source.positions import short_id
+from moldau.spark.source.positions import lost, short_id
+from moldau.spark.source.read_options import ReadOptions
 from moldau.wire.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -47,6 +39,7 @@ log = logging.getLogger(__name__)
 WAIT_MS_MAX: Final = 500
 _RETRY_SECONDS: Final = 0.1
 _FIRST_BYTES_MIN: Final = 128 * 1024
+_FIRST_BYTES_MIN_OF_MANY: Final = 32 * 1024
 _RECORD_BYTES: Final = 512
 """A guess, so that a range of a few records does not bring megabytes of what comes after it."""
 _NOT_FOUND_COUNT_MAX: Final = 5
@@ -56,272 +49,262 @@ _warned_of: Final[set[str]] = set()
 """Topics, once in a process."""
 
 
-class FetchLimits(NamedTuple):
+_Place = tuple[str, int]
+
+
+@dataclass(slots=True, eq=False)
+class _Part:
+    """What is left to read of a range."""
+
+    planned: OffsetRange
+    position: int
     bytes_max: int
-    timeout_seconds: float
-    read_committed: bool
-    fail_on_data_loss: bool
+    topic_id: bytes = NO_TOPIC_ID
+    served_in: int = 0
+    """The round in which something came of it."""
+    not_found_count: int = 0
+
+    @property
+    def place(self) -> _Place:
+        return self.planned.topic, self.planned.partition
+
+    def rejected(self, code: int) -> RejectedError:
+        name = RejectedError("", code).name
+        return RejectedError(f"cannot read {self.planned}: {name}", code)
 
 
-class Taken:
-    """What an answer holds of a range, from the offset on that was asked for."""
+class RangesFetcher:
+    """Yields the records of all ranges, as `Bodies`, each from the offset where its last ended."""
 
-    def __init__(self, planned: OffsetRange, start: int, answer: FetchResponsePartition) -> None:
-        self._planned = planned
-        self._start = start
-        self._aborted = [
-            AbortedTransaction(entry.producer_id, entry.first_offset)
-            for entry in answer.aborted_transactions or ()
-        ]
-        records = answer.records
-        self.fetched = records if isinstance(records, memoryview) else memoryview(b"")
-        self._batches: list[Placed] = []
-        self._packed: bytearray | None = None
-        scanned = scan(self.fetched, start, planned.end)
-        if scanned is not None:
-            next_offset, self._packed = scanned
-        else:
-            try:
-                self._batches = whole_batches(self.fetched, planned.end)
-            except BatchFormatError as error:
-                raise damaged(planned, start, error) from error
-            next_offset = self._batches[-1].header.next_offset if self._batches else start
-        self.is_empty = scanned is None and not self._batches
-        """No batch came as a whole."""
-        self.position = max(start, next_offset)
-        """Where to go on."""
-
-    def bodies(self, *, read_committed: bool) -> Iterator[Bodies]:
-        planned = self._planned
-        if self._packed:
-            yield Bodies(self.fetched, [], self._start, self._packed)
-        if not read_committed:
-            _warn_of_transactions(planned.topic, self._batches)
-        try:
-            yield from readable_bodies(
-                self.fetched, self._batches, self._aborted, start=self._start, end=planned.end
-            )
-        except BatchFormatError as error:
-            raise damaged(planned, self._start, error) from error
-
-
-class RangeFetcher:
-    """Yields the records of `planned`, as `Bodies`, each from the offset where the last ended."""
-
-    def __init__(self, client: KafkaClient, planned: OffsetRange, limits: FetchLimits) -> None:
+    def __init__(
+        self, client: KafkaClient, ranges: Sequence[OffsetRange], options: ReadOptions
+    ) -> None:
         self._client = client
-        self._planned = planned
-        self._limits = limits
-        self._position = planned.start
-        self._bytes_max = first_bytes_max(planned, _FIRST_BYTES_MIN, limits.bytes_max)
-        self._ahead: KafkaConnection | None = None
-        """Where the answer for `_position` is on its way."""
-        self._progress_at = time.monotonic()
-        self._failure: ClientError | None = None
-        self._not_found_count = 0
+        self._options = options
+        least = _FIRST_BYTES_MIN if len(ranges) == 1 else _FIRST_BYTES_MIN_OF_MANY
+        self._waiting = []
+        for planned in ranges:
+            bytes_max = min(options.fetch_bytes_max, max(least, planned.size * _RECORD_BYTES))
+            self._waiting += [_Part(planned, planned.start, bytes_max)] if planned.size else []
+        self._under_way: dict[KafkaConnection, dict[_Place, _Part]] = {}
+        self._failed: list[tuple[_Part, ClientError]] = []
+        self._round = 0
+        self._quiet_since = 0.0
+        """Nothing has come since then."""
 
-    def __iter__(self) -> Iterator[Bodies]:
+    def __iter__(self) -> Iterator[tuple[OffsetRange, Bodies]]:
+        self._quiet_since = time.monotonic()
         try:
-            while self._position < self._planned.end:
-                answer = self._next_answer()
-                if answer is None:
-                    return
-                yield from self._accept(answer)
+            self._post()
+            while self._waiting:
+                taken = self._receive()
+                self._post()
+                for planned, start, found in taken:
+                    try:
+                        for bodies in found:
+                            yield planned, bodies
+                    except BatchFormatError as error:
+                        raise damaged(planned, start, error) from error
+                if taken:
+                    self._quiet_since = time.monotonic()
         finally:
             # A connection with an answer on its way is of no use to whoever comes next.
-            self._drop_ahead()
-
-    def _accept(self, answer: FetchResponsePartition) -> Iterator[Bodies]:
-        """Take over an answer, and ask for what follows it before anyone looks at it."""
-        taken = Taken(self._planned, self._position, answer)
-        if taken.is_empty:
-            self._nothing_whole(len(taken.fetched), answer)
-            return
-        self._position = taken.position
-        self._progress_at = time.monotonic()
-        self._bytes_max = max(self._bytes_max, min(2 * self._bytes_max, self._limits.bytes_max))
-        if self._position < self._planned.end:
-            self._post_ahead()
-        yield from taken.bodies(read_committed=self._limits.read_committed)
-
-    def _nothing_whole(self, size: int, answer: FetchResponsePartition) -> None:
-        if size:
-            # A broker that does not send the first batch whole; give it room.
-            self._bytes_max = max(2 * self._bytes_max, size)
-        readable = answer.last_stable_offset if self._limits.read_committed else -1
-        end = readable if readable >= 0 else answer.high_watermark
-        self._failure = TimedOutError(
-            f"offset {self._position} of {self._planned.topic}-{self._planned.partition} cannot be "
-            f"read: the partition can be read up to {end}"
-        )
-        self._check_patience()
+            for leader in self._under_way:
+                leader.close()
 
     # -- asking
 
-    def _next_answer(self) -> FetchResponsePartition | None:
-        """The answer for `_position`; None if there is nothing left to read of the range."""
-        while True:
+    def _post(self) -> None:
+        """Ask each leader for what is left of all that it leads."""
+        by_leader: dict[KafkaConnection, dict[_Place, _Part]] = {}
+        places = set()
+        for part in self._waiting:
+            # A partition can stand in a request once only.
+            if part.place not in places:
+                places.add(part.place)
+                try:
+                    by_leader.setdefault(self._leader(part), {})[part.place] = part
+                except ClientError as error:
+                    self._failed.append((part, error))
+        # Not before all leaders are known: to ask for them needs connections without answers.
+        for leader, parts in by_leader.items():
             try:
-                answer, code = self._ask()
-                if code == ErrorCode.OFFSET_OUT_OF_RANGE:
-                    if not self._skip_deleted():
-                        return None
-                    continue
-            except NotFoundError as error:
-                # A broker that has just started may not have heard of the topic yet.
-                self._not_found_count += 1
-                if self._not_found_count < _NOT_FOUND_COUNT_MAX:
-                    self._again(error)
-                    continue
-                lost(
-                    f"{self._planned} cannot be read: {error}", fail=self._limits.fail_on_data_loss
+                self._post_to(leader, list(parts.values()))
+                self._under_way[leader] = parts
+            except ClientError as error:
+                self._failed += [(part, error) for part in parts.values()]
+
+    def _post_to(self, leader: KafkaConnection, parts: list[_Part]) -> None:
+        topics: dict[str, FetchTopic] = {}
+        for part in parts:
+            name, partition = part.place
+            topic = FetchTopic(topic=name, topic_id=part.topic_id, partitions=[])
+            topics.setdefault(name, topic).partitions.append(
+                FetchPartition(
+                    partition=partition,
+                    fetch_offset=part.position,
+                    partition_max_bytes=part.bytes_max,
                 )
-                return None
-            except RejectedError as error:
-                if error.code not in PASSING:
-                    raise
-                self._again(error)
-                continue
-            except (UnreachableError, TimedOutError) as error:
-                self._again(error)
-                continue
-            if not code:
-                return answer
-            if code in PASSING:
-                self._again(self._rejected(code))
-            elif code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                # Also said by a broker that has only just heard of the partition.
-                self._client.forget(self._planned.topic)
-                self._again(self._rejected(code))
-            elif code == ErrorCode.CORRUPT_MESSAGE:
-                raise damaged(self._planned, self._position, self._rejected(code))
-            else:
-                raise self._rejected(code)
-
-    def _ask(self) -> tuple[FetchResponsePartition, int]:
-        """The answer that is on its way, or one that is asked for now, and its error code."""
-        connection, self._ahead = self._ahead, None
-        if connection is None:
-            connection = self._post()
-        return _only_partition(connection.receive())
-
-    def _post(self) -> KafkaConnection:
-        """Send the request for `_position` to whoever leads."""
-        planned = self._planned
-        layout = layout_of(self._client, planned)
-        connection = free_leader(self._client, planned)
-        asked = FetchPartition(
-            partition=planned.partition,
-            fetch_offset=self._position,
-            partition_max_bytes=self._bytes_max,
+            )
+        request = FetchRequest(
+            max_wait_ms=min(WAIT_MS_MAX, int(self._options.timeout_seconds * 500)),
+            min_bytes=1,
+            max_bytes=max(self._options.fetch_bytes_max, *(part.bytes_max for part in parts)),
+            isolation_level=int(self._options.read_committed),
+            topics=list(topics.values()),
         )
-        topic = FetchTopic(topic=planned.topic, topic_id=layout.topic_id, partitions=[asked])
-        request = fetch_request([topic], bytes_max=self._bytes_max, limits=self._limits)
-        connection.post(request, fetch_version(connection, request, [layout.topic_id]))
-        return connection
+        version = leader.version_for(request)
+        if any(part.topic_id == NO_TOPIC_ID for part in parts):
+            # Brokers may have topics without an id: then they are asked for by name.
+            version = min(version, _LAST_VERSION_WITH_NAMES)
+        leader.post(request, version)
 
-    def _post_ahead(self) -> None:
-        try:
-            self._ahead = self._post()
-        except (RejectedError, UnreachableError, TimedOutError, NotFoundError):
-            # Tried again, and reported, when the answer is needed.
-            self._client.forget(self._planned.topic)
+    def _leader(self, part: _Part) -> KafkaConnection:
+        """The connection to the leader, without answers on their way."""
+        topic, planned_id = part.planned.topic, part.planned.topic_id
+        part.topic_id = bytes(self._client.layout(topic).topic_id)
+        if planned_id is not None and short_id(part.topic_id) != planned_id:
+            raise NotFoundError(f"{topic} was deleted and made again")
+        leader = self._client.leader(*part.place)
+        if leader.pending_count:
+            # Left by a reader that was stopped half-way.
+            leader.close()
+            leader = self._client.leader(*part.place)
+        return leader
 
-    def _drop_ahead(self) -> None:
-        connection, self._ahead = self._ahead, None
-        if connection is not None:
-            connection.close()
+    # -- what comes
+
+    def _receive(self) -> list[tuple[OffsetRange, int, Iterable[Bodies]]]:
+        """Take over what came. What did not is asked for again, or told to be lost."""
+        self._round += 1
+        taken = []
+        empty: list[tuple[_Part, ClientError]] = []
+        failed, self._failed = self._failed, []
+        for part, answer in self._answers():
+            if isinstance(answer, ClientError):
+                failed.append((part, answer))
+                continue
+            start, found = part.position, self._take(part, answer)
+            if found is not None:
+                taken.append((part.planned, start, found))
+                continue
+            # Others had all the room there is in the answer, or there is nothing yet.
+            is_stable = self._options.read_committed and answer.last_stable_offset >= 0
+            end = answer.last_stable_offset if is_stable else answer.high_watermark
+            empty.append((part, TimedOutError(f"the partition can be read up to {end}")))
+        for part, error in failed:
+            self._fail(part, error)
+        if not taken:
+            self._check_patience([*empty, *failed])
+        # Those that an answer had no room for come first in the next.
+        rest = [part for part in self._waiting if part.position < part.planned.end]
+        self._waiting = sorted(rest, key=lambda part: part.served_in)
+        if failed and rest:
+            time.sleep(_RETRY_SECONDS)
+        return taken
+
+    def _answers(self) -> Iterator[tuple[_Part, FetchResponsePartition | ClientError]]:
+        for leader, parts in self._under_way.items():
+            names = {part.topic_id: part.planned.topic for part in parts.values()}
+            try:
+                response = leader.receive()
+            except ClientError as error:
+                yield from ((part, error) for part in parts.values())
+                continue
+            if not isinstance(response, FetchResponse):
+                raise ClientError(f"a fetch is answered with {type(response).__name__}")
+            found = {
+                (topic.topic or names.get(topic.topic_id, ""), answer.partition_index): answer
+                for topic in response.topics
+                for answer in topic.partitions
+            }
+            for place, part in parts.items():
+                answer = found.get(place)
+                code = response.error_code or ErrorCode.NETWORK_EXCEPTION
+                if answer is not None:
+                    code = answer.error_code
+                yield part, answer if answer and not code else part.rejected(code)
+        self._under_way.clear()
+
+    def _take(self, part: _Part, answer: FetchResponsePartition) -> Iterable[Bodies] | None:
+        """What an answer holds of a part, which goes on behind it; None without a whole batch."""
+        start, end, most = part.position, part.planned.end, self._options.fetch_bytes_max
+        fetched = answer.records if isinstance(answer.records, memoryview) else memoryview(b"")
+        found: Iterable[Bodies]
+        scanned = scan(fetched, start, end)
+        if scanned is not None:
+            next_offset, packed = scanned
+            found = [Bodies(fetched, [], start, packed)] if packed else []
+        else:
+            try:
+                batches = whole_batches(fetched, end)
+            except BatchFormatError as error:
+                raise damaged(part.planned, start, error) from error
+            if not batches:
+                if fetched:
+                    # A broker that does not send the first batch whole: give it room.
+                    part.bytes_max = max(2 * part.bytes_max, len(fetched))
+                return None
+            next_offset = batches[-1].header.next_offset
+            aborted = answer.aborted_transactions or ()
+            found = readable_bodies(fetched, batches, aborted, start=start, end=end)
+            if not self._options.read_committed:
+                _warn_of_transactions(part.planned.topic, batches)
+        part.position = max(start, next_offset)
+        part.served_in = self._round
+        part.bytes_max = max(part.bytes_max, min(2 * part.bytes_max, most))
+        return found
 
     # -- what goes wrong
 
-    def _again(self, error: ClientError) -> None:
-        """Forget who led, wait a little, and give up when nothing came for too long."""
-        self._failure = error
-        self._client.forget(self._planned.topic)
-        self._check_patience()
-        time.sleep(_RETRY_SECONDS)
+    def _fail(self, part: _Part, error: ClientError) -> None:
+        """Step over what is lost. What may pass stays as it is, and is asked for again."""
+        self._client.forget(part.planned.topic)
+        code = error.code if isinstance(error, RejectedError) else 0
+        if isinstance(error, NotFoundError):
+            # A broker that has just started may not have heard of the topic yet.
+            part.not_found_count += 1
+            if part.not_found_count >= _NOT_FOUND_COUNT_MAX:
+                self._lose(part, part.planned.end, f"{part.planned} cannot be read: {error}")
+        elif code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            try:
+                first = self._client.list_offset(*part.place, OFFSET_EARLIEST)
+                end = self._client.list_offset(*part.place)
+            except ClientError as unknown:
+                if is_passing(unknown) or isinstance(unknown, NotFoundError):
+                    return
+                raise
+            self._skip_deleted(part, first, end)
+        elif code == ErrorCode.CORRUPT_MESSAGE:
+            raise damaged(part.planned, part.position, error)
+        elif code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and not is_passing(error):
+            # A broker that has only just heard of a partition says that it does not know it.
+            raise error
 
-    def _check_patience(self) -> None:
-        waited = time.monotonic() - self._progress_at
-        if waited < self._limits.timeout_seconds:
-            return
-        raise TimedOutError(
-            f"cannot read {self._planned} from {self._position} on: nothing came for "
-            f"{waited:.0f} s ({self._failure})",
-            hint="are the brokers up? to wait longer: option kafka.request.timeout.ms",
-        ) from self._failure
-
-    def _skip_deleted(self) -> bool:
-        """Step over what was deleted; False if nothing of the range is left."""
-        planned, fail = self._planned, self._limits.fail_on_data_loss
-        first = self._client.list_offset(planned.topic, planned.partition, -2)
-        if first > self._position:
+    def _skip_deleted(self, part: _Part, first: int, end: int) -> None:
+        planned = part.planned
+        if first > part.position:
             until = min(first, planned.end)
-            lost(
-                f"offsets {self._position} to {until - 1} of {planned.topic}-{planned.partition} "
-                f"were deleted (the partition starts at {first})",
-                fail=fail,
-            )
-            self._position = until
-            self._progress_at = time.monotonic()
-            return self._position < planned.end
-        end = self._client.list_offset(planned.topic, planned.partition)
-        if end <= self._position:
-            lost(
-                f"{planned} are not there: the partition ends at {end}; was it deleted and made "
-                "again?",
-                fail=fail,
-            )
-            return False
-        # It moved while we asked.
-        self._again(self._rejected(ErrorCode.OFFSET_OUT_OF_RANGE))
-        return True
+            deleted = replace(planned, start=part.position, end=until)
+            self._lose(part, until, f"{deleted} were deleted (the partition starts at {first})")
+        elif end <= part.position:
+            what = f"{planned} are not there: the partition ends at {end}"
+            self._lose(part, planned.end, f"{what}; was it deleted and made again?")
+        # Else it moved while we asked.
 
-    def _rejected(self, code: int) -> RejectedError:
-        error = RejectedError("", code)
-        return RejectedError(f"cannot read {self._planned}: {error.name}", code)
+    def _lose(self, part: _Part, until: int, message: str) -> None:
+        lost(message, fail=self._options.fail_on_data_loss)
+        part.position = until
 
-
-def fetch_request(topics: list[FetchTopic], *, bytes_max: int, limits: FetchLimits) -> FetchRequest:
-    return FetchRequest(
-        max_wait_ms=min(WAIT_MS_MAX, int(limits.timeout_seconds * 500)),
-        min_bytes=1,
-        max_bytes=bytes_max,
-        isolation_level=int(limits.read_committed),
-        topics=topics,
-    )
-
-
-def fetch_version(
-    connection: KafkaConnection, request: FetchRequest, ids: Iterable[bytes | TopicId]
-) -> int:
-    """Brokers may have topics without an id: then they are asked for by name."""
-    version = connection.version_for(request)
-    if any(topic_id == NO_TOPIC_ID for topic_id in ids):
-        version = min(version, _LAST_VERSION_WITH_NAMES)
-    return version
-
-
-def first_bytes_max(planned: OffsetRange, least: int, most: int) -> int:
-    return min(most, max(least, planned.size * _RECORD_BYTES))
-
-
-def free_leader(client: KafkaClient, planned: OffsetRange) -> KafkaConnection:
-    """The connection to the leader, without answers on their way."""
-    connection = client.leader(planned.topic, planned.partition)
-    if connection.pending_count:
-        # Left by a reader that was stopped half-way.
-        connection.close()
-        connection = client.leader(planned.topic, planned.partition)
-    return connection
-
-
-def layout_of(client: KafkaClient, planned: OffsetRange) -> TopicLayout:
-    """Raises NotFoundError if the topic is another one than was planned for."""
-    layout = client.layout(planned.topic)
-    if planned.topic_id is not None and short_id(layout.topic_id) != planned.topic_id:
-        raise NotFoundError(f"{planned.topic} was deleted and made again")
-    return layout
+    def _check_patience(self, failed: Iterable[tuple[_Part, ClientError]]) -> None:
+        waited = time.monotonic() - self._quiet_since
+        for part, error in failed:
+            if waited >= self._options.timeout_seconds and part.position < part.planned.end:
+                raise TimedOutError(
+                    f"cannot read {part.planned} from {part.position} on: nothing came for "
+                    f"{waited:.0f} s ({error})",
+                    hint="are the brokers up? to wait longer: option kafka.request.timeout.ms",
+                ) from error
 
 
 def damaged(planned: OffsetRange, offset: int, error: Exception) -> ClientError:
@@ -342,15 +325,3 @@ def _warn_of_transactions(topic: str, batches: Sequence[Placed]) -> None:
         "only what was committed, set option kafka.isolation.level to read_committed",
         topic,
     )
-
-
-def _only_partition(response: object) -> tuple[FetchResponsePartition, int]:
-    if not isinstance(response, FetchResponse):
-        raise ClientError(f"a fetch is answered with {type(response).__name__}")
-    if response.error_code:
-        nothing = FetchResponsePartition(partition_index=-1, high_watermark=-1, records=None)
-        return nothing, response.error_code
-    partitions = [found for topic in response.topics for found in topic.partitions]
-    if len(partitions) != 1:
-        raise ClientError(f"a fetch of one partition is answered for {len(partitions)}")
-    return partitions[0], partitions[0].error_code

@@ -1,9 +1,16 @@
-"""Owns which offsets a batch reads and how they are shared out to tasks. Pure: asks nobody."""
+"""Responsible for which offsets a batch reads, and how they are shared out to tasks. Pure: asks
+nobody."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Final
 
-from moldau.model.ids import TopicPartition
+from moldau.model.ids import PartitionIndex, TopicPartition
+
+_BELOW: Final = {"LessThan": 0, "LessThanOrEqual": 1}
+_ABOVE: Final = {"GreaterThan": 1, "GreaterThanOrEqual": 0}
+_EQUAL: Final = ("EqualTo", "EqualNullSafe")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,6 +23,10 @@ class OffsetRange:
     end: int
     topic_id: int | None = None
     """Of the topic that was planned for; another one of its name is not read by mistake."""
+
+    @property
+    def place(self) -> TopicPartition:
+        return TopicPartition(self.topic, PartitionIndex(self.partition))
 
     @property
     def size(self) -> int:
@@ -45,20 +56,17 @@ def split_ranges(
         return found
     total = sum(planned.size for planned in found)
     # Ranges below their share stay as they are; what is left to do goes to the wide ones.
-    small = [planned for planned in found if planned.size * partitions_min < total]
-    left = max(1, partitions_min - len(small))
-    left_total = total - sum(planned.size for planned in small)
+    wide = [planned.size for planned in found if planned.size * partitions_min >= total]
+    left = max(1, partitions_min - (len(found) - len(wide)))
     result = []
     for planned in found:
-        count = 1
-        if planned.size * partitions_min >= total and left_total:
-            count = max(1, round(planned.size / left_total * left))
-        result += _cut(planned, count)
+        is_wide = planned.size * partitions_min >= total
+        result += _cut(planned, round(planned.size / sum(wide) * left) if is_wide else 1)
     return result
 
 
 def _cut(planned: OffsetRange, count: int) -> list[OffsetRange]:
-    count = min(count, planned.size)
+    count = min(max(1, count), planned.size)
     edges = [planned.start + planned.size * number // count for number in range(count + 1)]
     return [replace(planned, start=edges[number], end=edges[number + 1]) for number in range(count)]
 
@@ -108,32 +116,40 @@ def limited(
     return {place: starts[place] + parts[place] if sizes[place] else ends[place] for place in ends}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Narrowing:
-    """What filters of a query say about partitions and offsets: whatever lies outside is not read.
+def narrowed(ranges: Iterable[OffsetRange], filters: Iterable[Any]) -> list[OffsetRange]:
+    """What filters of a query leave of the ranges, all filters together. It only saves reading:
+    Spark applies filters to the rows once more. Those that say nothing about places are passed
+    over."""
+    found = list(ranges)
+    for condition in filters:
+        kind, column = type(condition).__name__, getattr(condition, "attribute", ())
+        value: Any = getattr(condition, "value", None)
+        listed = tuple(value) if kind == "In" else (value,) if kind in _EQUAL else ()
+        if value is None or None in listed:
+            continue
+        if listed and column in (("partition",), ("topic",)):
+            found = [planned for planned in found if getattr(planned, column[0]) in listed]
+        elif column == ("offset",) and all(isinstance(each, int) for each in listed or (value,)):
+            first = min(listed) if listed else value + _ABOVE[kind] if kind in _ABOVE else 0
+            end = max(listed) + 1 if listed else value + _BELOW[kind] if kind in _BELOW else None
+            found = [
+                replace(r, start=max(r.start, first), end=r.end if end is None else min(r.end, end))
+                for r in found
+            ]
+    return [planned for planned in found if planned.size]
 
-    Filters are still applied to the rows by Spark: these bounds only save reading.
+
+def time_first_ms(filters: Iterable[Any]) -> int | None:
+    """The latest lower bound of filters on the timestamp.
+
+    Timestamps need not rise with offsets, but the first record at or after a time is what brokers
+    find, and none before it can match a lower bound. An upper bound would not do.
     """
-
-    partitions: frozenset[int] | None = None
-    topics: frozenset[str] | None = None
-    offset_first: int | None = None
-    offset_end: int | None = None
-    time_first_ms: int | None = None
-
-    def narrowed(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
-        """By all but the time, which only a broker can turn into offsets."""
-        result = []
-        for planned in ranges:
-            if self.partitions is not None and planned.partition not in self.partitions:
-                continue
-            if self.topics is not None and planned.topic not in self.topics:
-                continue
-            start, end = planned.start, planned.end
-            if self.offset_first is not None:
-                start = max(start, self.offset_first)
-            if self.offset_end is not None:
-                end = min(end, self.offset_end)
-            if start < end:
-                result.append(replace(planned, start=start, end=end))
-        return result
+    found = []
+    for each in filters:
+        is_bound = type(each).__name__ in (*_ABOVE, *_EQUAL)
+        if is_bound and each.attribute == ("timestamp",) and isinstance(each.value, datetime):
+            moment = each.value if each.value.tzinfo else each.value.replace(tzinfo=UTC)
+            # Down to whole milliseconds, so that nothing is missed.
+            found.append(max(0, int(moment.timestamp() * 1000 // 1)))
+    return max(found, default=None)

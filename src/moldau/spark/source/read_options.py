@@ -1,10 +1,12 @@
-"""Owns what a read was asked for: which topics, from where to where, how much at a time."""
+"""Responsible for what a read was asked for: which topics, from where to where, how much at a
+time."""
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
 
 from moldau.client.errors import InvalidArgumentError
 from moldau.client.kafka.security import Security
@@ -15,26 +17,20 @@ from moldau.spark.source.java_pattern import python_pattern
 
 LATEST: Final = -1
 EARLIEST: Final = -2
-"""In startingOffsets and endingOffsets, as in the Kafka connector."""
+"""In startingOffsets and endingOffsets as in the Kafka connector, and in the wire protocol."""
 
 FETCH_BYTES_DEFAULT: Final = 2 * 1024 * 1024
 """Arrow batches of about that size are what Spark takes with the least effort."""
 FETCH_BYTES_MIN: Final = 1024
 FETCH_BYTES_MAX: Final = 64 * 1024 * 1024
-TRIGGER_DELAY_SECONDS_DEFAULT: Final = 15 * 60.0
-_DURATION: Final = re.compile(r"(\d+)\s*(us|ms|s|m|min|h|d)?", re.IGNORECASE)
-_DURATION_SECONDS: Final = {
-    "us": 1e-6,
-    "ms": 0.001,
-    "s": 1,
-    "m": 60,
-    "min": 60,
-    "h": 3600,
-    "d": 86400,
-}
+TRIGGER_DELAY_DEFAULT: Final = "15m"
+_UNITS: Final = {"us": 1e-6, "ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+_DURATION: Final = re.compile(rf"(\d+)\s*({'|'.join(_UNITS)})?", re.IGNORECASE)
 
 PerPartition = dict[str, dict[int, int]]
 """A number for partitions of topics: an offset or a time."""
+_Natural = Annotated[int, msgspec.Meta(ge=0)]
+_Offset = Annotated[int, msgspec.Meta(ge=EARLIEST)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,9 +62,10 @@ class Bound:
     """Where to start or end: offsets, or times in ms, each for all partitions or for some."""
 
     option: str
-    everywhere: int | None = None
-    """LATEST, EARLIEST, or a time; None if each partition is named."""
+    everywhere: int = LATEST
+    """Or EARLIEST, or a time."""
     named: PerPartition | None = None
+    """For each partition, in place of `everywhere`."""
     is_time: bool = False
 
 
@@ -98,12 +95,6 @@ def parse_read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOpti
     """What `given` asks for; InvalidArgumentError names the option that is wrong."""
     options = Options(given)
     options.check_names(Side.READ)
-    start = _bound(
-        options,
-        "starting",
-        LATEST if streaming else EARLIEST,
-        forbidden=None if streaming else LATEST,
-    )
     if streaming:
         for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
             if options.text(name) is not None:
@@ -111,17 +102,14 @@ def parse_read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOpti
                     f"option {name} is for batch reads: a stream has no end",
                     hint="spark.read for a batch, or Trigger.AvailableNow to read what there is",
                 )
+        start = _bound(options, "starting", LATEST, forbidden=None)
     else:
         for name in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"):
             if options.text(name) is not None:
                 tell_once(f"option {name} has no effect: it is for streams, and this is a batch")
+        start = _bound(options, "starting", EARLIEST, forbidden=LATEST)
     end = _bound(options, "ending", LATEST, forbidden=EARLIEST)
     _check_order(start, end)
-    strategy = (options.text("startingOffsetsByTimestampStrategy") or "error").lower()
-    if strategy not in ("error", "latest"):
-        raise InvalidArgumentError(
-            f"option startingOffsetsByTimestampStrategy is error or latest, not {strategy!r}"
-        )
     most = options.whole_number("maxOffsetsPerTrigger")
     least = options.whole_number("minOffsetsPerTrigger")
     if most is not None and least is not None and least > most:
@@ -129,6 +117,11 @@ def parse_read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOpti
             f"option minOffsetsPerTrigger ({least}) is above maxOffsetsPerTrigger ({most})"
         )
     fetch_bytes = options.whole_number("kafka.max.partition.fetch.bytes", least=FETCH_BYTES_MIN)
+    levels = [
+        options.choice(name, ("read_committed", "read_uncommitted"), "read_uncommitted")
+        for name in ("isolation", "kafka.isolation.level")
+    ]
+    strategy = options.choice("startingOffsetsByTimestampStrategy", ("error", "latest"), "error")
     return ReadOptions(
         bootstrap=options.bootstrap(),
         client_id=options.client_id(),
@@ -140,12 +133,12 @@ def parse_read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOpti
         start_without_match="latest" if strategy == "latest" else "error",
         offsets_per_trigger_max=most,
         offsets_per_trigger_min=least,
-        trigger_delay_seconds_max=_duration(options, "maxTriggerDelay"),
+        trigger_delay_seconds_max=_duration(options, "maxTriggerDelay", TRIGGER_DELAY_DEFAULT),
         partitions_min=options.whole_number("minPartitions"),
         records_per_partition_max=options.whole_number("maxRecordsPerPartition"),
         fail_on_data_loss=options.flag("failOnDataLoss", True),
-        include_headers=options.flag("includeHeaders", False),
-        read_committed=_isolation(options),
+        include_headers=wants_headers(given),
+        read_committed="read_committed" in levels,
         group=options.text("groupId") or None,
         fetch_bytes_max=min(fetch_bytes or FETCH_BYTES_DEFAULT, FETCH_BYTES_MAX),
     )
@@ -167,29 +160,15 @@ def _subscription(options: Options) -> Subscription:
             hint='for example .option("subscribe", "orders")',
         )
     text = options.text(found[0]) or ""
-    if not text:
-        raise InvalidArgumentError(f"option {found[0]} is empty")
-    if found == ["subscribe"]:
-        topics = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-        if not topics:
-            raise InvalidArgumentError(f"option subscribe names no topic: {text!r}")
-        return Subscription(topics=topics)
-    if found == ["subscribePattern"]:
+    if found == ["subscribePattern"] and text:
         return Subscription(pattern=python_pattern(text, found[0]))
-    return Subscription(assigned=_assigned(text))
-
-
-def _assigned(text: str) -> dict[str, tuple[int, ...]]:
-    example = 'as in {"orders": [0, 1]}'
-    parsed = _json(text, "assign", example)
-    result = {}
-    for topic, partitions in parsed.items():
-        if not isinstance(partitions, list) or not all(_is_number(p, 0) for p in partitions):
-            raise InvalidArgumentError(f"option assign lists partitions by topic, {example}")
-        result[topic] = tuple(sorted(set(partitions)))
-    if not any(result.values()):
-        raise InvalidArgumentError(f"option assign names no partition: {text}")
-    return result
+    if found == ["assign"] and text:
+        lists = _json(text, dict[str, set[_Natural]], "assign", 'as in {"orders": [0, 1]}')
+        if any(lists.values()):
+            return Subscription(assigned={name: tuple(sorted(lists[name])) for name in lists})
+    elif topics := tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip())):
+        return Subscription(topics=topics)
+    raise InvalidArgumentError(f"option {found[0]} names nothing to read: {text!r}")
 
 
 def _bound(options: Options, side: str, default: int, *, forbidden: int | None) -> Bound:
@@ -201,9 +180,8 @@ def _bound(options: Options, side: str, default: int, *, forbidden: int | None) 
     name = f"{side}OffsetsByTimestamp"
     text = options.text(name)
     if text is not None:
-        named = _per_partition(
-            text, name, least=0, example='as in {"orders": {"0": 1700000000000}}'
-        )
+        example = 'as in {"orders": {"0": 1700000000000}}'
+        named = _json(text, dict[str, dict[_Natural, _Natural]], name, example)
         return Bound(option=name, named=named, is_time=True)
     name = f"{side}Offsets"
     text = options.text(name)
@@ -218,7 +196,7 @@ def _bound(options: Options, side: str, default: int, *, forbidden: int | None) 
             )
         return Bound(option=name, everywhere=word)
     example = 'earliest, latest, or as in {"orders": {"0": 23, "1": -1}}'
-    named = _per_partition(text, name, least=EARLIEST, example=example)
+    named = _json(text, dict[str, dict[_Natural, _Offset]], name, example)
     if forbidden is not None and any(forbidden in found.values() for found in named.values()):
         raise InvalidArgumentError(f"option {name} cannot use {forbidden}, here")
     return Bound(option=name, named=named)
@@ -226,71 +204,30 @@ def _bound(options: Options, side: str, default: int, *, forbidden: int | None) 
 
 def _check_order(start: Bound, end: Bound) -> None:
     """An end before the start is a mistake, and not an empty batch; as in the Kafka connector."""
-    if start.is_time != end.is_time:
+    if start.is_time != end.is_time or (start.named is None) != (end.named is None):
         return
-    if start.named is None or end.named is None:
-        first, last = start.everywhere, end.everywhere
-        is_wrong = start.is_time and first is not None and last is not None and first > last
-        if is_wrong:
-            raise InvalidArgumentError(f"option {end.option} ({last}) is before {start.option}")
-        return
-    for topic, numbers in start.named.items():
+    firsts = start.named or {"all": {0: start.everywhere}}
+    lasts = end.named or {"all": {0: end.everywhere}}
+    for topic, numbers in firsts.items():
         for partition, first in numbers.items():
-            last = end.named.get(topic, {}).get(partition, first)
+            last = lasts.get(topic, {}).get(partition, first)
             if 0 <= last < first:
+                where = f" for {topic}-{partition}" if start.named else ""
                 raise InvalidArgumentError(
-                    f"option {end.option} ({last}) is before {start.option} ({first}) for "
-                    f"{topic}-{partition}"
+                    f"option {end.option} ({last}) is before {start.option} ({first}){where}"
                 )
 
 
-def _per_partition(text: str, option: str, *, least: int, example: str) -> PerPartition:
-    parsed = _json(text, option, example)
-    result: PerPartition = {}
-    for topic, numbers in parsed.items():
-        if not isinstance(numbers, dict) or not all(
-            key.isdecimal() and _is_number(value, least) for key, value in numbers.items()
-        ):
-            raise InvalidArgumentError(f"option {option} is {example}; not {text}")
-        result[topic] = {int(key): value for key, value in numbers.items()}
-    return result
-
-
-def _json(text: str, option: str, example: str) -> dict[str, object]:
+def _json(text: str, kind: Any, option: str, example: str) -> Any:
     try:
-        parsed = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise InvalidArgumentError(
-            f"option {option} is {example}; {text!r} is no JSON: {error}"
-        ) from None
-    if not isinstance(parsed, dict):
-        raise InvalidArgumentError(f"option {option} is {example}; not {text}")
-    return parsed
+        return msgspec.json.decode(text, type=kind)
+    except msgspec.MsgspecError as error:
+        raise InvalidArgumentError(f"option {option} is {example}; not {text}: {error}") from None
 
 
-def _is_number(value: object, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-
-def _isolation(options: Options) -> bool:
-    committed = False
-    for name in ("isolation", "kafka.isolation.level"):
-        text = options.text(name)
-        if text is None:
-            continue
-        if text.lower() not in ("read_committed", "read_uncommitted"):
-            raise InvalidArgumentError(
-                f"option {name} is read_committed or read_uncommitted, not {text!r}"
-            )
-        committed |= text.lower() == "read_committed"
-    return committed
-
-
-def _duration(options: Options, name: str) -> float:
-    text = options.text(name)
-    if text is None:
-        return TRIGGER_DELAY_SECONDS_DEFAULT
+def _duration(options: Options, name: str, default: str) -> float:
+    text = options.text(name) or default
     found = _DURATION.fullmatch(text)
     if found is None:
         raise InvalidArgumentError(f"option {name} is a time such as 30s or 15m, not {text!r}")
-    return int(found[1]) * _DURATION_SECONDS[(found[2] or "ms").lower()]
+    return int(found[1]) * _UNITS[(found[2] or "ms").lower()]

@@ -1,8 +1,8 @@
-"""Owns what a task does: the records of its ranges as Arrow batches of a good size for Spark."""
+"""Responsible for what a task does: the records of its ranges as Arrow batches of a good size."""
 
-import atexit
 import contextlib
 import ctypes
+import functools
 import gc
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
@@ -12,11 +12,9 @@ import pyarrow as pa
 from moldau.client.kafka.client import KafkaClient
 from moldau.records.batch import BatchFormatError
 from moldau.spark.hints import hints_told
-from moldau.spark.source.bodies import Bodies
 from moldau.spark.source.cluster import client_for
-from moldau.spark.source.columns import record_batch
-from moldau.spark.source.fetching import FetchLimits, RangeFetcher, damaged
-from moldau.spark.source.fetching_many import fetch_many
+from moldau.spark.source.decoding import record_batch
+from moldau.spark.source.fetching import RangesFetcher, damaged
 from moldau.spark.source.planning import OffsetRange
 from moldau.spark.source.read_options import ReadOptions
 
@@ -30,8 +28,7 @@ KEPT_BYTES_MAX: Final = 32 * 1024 * 1024
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 
-_clients: dict[tuple[object, ...], KafkaClient] = {}
-_settled: list[bool] = []
+_clients: Final[dict[tuple[object, ...], KafkaClient]] = {}
 
 
 def read_ranges(options: ReadOptions, ranges: Iterable[OffsetRange]) -> Iterator[Any]:
@@ -53,13 +50,10 @@ def read_ranges(options: ReadOptions, ranges: Iterable[OffsetRange]) -> Iterator
 
 def _rows(options: ReadOptions, ranges: tuple[OffsetRange, ...]) -> Iterator[Any]:
     """As they are fetched; never an empty batch."""
-    limits = FetchLimits(
-        bytes_max=options.fetch_bytes_max,
-        timeout_seconds=options.timeout_seconds,
-        read_committed=options.read_committed,
-        fail_on_data_loss=options.fail_on_data_loss,
-    )
-    for planned, found in _fetched(_client(options), ranges, limits):
+    # Connections outlive a task, as Spark's worker processes do: small batches are the rule.
+    key = (options.bootstrap, options.security, options.client_id, options.timeout_seconds)
+    client = _clients.get(key) or _clients.setdefault(key, client_for(options))
+    for planned, found in RangesFetcher(client, ranges, options):
         try:
             rows = record_batch(
                 found,
@@ -74,48 +68,18 @@ def _rows(options: ReadOptions, ranges: tuple[OffsetRange, ...]) -> Iterator[Any
             yield rows
 
 
-def _fetched(
-    client: KafkaClient, ranges: tuple[OffsetRange, ...], limits: FetchLimits
-) -> Iterator[tuple[OffsetRange, Bodies]]:
-    if len(ranges) > 1:
-        yield from fetch_many(client, ranges, limits)
-    for planned in ranges if len(ranges) == 1 else ():
-        for found in RangeFetcher(client, planned, limits):
-            yield planned, found
-
-
 def _joined(held: list[Any]) -> Iterator[Any]:
     """One batch, or several where a batch of tiny records would have too many rows."""
-    if not held:
-        return
     # More than one of them where bytes are too many for one column.
-    wholes = held if len(held) == 1 else pa.Table.from_batches(held).combine_chunks().to_batches()
+    wholes = held if len(held) < 2 else pa.Table.from_batches(held).combine_chunks().to_batches()
     for whole in wholes:
         for first in range(0, whole.num_rows, ROWS_MAX):
             yield whole.slice(first, ROWS_MAX)
 
 
-def _client(options: ReadOptions) -> KafkaClient:
-    """Connections outlive a task, as Spark's worker processes do: small batches are the rule."""
-    key = (options.bootstrap, options.security, options.client_id, options.timeout_seconds)
-    found = _clients.get(key)
-    if found is None:
-        found = _clients[key] = client_for(options)
-    return found
-
-
-@atexit.register
-def _close_clients() -> None:
-    for client in _clients.values():
-        client.close()
-    _clients.clear()
-
-
+@functools.cache
 def settle_once() -> None:
     """Make a worker of Spark one that reads: it lives long, and handles buffers of megabytes."""
-    if _settled:
-        return
-    _settled.append(True)
     # Workers collect garbage after every task: spare them what was imported for good.
     gc.freeze()
     # Buffers are freed and taken again at once. By default their memory goes back to the system

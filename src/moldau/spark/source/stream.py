@@ -1,10 +1,11 @@
-"""Owns a streaming read of topics: where the next batch ends, who reads what, whom to tell.
+"""Responsible for a streaming read of topics: where a batch ends, who reads what, whom to tell.
 
 Lives in a process beside the driver for as long as the query runs. It keeps nothing that a restart
 would miss: what was read stands in Spark's checkpoint.
 """
 
 import logging
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any, Final
@@ -14,18 +15,26 @@ from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
     ReadMaxRows,
-    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 
 from moldau.client.errors import RejectedError, TimedOutError, UnreachableError
 from moldau.spark.hints import tells_hints
 from moldau.spark.source.batch import read_partition, tasks_for
-from moldau.spark.source.bounds import places_of, starting_offsets
-from moldau.spark.source.cluster import Cluster, TopicView
+from moldau.spark.source.cluster import (
+    Cluster,
+    TopicView,
+    ids_of,
+    places_of,
+    starting_offsets,
+)
 from moldau.spark.source.commits import GroupCommits
-from moldau.spark.source.positions import Positions
-from moldau.spark.source.progress import check_checkpoint, next_end, ranges_between
+from moldau.spark.source.positions import (
+    Positions,
+    check_checkpoint,
+    next_end,
+    ranges_between,
+)
 from moldau.spark.source.read_options import ReadOptions
 
 log = logging.getLogger(__name__)
@@ -64,27 +73,29 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # What came since the end was chosen is not read, whatever the start.
             ends = self._target.offsets
             offsets = {place: min(at, ends.get(place, at)) for place, at in offsets.items()}
-        return Positions(offsets=offsets, ids=_ids(topics), first=offsets).to_json()
+        return Positions(offsets=offsets, ids=ids_of(topics), first=offsets).to_json()
 
     @tells_hints
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         begin = Positions.from_json(start)
-        latest = self._latest()
+        latest = self._target or self._read_latest()
         asked = self._options.subscription
         check_checkpoint(begin, asked.assigned or asked.topics or latest.topics(), asked.option)
         # Spark asks for the next end once the batch before is done: so far the query has come.
         # It says so by itself only when it has something to read.
         self._tell_group(begin)
-        everything = isinstance(limit, ReadAllAvailable)
-        most = None if everything else self._options.offsets_per_trigger_max
-        if isinstance(limit, ReadMaxRows):
-            most = limit.max_rows
+        most, least = self._options.offsets_per_trigger_max, self._options.offsets_per_trigger_min
+        if isinstance(limit, ReadAllAvailable):
+            most = least = None
+        waited = time.monotonic() - self._batch_at
+        if self._target is not None or waited >= self._options.trigger_delay_seconds_max:
+            least = None
         end = next_end(
             begin,
             latest,
             asked=asked,
             offsets_max=most,
-            offsets_min=None if everything else self._least(limit),
+            offsets_min=least,
             fail_on_data_loss=self._options.fail_on_data_loss,
         )
         if end is begin:
@@ -92,23 +103,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._batch_at = time.monotonic()
         return end.to_json()
 
-    def _least(self, limit: ReadLimit) -> int | None:
-        """How many offsets must wait for a batch; none if they have waited for long enough."""
-        waited = time.monotonic() - self._batch_at
-        if self._target is not None or waited >= self._options.trigger_delay_seconds_max:
-            return None
-        return (
-            limit.min_rows
-            if isinstance(limit, ReadMinRows)
-            else self._options.offsets_per_trigger_min
-        )
-
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        if self._options.offsets_per_trigger_max is not None:
-            return ReadMaxRows(self._options.offsets_per_trigger_max)
-        if self._options.offsets_per_trigger_min is not None:
-            return ReadMinRows(self._options.offsets_per_trigger_min)
-        return ReadAllAvailable()
+        """That of the options, which `latestOffset` knows; `Trigger.Once` has none."""
+        return ReadMaxRows(self._options.offsets_per_trigger_max or sys.maxsize)
 
     @tells_hints
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
@@ -150,17 +147,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._opened = Cluster(self._options)
         return self._opened
 
-    def _latest(self) -> Positions:
-        return self._target or self._read_latest()
-
     def _read_latest(self) -> Positions:
         cluster = self._cluster()
         now = time.monotonic()
         if self._topics is None or now - self._topics_at >= TOPICS_SECONDS_MAX:
             # What is missing is missed by whoever knows that it was there before.
             self._topics, self._topics_at = cluster.topics(missing_is_fine=True), now
-        topics = self._topics
-        return Positions(offsets=cluster.latest(places_of(topics)), ids=_ids(topics))
+        return Positions(offsets=cluster.latest(places_of(self._topics)), ids=ids_of(self._topics))
 
     def _tell_group(self, positions: Positions) -> None:
         if self._options.group is None:
@@ -168,7 +161,3 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._commits is None:
             self._commits = GroupCommits(self._cluster().client, self._options.group)
         self._commits.commit(positions)
-
-
-def _ids(topics: dict[str, TopicView]) -> dict[str, int]:
-    return {topic: view.id for topic, view in topics.items() if view.id is not None}

@@ -10,8 +10,7 @@ from typing import Any, Final, NamedTuple
 from moldau.spark.lake.storage import Folder
 from moldau.spark.pipelines.checkpoints import CheckpointError
 from moldau.spark.source.planning import OffsetRange
-from moldau.spark.source.positions import Positions
-from moldau.spark.source.progress import ranges_between
+from moldau.spark.source.positions import Positions, ranges_between
 
 _VERSION: Final = "v1"
 _NO_OFFSET: Final = "-"

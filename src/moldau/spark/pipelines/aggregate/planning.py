@@ -12,8 +12,7 @@ from moldau.spark.pipelines.aggregate.remembered import recall
 from moldau.spark.pipelines.aggregate.settings import AggregateSettings, check, decoder_of
 from moldau.spark.pipelines.checkpoints import batches_in, committed_positions
 from moldau.spark.pipelines.spec import Plan, Step
-from moldau.spark.source.bounds import places_of, starting_offsets
-from moldau.spark.source.cluster import Cluster
+from moldau.spark.source.cluster import Cluster, places_of, starting_offsets
 from moldau.spark.source.positions import Positions
 from moldau.spark.source.read_options import parse_read_options
 

@@ -95,7 +95,6 @@ def _grown(settings: ArchiveSettings, known: str, values: list[bytes]) -> str:
 def sampled(settings: ArchiveSettings, *, newest: bool = False) -> list[bytes]:
     """Values of the first, or of the newest, records of each partition."""
     from moldau.spark.source.batch import plan
-    from moldau.spark.source.planning import Narrowing
     from moldau.spark.source.read_options import parse_read_options
     from moldau.spark.source.reading import read_ranges
 
@@ -103,7 +102,7 @@ def sampled(settings: ArchiveSettings, *, newest: bool = False) -> list[bytes]:
     for name in ("startingTimestamp", "startingOffsetsByTimestamp"):
         options.pop(name, None)
     asked = parse_read_options(options, streaming=False)
-    ranges = plan(asked, Narrowing())
+    ranges = plan(asked)
     some = [
         replace(each, start=max(each.start, each.end - SAMPLE_ROWS))
         if newest

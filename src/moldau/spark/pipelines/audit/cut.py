@@ -16,8 +16,7 @@ from moldau.model.errors import ErrorCode
 from moldau.model.ids import PartitionIndex, TopicPartition
 from moldau.spark.options import BOOTSTRAP
 from moldau.spark.pipelines.audit.settings import AuditSettings, Through
-from moldau.spark.source.bounds import places_of
-from moldau.spark.source.cluster import Cluster
+from moldau.spark.source.cluster import Cluster, places_of
 from moldau.spark.source.planning import OffsetRange
 from moldau.spark.source.read_options import ReadOptions, parse_read_options
 

@@ -12,8 +12,7 @@ from moldau.spark.option_table import Side, names_of
 from moldau.spark.options import BOOTSTRAP, Options
 from moldau.spark.pipelines.replay.selection import Selection
 from moldau.spark.pipelines.replay.settings import ReplaySettings
-from moldau.spark.source.bounds import places_of
-from moldau.spark.source.cluster import NO_OFFSET, Cluster, TopicView
+from moldau.spark.source.cluster import NO_OFFSET, Cluster, TopicView, places_of
 from moldau.spark.source.planning import OffsetRange
 from moldau.spark.source.read_options import parse_read_options
 
