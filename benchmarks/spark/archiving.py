@@ -77,7 +77,7 @@ def write_arrow_files(bootstrap: str, topic: str, folder: Path) -> None:
     """The rows of a topic, a file for each partition."""
     import pyarrow as pa
 
-    from moldau.spark.source.batch import batch_reader
+    from moldau.spark.source.readers import batch_reader
 
     schema = arrow_schema(include_headers=True)
     reader = batch_reader(

@@ -1,4 +1,4 @@
-"""Owns the data source `moldau` of Spark: which reader or writer serves which kind of query."""
+"""Responsible for the data source `moldau` of Spark: who serves which kind of query."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from pyspark.sql.datasource import (
 from moldau.client.errors import InvalidArgumentError
 from moldau.spark.hints import tells_hints
 from moldau.spark.options import VIEW_HINT
-from moldau.spark.schema import column_names, ddl
+from moldau.spark.schema import columns, ddl
 from moldau.spark.sink.columns import check_columns
 from moldau.spark.sink.write_options import WriteOptions, parse_write_options
 from moldau.spark.source.read_options import parse_read_options, wants_headers
@@ -44,14 +44,14 @@ class MoldauDataSource(DataSource):
 
     @tells_hints
     def reader(self, schema: Any) -> DataSourceReader:
-        from moldau.spark.source.batch import batch_reader
+        from moldau.spark.source.readers import batch_reader
 
         self._check_schema(schema)
         return batch_reader(self.options)
 
     @tells_hints
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802
-        from moldau.spark.source.stream import StreamReader
+        from moldau.spark.source.readers import StreamReader
 
         self._check_schema(schema)
         return StreamReader(parse_read_options(self.options, streaming=True))
@@ -80,7 +80,7 @@ class MoldauDataSource(DataSource):
         return options
 
     def _check_schema(self, schema: Any) -> None:
-        names = column_names(include_headers=wants_headers(self.options))
+        names = [name for name, _ in columns(include_headers=wants_headers(self.options))]
         if schema.fieldNames() != names:
             raise InvalidArgumentError(
                 f"a topic has the columns {', '.join(names)}; leave out .schema(…)",

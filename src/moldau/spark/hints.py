@@ -1,14 +1,9 @@
-"""Owns the way of hints to users of Spark, who see an error as the trace of a Python process."""
+"""Responsible for hints to users of Spark, who see an error as the trace of a Python process."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import wraps
-from typing import ParamSpec, TypeVar
 
 from moldau.model.errors import MoldauError
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
 @contextmanager
@@ -22,12 +17,5 @@ def hints_told() -> Iterator[None]:
         raise
 
 
-def tells_hints(function: Callable[P, R]) -> Callable[P, R]:
-    """The same for all that a function raises; not for what a generator raises later on."""
-
-    @wraps(function)
-    def told(*args: P.args, **kwargs: P.kwargs) -> R:
-        with hints_told():
-            return function(*args, **kwargs)
-
-    return told
+tells_hints = hints_told()
+"""The same for all that a function raises; not for what a generator raises later on."""

@@ -132,18 +132,16 @@ OPTIONS: Final = tuple(
 _PAGE: Final = """\
 # Options of `format("moldau")`
 
-All options of Spark's Kafka connector, those of Kafka's own clients that matter, and
-those that are new here. Names may be written in any case. Other options that begin with
-`kafka.` are accepted and told once, since they have no effect; any other name is an
-error that names the nearest. This page is made by `make docs`.
+All options of Spark's Kafka connector, those of Kafka's own clients that matter, and those that are
+new here. Names may be written in any case. Other options that begin with `kafka.` are accepted and
+told once, since they have no effect; any other name is an error that names the nearest. This page
+is made by `make docs`.
 
-To move from the connector, change `format("kafka")` to `format("moldau")`. What else is
-different:
+To move from the connector, change `format("kafka")` to `format("moldau")`. What else is different:
 
-- A table is written with `.mode("append")`. The connector takes `save()` without it;
-  Spark lets no source in Python do so, and says that in its own error.
-- Streams are written exactly once, so their readers have to read committed; see
-  `exactlyOnce`.
+- A table is written with `.mode("append")`. The connector takes `save()` without it; Spark lets no
+  source in Python do so, and says that in its own error.
+- Streams are written exactly once, so their readers have to read committed; see `exactlyOnce`.
 - SQL has views, and no tables: see [Reading topics](../spark/source.md#sql).
 - `OAUTHBEARER`, `GSSAPI`, delegation tokens and stores in JKS are refused.
 - Continuous processing (`trigger(continuous=…)`) is not there for sources in Python.
@@ -160,9 +158,8 @@ def names_of(side: Side) -> list[str]:
 
 def render() -> str:
     """The page docs/reference/spark-options.md."""
-    return _PAGE + "".join(
-        f"| `{o.name}` | {o.side.value} | {o.fate} | {o.note} |\n" for o in OPTIONS
-    )
+    rows = (f"| `{o.name}` | {o.side.value} | {o.fate} | {o.note} |\n" for o in OPTIONS)
+    return _PAGE + "".join(rows)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Owns the parsing of options of `format("moldau")`, by the table of those that there are.
+"""Responsible for parsing options of `format("moldau")`, by the table of those that there are.
 
 Spark hands options over with their names in lower case; people write them in mixed case, so what
 is said about one names it as it is written in the documentation. A name that is nobody's is an
@@ -15,18 +15,12 @@ from typing import Final
 
 from moldau.client.errors import InvalidArgumentError
 from moldau.client.kafka.security import PROTOCOL, Security, parse_security
-from moldau.spark.option_table import OPTIONS, Fate, Side
+from moldau.spark.option_table import OPTIONS, Fate, Side, names_of
 
 log = logging.getLogger(__name__)
 
 BOOTSTRAP: Final = "kafka.bootstrap.servers"
-BOOTSTRAP_SHORT: Final = "bootstrap.servers"
-TIMEOUT: Final = "kafka.request.timeout.ms"
-CLIENT_ID: Final = "kafka.client.id"
-
 VIEW_HINT: Final = "make a view: CREATE TEMPORARY VIEW … USING moldau OPTIONS (…)"
-TIMEOUT_MS_DEFAULT: Final = 60_000
-CLIENT_ID_DEFAULT: Final = "moldau-spark"
 _KAFKA: Final = "kafka."
 _SECURITY: Final = re.compile(r"kafka\.(security|sasl|ssl)\.")
 _OF_SPARK: Final = frozenset({"checkpointlocation", "path", "queryname"})
@@ -78,34 +72,24 @@ class Options:
 
     def check_names(self, side: Side) -> None:
         """Refuse names that are nobody's, and options that cannot be honoured."""
-        for given in self._values:
+        for given in sorted(self._values.keys() - _OF_SPARK):
             option = _KNOWN.get(given)
-            if option is not None:
-                if not option.side.covers(side):
-                    tell_once(f"option {option.name} has no effect on a {side.value}")
-                elif option.fate in (Fate.REFUSED, Fate.CANNOT):
-                    raise InvalidArgumentError(f"option {option.name} cannot be set: {option.note}")
-                elif option.fate is Fate.NO_EFFECT:
-                    tell_once(f"option {option.name} has no effect: {option.note}")
-                continue
-            if given in _OF_SPARK:
-                continue
-            if given.startswith(_KAFKA):
+            if option is None and given.startswith(_KAFKA):
                 tell_once(f"option {given} is one of Kafka's own clients, and has no effect here")
-                continue
-            known = [name for name, each in _KNOWN.items() if each.side.covers(side)]
-            nearest = difflib.get_close_matches(given, known, n=1, cutoff=0.5)
-            hint = f"did you mean {_KNOWN[nearest[0]].name}?" if nearest else ""
-            raise InvalidArgumentError(
-                f"unknown option {given}" + (f": {hint}" if hint else ""),
-                hint=f"known are {', '.join(sorted(_KNOWN[name].name for name in known))}",
-            )
+            elif option is None:
+                raise _unknown(given, side)
+            elif not option.side.covers(side):
+                tell_once(f"option {option.name} has no effect on a {side.value}")
+            elif option.fate in (Fate.REFUSED, Fate.CANNOT):
+                raise InvalidArgumentError(f"option {option.name} cannot be set: {option.note}")
+            elif option.fate is Fate.NO_EFFECT:
+                tell_once(f"option {option.name} has no effect: {option.note}")
 
     # -- what reading and writing have in common
 
     def bootstrap(self) -> str:
         """Where brokers are. Raises InvalidArgumentError if nobody said."""
-        found = self.text(BOOTSTRAP) or self.text(BOOTSTRAP_SHORT)
+        found = self.text(BOOTSTRAP) or self.text("bootstrap.servers")
         if not found:
             raise InvalidArgumentError(
                 f"option {BOOTSTRAP} is missing",
@@ -117,10 +101,10 @@ class Options:
 
     def timeout_seconds(self) -> float:
         """How long a broker may take, and how long a partition may be without a leader."""
-        return (self.whole_number(TIMEOUT) or TIMEOUT_MS_DEFAULT) / 1000
+        return (self.whole_number("kafka.request.timeout.ms") or 60_000) / 1000
 
     def client_id(self) -> str:
-        return self.text(CLIENT_ID) or CLIENT_ID_DEFAULT
+        return self.text("kafka.client.id") or "moldau-spark"
 
     def security(self) -> Security:
         """How connections are secured. Raises InvalidArgumentError."""
@@ -138,3 +122,12 @@ class Options:
                         f"ask for {prefix[:-1].upper()}"
                     )
         return found
+
+
+def _unknown(given: str, side: Side) -> InvalidArgumentError:
+    names = names_of(side)
+    nearest = difflib.get_close_matches(given, [name.lower() for name in names], n=1, cutoff=0.5)
+    meant = f": did you mean {_KNOWN[nearest[0]].name}?" if nearest else ""
+    return InvalidArgumentError(
+        f"unknown option {given}{meant}", hint=f"known are {', '.join(sorted(names))}"
+    )

@@ -1,7 +1,6 @@
-"""Owns the columns of a topic: those of Spark's Kafka connector, in its order.
+"""Responsible for the columns of a topic: those of Spark's Kafka connector, in its order.
 
-Needs Spark for nothing but the two functions that return types of Spark or Arrow, so that options
-and plans can be made and tested without either.
+Needs Arrow only where types of Arrow are asked for, so that options and plans can be made without.
 """
 
 import functools
@@ -22,15 +21,13 @@ CREATE_TIME: Final = 0
 APPEND_TIME: Final = 1
 
 
+def columns(*, include_headers: bool) -> tuple[tuple[str, str], ...]:
+    return (*COLUMNS, HEADERS_COLUMN) if include_headers else COLUMNS
+
+
 def ddl(*, include_headers: bool) -> str:
     """The schema as Spark's SQL writes it."""
-    columns = (*COLUMNS, HEADERS_COLUMN) if include_headers else COLUMNS
-    return ", ".join(f"{name} {kind}" for name, kind in columns)
-
-
-def column_names(*, include_headers: bool) -> list[str]:
-    names = [name for name, _ in COLUMNS]
-    return [*names, HEADERS_COLUMN[0]] if include_headers else names
+    return ", ".join(f"{name} {kind}" for name, kind in columns(include_headers=include_headers))
 
 
 @functools.cache
@@ -38,22 +35,13 @@ def arrow_schema(*, include_headers: bool) -> Any:
     """The same as Arrow has it; Spark compares it field by field with its own."""
     import pyarrow as pa
 
-    fields = [
-        pa.field("key", pa.binary()),
-        pa.field("value", pa.binary()),
-        pa.field("topic", pa.string()),
-        pa.field("partition", pa.int32()),
-        pa.field("offset", pa.int64()),
-        pa.field("timestamp", pa.timestamp("us", tz="UTC")),
-        pa.field("timestampType", pa.int32()),
-    ]
-    if include_headers:
-        fields.append(pa.field("headers", headers_type()))
-    return pa.schema(fields)
+    found = columns(include_headers=include_headers)
+    types = {"string": pa.string(), "int": pa.int32(), "bigint": pa.int64(), "binary": pa.binary()}
+    types |= {"timestamp": pa.timestamp("us", tz="UTC"), HEADERS_COLUMN[1]: headers_type()}
+    return pa.schema([(name, types[kind]) for name, kind in found])
 
 
 def headers_type() -> Any:
     import pyarrow as pa
 
-    header = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
-    return pa.list_(pa.field("element", header))
+    return pa.list_(pa.field("element", pa.struct({"key": pa.string(), "value": pa.binary()})))

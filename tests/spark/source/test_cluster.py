@@ -4,7 +4,9 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 
 import pytest
+from confluent_kafka import Consumer
 
+from moldau.client.admin import Admin
 from moldau.client.errors import InvalidArgumentError, NotFoundError, TimedOutError
 from moldau.client.kafka.client import KafkaClient
 from moldau.model.ids import PartitionIndex, TopicPartition
@@ -13,6 +15,7 @@ from moldau.spark.source.positions import DataLossError
 from moldau.spark.source.read_options import ReadOptions, parse_read_options
 from moldau.testing.broker import Broker
 from moldau.testing.ports import free_ports
+from moldau.testing.waiting import wait_until
 
 pytestmark = pytest.mark.system
 
@@ -167,3 +170,49 @@ def test_partitions_led_by_others_are_asked_there(
         assert cluster.latest(places) == {places[0]: 0, places[1]: 3}
         assert cluster.earliest(places) == {places[0]: 0, places[1]: 0}
         assert cluster.offsets({}) == {}
+
+
+# -- the progress of a query as offsets of a group
+
+
+def places(topic: str, *offsets: int) -> dict[TopicPartition, int]:
+    return {TopicPartition(topic, PartitionIndex(n)): offset for n, offset in enumerate(offsets)}
+
+
+def lags(broker: Broker, group: str) -> dict[int, int | None]:
+    return {found.partition: found.lag for found in Admin(broker.bootstrap).group(group).lags}
+
+
+def test_the_lag_of_a_group_is_what_is_left_to_read(
+    broker: Broker, topic: str, fill: Fill, new_name: Callable[[str], str]
+) -> None:
+    group = new_name("spark-group")
+    for partition in (0, 1):
+        fill(topic, partition, count=10)
+    with asked(broker, subscribe=topic) as cluster:
+        cluster.commit(group, places(topic, 4, 0))
+        assert lags(broker, group) == {0: 6, 1: 10}
+        cluster.commit(group, places(topic, 10, 9))
+    assert lags(broker, group) == {0: 0, 1: 1}
+
+
+def test_a_group_with_members_is_refused(
+    broker: Broker, topic: str, new_name: Callable[[str], str]
+) -> None:
+    group = new_name("spark-group")
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group})
+    consumer.subscribe([topic])
+
+    def is_assigned() -> bool:
+        consumer.poll(0.2)
+        return bool(consumer.assignment())
+
+    try:
+        wait_until(is_assigned, "the consumer has partitions")
+        with (
+            asked(broker, subscribe=topic) as cluster,
+            pytest.raises(InvalidArgumentError, match="choose another groupId"),
+        ):
+            cluster.commit(group, places(topic, 1))
+    finally:
+        consumer.close()

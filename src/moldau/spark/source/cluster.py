@@ -1,5 +1,5 @@
 """Responsible for the questions to brokers that a plan needs: which partitions there are, which
-offsets they have, and which of them the options for start and end mean."""
+offsets they have, which of them the options for start and end mean, and how far a query came."""
 
 import re
 import time
@@ -7,12 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
-from moldau.client.errors import (
-    ClientError,
-    InvalidArgumentError,
-    NotFoundError,
-    RejectedError,
-)
+from moldau.client.errors import ClientError, InvalidArgumentError, NotFoundError, RejectedError
 from moldau.client.kafka.client import KafkaClient
 from moldau.client.kafka.connection import KafkaConnection, ask_all
 from moldau.client.kafka.retrying import MOVED, patiently
@@ -20,6 +15,7 @@ from moldau.model.errors import ErrorCode
 from moldau.model.ids import PartitionIndex, TopicPartition
 from moldau.spark.source.positions import lost, short_id
 from moldau.spark.source.read_options import EARLIEST, LATEST, Bound, ReadOptions
+from moldau.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from moldau.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -27,6 +23,12 @@ from moldau.wire.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from moldau.wire.messages.metadata import MetadataResponse
+from moldau.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
 
 NO_OFFSET: Final = -1
 _RETRY_SECONDS: Final = 0.1
@@ -35,6 +37,18 @@ _REQUEST_SECONDS_MAX: Final = 10.0
 """A broker that takes longer hangs; another one may answer within the time that is left."""
 _ASKED_BY_NAME_MAX: Final = 8
 """More topics than that are found by asking for all at once."""
+GROUP_REFUSED: Final = (
+    *(ErrorCode.INVALID_GROUP_ID, ErrorCode.GROUP_AUTHORIZATION_FAILED),
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+)
+_GROUP_TAKEN: Final = (
+    *(ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.STALE_MEMBER_EPOCH),
+    *(ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.FENCED_MEMBER_EPOCH),
+)
+_BY_NAME: Final = 9
+"""The last version of OffsetCommit that names topics by their names."""
+_SINGLE_KEY: Final = 3
+"""The last version of FindCoordinator that asks for one group."""
 
 Offsets = dict[TopicPartition, int]
 T = TypeVar("T")
@@ -170,17 +184,52 @@ class Cluster:
         if failure is not None:
             raise failure
 
+    def commit(self, group: str, offsets: Offsets) -> None:
+        """The progress of a query as offsets of a group: `moldau group lag` shows its lag.
+
+        The group has no members: nothing is assigned by it, and Spark's checkpoint alone says where
+        a query goes on. Raises InvalidArgumentError if others are members.
+        """
+        asked = FindCoordinatorRequest(key=group)
+        known = self.client.any_broker()
+        version = min(known.version_for(asked), _SINGLE_KEY)
+        found = known.ask(asked, FindCoordinatorResponse, version)
+        _check_commit(found.error_code, group, "its coordinator")
+        topics: dict[str, OffsetCommitRequestTopic] = {}
+        for place, offset in offsets.items():
+            topic = OffsetCommitRequestTopic(name=place.topic, partitions=[])
+            topics.setdefault(place.topic, topic).partitions.append(
+                OffsetCommitRequestPartition(
+                    partition_index=place.partition, committed_offset=offset, committed_metadata=""
+                )
+            )
+        request = OffsetCommitRequest(group_id=group, member_id="", topics=list(topics.values()))
+        coordinator = self.client.connection(found.host, found.port)
+        version = min(coordinator.version_for(request), _BY_NAME)
+        response = coordinator.ask(request, OffsetCommitResponse, version)
+        for each in response.topics:
+            for answer in each.partitions:
+                _check_commit(answer.error_code, group, f"{each.name}-{answer.partition_index}")
+
     def _patiently(self, attempt: Callable[[], T], doing: str) -> T:
         return patiently(
-            attempt,
-            forget=self._forget_all,
-            seconds_max=self._options.timeout_seconds,
-            doing=doing,
+            attempt, forget=self._forget_all, seconds_max=self._options.timeout_seconds, doing=doing
         )
 
     def _forget_all(self) -> None:
         for topic in self._seen:
             self.client.forget(topic)
+
+
+def _check_commit(code: int, group: str, what: str) -> None:
+    if not code or code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        # A partition that was deleted meanwhile has no lag.
+        return
+    if code in _GROUP_TAKEN:
+        said = f"the group {group} has members, so a query cannot commit for it"
+        raise InvalidArgumentError(f"{said}: choose another groupId")
+    name = RejectedError("", code).name
+    raise RejectedError(f"cannot commit {what} for group {group}: {name}; see option groupId", code)
 
 
 # -- what options mean

@@ -36,6 +36,22 @@ class OffsetRange:
         return f"offsets {self.start} to {self.end - 1} of {self.topic}-{self.partition}"
 
 
+def ranges_of(
+    starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], ids: Mapping[str, int]
+) -> list[OffsetRange]:
+    """What lies between, by partition."""
+    return [
+        OffsetRange(
+            topic=place.topic,
+            partition=place.partition,
+            start=starts[place],
+            end=end,
+            topic_id=ids.get(place.topic),
+        )
+        for place, end in sorted(ends.items())
+    ]
+
+
 def split_ranges(
     ranges: Iterable[OffsetRange],
     *,

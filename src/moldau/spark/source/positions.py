@@ -20,7 +20,7 @@ from typing import Any, Final, Self
 
 from moldau.client.errors import ClientError, InvalidArgumentError
 from moldau.model.ids import NO_TOPIC_ID, PartitionIndex, TopicPartition
-from moldau.spark.source.planning import OffsetRange, limited
+from moldau.spark.source.planning import OffsetRange, limited, ranges_of
 from moldau.spark.source.read_options import Subscription
 
 log = logging.getLogger(__name__)
@@ -86,18 +86,17 @@ class Positions:
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Self:
         """Raises InvalidArgumentError for what is no position: a checkpoint of something else."""
-        offsets = {}
         try:
             ids = {topic: int(number) for topic, number in found.get(IDS, {}).items()}
             first = {
-                _place(*name.rsplit("/", 1)): int(offset)
-                for name, offset in found.get(START, {}).items()
+                _place(*name.rsplit("/", 1)): int(at) for name, at in found.get(START, {}).items()
             }
-            for topic, partitions in found.items():
-                if topic in (IDS, START):
-                    continue
-                for partition, offset in partitions.items():
-                    offsets[_place(topic, partition)] = int(offset)
+            offsets = {
+                _place(topic, partition): int(offset)
+                for topic, partitions in found.items()
+                if topic not in (IDS, START)
+                for partition, offset in partitions.items()
+            }
         except (AttributeError, TypeError, ValueError):
             raise InvalidArgumentError(
                 f"the checkpoint holds {found!r}, which is no position in topics",
@@ -162,26 +161,19 @@ def next_end(
 
 
 def _tell_losses(start: Positions, latest: Positions, asked: Subscription, *, fail: bool) -> None:
-    missing = sorted(place for place in start.offsets if place not in latest.offsets)
+    missing = sorted(start.offsets.keys() - latest.offsets.keys())
     if left_out := [str(place) for place in missing if not asked.covers(place)]:
-        lost(
-            f"{', '.join(left_out)} was read before, and option {asked.option} does not name it "
-            "any more",
-            fail=fail,
-            hint="name it again, or, to leave what was not read of it, set option failOnDataLoss "
-            "to false",
-        )
+        said = f"{', '.join(left_out)} was read before, and option {asked.option} does not name it"
+        leave = "to leave what was not read of it, set option failOnDataLoss to false"
+        lost(f"{said} any more", fail=fail, hint=f"name it again, or, {leave}")
     if gone := [str(place) for place in missing if asked.covers(place)]:
         lost(f"{', '.join(gone)} cannot be read any more: deleted", fail=fail)
-    remade = sorted(remade_topics(start, latest.ids))
-    if remade:
-        lost(
-            f"{', '.join(remade)} was deleted and made again; what was left to read of it is gone",
-            fail=fail,
-        )
+    if remade := sorted(remade_topics(start, latest.ids)):
+        said = f"{', '.join(remade)} was deleted and made again"
+        lost(f"{said}; what was left to read of it is gone", fail=fail)
     for place, offset in start.offsets.items():
-        end = latest.offsets.get(place)
-        if place.topic not in remade and end is not None and end < offset:
+        end = latest.offsets.get(place, offset)
+        if place.topic not in remade and end < offset:
             lost(f"{place} ends at {end}, and was read up to {offset} before", fail=fail)
 
 
@@ -193,13 +185,4 @@ def ranges_between(start: Positions, end: Positions) -> list[OffsetRange]:
     """
     is_first = bool(end.first) and start != end
     starts = end.first if is_first else effective_starts(start, end.offsets, end.ids)
-    return [
-        OffsetRange(
-            topic=place.topic,
-            partition=place.partition,
-            start=starts[place],
-            end=offset,
-            topic_id=end.ids.get(place.topic),
-        )
-        for place, offset in sorted(end.offsets.items())
-    ]
+    return ranges_of(starts, end.offsets, end.ids)

@@ -94,8 +94,8 @@ def _grown(settings: ArchiveSettings, known: str, values: list[bytes]) -> str:
 
 def sampled(settings: ArchiveSettings, *, newest: bool = False) -> list[bytes]:
     """Values of the first, or of the newest, records of each partition."""
-    from moldau.spark.source.batch import plan
     from moldau.spark.source.read_options import parse_read_options
+    from moldau.spark.source.readers import plan
     from moldau.spark.source.reading import read_ranges
 
     options = settings.source_options() | {"startingOffsets": "earliest"}

@@ -31,9 +31,8 @@ from moldau.spark.pipelines.archive.changes import (
     row_type,
 )
 from moldau.spark.schema import HEADERS_COLUMN, arrow_schema, headers_type
-from moldau.spark.source.batch import read_partition
 from moldau.spark.source.read_options import ReadOptions, parse_read_options
-from moldau.spark.source.stream import StreamReader
+from moldau.spark.source.readers import StreamReader, read_partition
 
 NAME: Final = "moldau_archive"
 WORK: Final = "moldau.archive.work"

@@ -4,6 +4,7 @@ import json
 import shutil
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,10 @@ import pytest
 
 from moldau.client.admin import Admin
 from moldau.client.kafka.client import KafkaClient
+from moldau.spark.source.read_options import parse_read_options
+from moldau.spark.source.readers import StreamReader
 from moldau.testing.broker import Broker
+from moldau.testing.ports import free_ports
 from moldau.testing.waiting import wait_seconds_max, wait_until
 from moldau.wire.messages.delete_records import (
     DeleteRecordsPartition,
@@ -195,3 +199,28 @@ def test_an_unknown_topic_fails_the_query_by_the_name_of_its_option(
 ) -> None:
     said = failure(stream(subscribe="no-such-topic"), tmp_path)
     assert "there is no topic no-such-topic: see option subscribe" in said
+
+
+def test_a_commit_that_fails_is_made_up_for_by_the_next(
+    broker: Broker,
+    topic: str,
+    fill: Fill,
+    new_name: Callable[[str], str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    group = new_name("spark-group")
+    fill(topic, 0, count=10)
+    options = parse_read_options(
+        {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": topic, "groupId": group},
+        streaming=True,
+    )
+    reader = StreamReader(options)
+    with closing(reader._cluster.client):
+        there, gone = reader._cluster.client, KafkaClient(f"127.0.0.1:{free_ports(1)[0]}")
+        reader._cluster.client = gone
+        reader.commit({topic: {"0": 4}})
+        assert group in caplog.text
+        reader._cluster.client = there
+        reader.commit({topic: {"0": 4}})
+        (found,) = Admin(broker.bootstrap).group(group).lags
+        assert found.lag == 6
