@@ -61,7 +61,7 @@ def test_a_pattern_must_be_a_regular_expression() -> None:
 
 def test_offsets_by_partition_are_read() -> None:
     found = parse(startingOffsets='{"a":{"0":23,"1":-2}}')
-    assert found.start.named == {"a": {0: 23, 1: EARLIEST}}
+    assert found.start.named == {("a", 0): 23, ("a", 1): EARLIEST}
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_a_time_goes_before_offsets() -> None:
     found = parse(startingTimestamp="5", startingOffsets="earliest")
     assert (found.start.is_time, found.start.everywhere) == (True, 5)
     found = parse(startingOffsetsByTimestamp='{"a":{"0":7}}', startingOffsets="earliest")
-    assert (found.start.is_time, found.start.named) == (True, {"a": {0: 7}})
+    assert (found.start.is_time, found.start.named) == (True, {("a", 0): 7})
 
 
 @pytest.mark.parametrize(

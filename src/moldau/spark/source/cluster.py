@@ -37,10 +37,6 @@ _REQUEST_SECONDS_MAX: Final = 10.0
 """A broker that takes longer hangs; another one may answer within the time that is left."""
 _ASKED_BY_NAME_MAX: Final = 8
 """More topics than that are found by asking for all at once."""
-GROUP_REFUSED: Final = (
-    *(ErrorCode.INVALID_GROUP_ID, ErrorCode.GROUP_AUTHORIZATION_FAILED),
-    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-)
 _GROUP_TAKEN: Final = (
     *(ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.STALE_MEMBER_EPOCH),
     *(ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.FENCED_MEMBER_EPOCH),
@@ -89,10 +85,9 @@ class Cluster:
         """
         asked = self._options.subscription
         names = tuple(asked.assigned or asked.topics)
-        found, missing = self._existing(names)
-        for _ in range(_MISSING_RETRIES if missing else 0):
+        for seconds in (0.0, *[_RETRY_SECONDS] * _MISSING_RETRIES):
             # A broker that has just started may not have heard of all topics yet.
-            time.sleep(_RETRY_SECONDS)
+            time.sleep(seconds)
             found, missing = self._existing(names)
             if not missing:
                 break
@@ -101,16 +96,12 @@ class Cluster:
                 f"there is no topic {', '.join(missing)}: see option {asked.option}",
                 hint=f"create it first: moldau topic create {missing[0]}",
             )
-        for topic, partitions in (asked.assigned or {}).items():
-            view = found.get(topic, TopicView(None, partitions))
-            unknown = [partition for partition in partitions if partition not in view.partitions]
-            if unknown:
-                raise NotFoundError(
-                    f"{topic} has partitions 0 to {len(view.partitions) - 1}, not {unknown[0]}: "
-                    "see option assign"
-                )
-            if topic in found:
-                found[topic] = TopicView(view.id, partitions)
+        for topic in found if asked.assigned else ():
+            view, partitions = found[topic], (asked.assigned or {})[topic]
+            if unknown := sorted(set(partitions) - set(view.partitions)):
+                there = f"{topic} has partitions 0 to {len(view.partitions) - 1}"
+                raise NotFoundError(f"{there}, not {unknown[0]}: see option assign")
+            found[topic] = TopicView(view.id, partitions)
         return found
 
     def _existing(self, names: tuple[str, ...]) -> tuple[dict[str, TopicView], list[str]]:
@@ -173,14 +164,12 @@ class Cluster:
             for topic in response.topics if isinstance(response, ListOffsetsResponse) else ():
                 for answer in topic.partitions:
                     place = TopicPartition(topic.name, PartitionIndex(answer.partition_index))
-                    code = answer.error_code
-                    if not code:
+                    if not answer.error_code:
                         found[place] = answer.offset
-                    elif code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    elif answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                         failure = NotFoundError(f"{place} does not exist any more")
                     else:
-                        name = RejectedError("", code).name
-                        failure = RejectedError(f"cannot list offsets of {place}: {name}", code)
+                        failure = _rejected(f"cannot list offsets of {place}", answer.error_code)
         if failure is not None:
             raise failure
 
@@ -190,8 +179,7 @@ class Cluster:
         The group has no members: nothing is assigned by it, and Spark's checkpoint alone says where
         a query goes on. Raises InvalidArgumentError if others are members.
         """
-        asked = FindCoordinatorRequest(key=group)
-        known = self.client.any_broker()
+        known, asked = self.client.any_broker(), FindCoordinatorRequest(key=group)
         version = min(known.version_for(asked), _SINGLE_KEY)
         found = known.ask(asked, FindCoordinatorResponse, version)
         _check_commit(found.error_code, group, "its coordinator")
@@ -228,8 +216,11 @@ def _check_commit(code: int, group: str, what: str) -> None:
     if code in _GROUP_TAKEN:
         said = f"the group {group} has members, so a query cannot commit for it"
         raise InvalidArgumentError(f"{said}: choose another groupId")
-    name = RejectedError("", code).name
-    raise RejectedError(f"cannot commit {what} for group {group}: {name}; see option groupId", code)
+    raise _rejected(f"option groupId: cannot commit {what} for group {group}", code)
+
+
+def _rejected(what: str, code: int) -> RejectedError:
+    return RejectedError(f"{what}: {RejectedError('', code).name}", code)
 
 
 # -- what options mean
@@ -301,13 +292,8 @@ def _for_each(bound: Bound, places: list[TopicPartition]) -> Offsets:
     """The number of each partition; options that name some must name all."""
     if bound.named is None:
         return dict.fromkeys(places, bound.everywhere)
-    named = {
-        TopicPartition(topic, PartitionIndex(partition)): number
-        for topic, numbers in bound.named.items()
-        for partition, number in numbers.items()
-    }
-    missing = [place for place in places if place not in named]
-    unknown = sorted(named.keys() - set(places))
+    missing = [place for place in places if place not in bound.named]
+    unknown = sorted(bound.named.keys() - set(places))
     if missing:
         raise InvalidArgumentError(
             f"option {bound.option} names partitions, so it must name all that are read; "
@@ -318,4 +304,4 @@ def _for_each(bound: Bound, places: list[TopicPartition]) -> Offsets:
         raise InvalidArgumentError(
             f"option {bound.option} names {unknown[0]}, which is not among what is read"
         )
-    return named
+    return dict(bound.named)

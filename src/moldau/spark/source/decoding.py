@@ -61,7 +61,10 @@ def decode(found: Bodies, end: int, with_headers: bool) -> Decoded:
     # Where something is wrong this one can say what. Not imported before: it takes a while.
     from moldau.spark.source import plain
 
-    return plain.decode(found.data, bodies, found.start, end, with_headers)
+    try:
+        return plain.decode(found.data, bodies, found.start, end, with_headers)
+    except IndexError:
+        raise BatchFormatError("a number runs past the end of the batch") from None
 
 
 def record_batch(

@@ -1,4 +1,4 @@
-"""Owns the way from records to the buffers of Arrow columns where nothing is compiled.
+"""Responsible for the buffers of Arrow columns where nothing is compiled.
 
 Only the starts of records, each known from the length of the one before, are found one by one. All
 else is read for thousands of records at once by operations on arrays. It says what is wrong with
@@ -28,17 +28,9 @@ _LENGTH_SHIFT_MAX: Final = 28
 def decode(
     view: memoryview, bodies: Sequence[Body], start: int, end: int, with_headers: bool
 ) -> Decoded:
-    """The records with offsets from `start` to before `end`; BatchFormatError if anything in any of
-    them does not add up. Headers that nobody asked for are not looked at."""
-    try:
-        return _decoded(view, bodies, start, end, with_headers)
-    except IndexError:
-        raise BatchFormatError("a number runs past the end of the batch") from None
-
-
-def _decoded(
-    view: memoryview, bodies: Sequence[Body], start: int, end: int, with_headers: bool
-) -> Decoded:
+    """The records with offsets from `start` to before `end`; BatchFormatError, or IndexError past
+    the end of the data, if anything in any of them does not add up. Headers that nobody asked for
+    are not looked at."""
     data = np.frombuffer(view, dtype=np.uint8)
     heads = [body.header for body in bodies]
     counts = [head.record_count for head in heads]

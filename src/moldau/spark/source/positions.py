@@ -48,9 +48,7 @@ def lost(message: str, *, fail: bool, hint: str = LOSS_HINT) -> None:
 
 def short_id(topic_id: bytes) -> int | None:
     """What positions keep of a topic's id; None if the topic has none."""
-    if topic_id == NO_TOPIC_ID:
-        return None
-    return int.from_bytes(topic_id[:_ID_BYTES], "big")
+    return None if topic_id == NO_TOPIC_ID else int.from_bytes(topic_id[:_ID_BYTES], "big")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,11 +59,6 @@ class Positions:
     ids: Mapping[str, int] = field(default_factory=dict)
     first: Mapping[TopicPartition, int] = field(default_factory=dict)
     """Where the query began; known until its first batch is done."""
-
-    @property
-    def is_first(self) -> bool:
-        """Nothing was read yet."""
-        return bool(self.first) and self.first == self.offsets
 
     def topics(self) -> list[str]:
         return sorted({place.topic for place in self.offsets})
@@ -157,7 +150,8 @@ def next_end(
     if ends == start.offsets and latest.ids == start.ids:
         # The same text as before, with where the first batch began: another one is a new batch.
         return start
-    return Positions(offsets=ends, ids=latest.ids, first=starts if start.is_first else {})
+    is_first = bool(start.first) and start.first == start.offsets
+    return Positions(offsets=ends, ids=latest.ids, first=starts if is_first else {})
 
 
 def _tell_losses(start: Positions, latest: Positions, asked: Subscription, *, fail: bool) -> None:

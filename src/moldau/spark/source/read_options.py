@@ -10,7 +10,7 @@ import msgspec
 
 from moldau.client.errors import InvalidArgumentError
 from moldau.client.kafka.security import Security
-from moldau.model.ids import TopicPartition
+from moldau.model.ids import PartitionIndex, TopicPartition
 from moldau.spark.option_table import Side
 from moldau.spark.options import Options, tell_once
 from moldau.spark.source.java_pattern import python_pattern
@@ -27,8 +27,6 @@ TRIGGER_DELAY_DEFAULT: Final = "15m"
 _UNITS: Final = {"us": 1e-6, "ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 _DURATION: Final = re.compile(rf"(\d+)\s*({'|'.join(_UNITS)})?", re.IGNORECASE)
 
-PerPartition = dict[str, dict[int, int]]
-"""A number for partitions of topics: an offset or a time."""
 _Natural = Annotated[int, msgspec.Meta(ge=0)]
 _Offset = Annotated[int, msgspec.Meta(ge=EARLIEST)]
 
@@ -64,7 +62,7 @@ class Bound:
     option: str
     everywhere: int = LATEST
     """Or EARLIEST, or a time."""
-    named: PerPartition | None = None
+    named: Mapping[TopicPartition, int] | None = None
     """For each partition, in place of `everywhere`."""
     is_time: bool = False
 
@@ -181,7 +179,7 @@ def _bound(options: Options, side: str, default: int, *, forbidden: int | None) 
     text = options.text(name)
     if text is not None:
         example = 'as in {"orders": {"0": 1700000000000}}'
-        named = _json(text, dict[str, dict[_Natural, _Natural]], name, example)
+        named = _per_partition(text, _Natural, name, example)
         return Bound(option=name, named=named, is_time=True)
     name = f"{side}Offsets"
     text = options.text(name)
@@ -196,8 +194,8 @@ def _bound(options: Options, side: str, default: int, *, forbidden: int | None) 
             )
         return Bound(option=name, everywhere=word)
     example = 'earliest, latest, or as in {"orders": {"0": 23, "1": -1}}'
-    named = _json(text, dict[str, dict[_Natural, _Offset]], name, example)
-    if forbidden is not None and any(forbidden in found.values() for found in named.values()):
+    named = _per_partition(text, _Offset, name, example)
+    if forbidden in named.values():
         raise InvalidArgumentError(f"option {name} cannot use {forbidden}, here")
     return Bound(option=name, named=named)
 
@@ -206,16 +204,24 @@ def _check_order(start: Bound, end: Bound) -> None:
     """An end before the start is a mistake, and not an empty batch; as in the Kafka connector."""
     if start.is_time != end.is_time or (start.named is None) != (end.named is None):
         return
-    firsts = start.named or {"all": {0: start.everywhere}}
-    lasts = end.named or {"all": {0: end.everywhere}}
-    for topic, numbers in firsts.items():
-        for partition, first in numbers.items():
-            last = lasts.get(topic, {}).get(partition, first)
-            if 0 <= last < first:
-                where = f" for {topic}-{partition}" if start.named else ""
-                raise InvalidArgumentError(
-                    f"option {end.option} ({last}) is before {start.option} ({first}){where}"
-                )
+    everywhere = TopicPartition("all", PartitionIndex(0))
+    lasts = end.named or {everywhere: end.everywhere}
+    for place, first in (start.named or {everywhere: start.everywhere}).items():
+        last = lasts.get(place, first)
+        if 0 <= last < first:
+            where = f" for {place}" if start.named else ""
+            raise InvalidArgumentError(
+                f"option {end.option} ({last}) is before {start.option} ({first}){where}"
+            )
+
+
+def _per_partition(text: str, kind: Any, option: str, example: str) -> dict[TopicPartition, int]:
+    found = _json(text, dict[str, dict[_Natural, kind]], option, example)
+    return {
+        TopicPartition(topic, PartitionIndex(partition)): number
+        for topic, numbers in found.items()
+        for partition, number in numbers.items()
+    }
 
 
 def _json(text: str, kind: Any, option: str, example: str) -> Any:

@@ -21,11 +21,11 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from moldau.client.errors import RejectedError, TimedOutError, UnreachableError
+from moldau.client.errors import ClientError
+from moldau.client.kafka.retrying import is_passing
 from moldau.spark.hints import tells_hints
 from moldau.spark.source import planning, positions
 from moldau.spark.source.cluster import (
-    GROUP_REFUSED,
     NO_OFFSET,
     Cluster,
     Offsets,
@@ -158,8 +158,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         offsets = starting_offsets(self._options, self._cluster, places_of(topics))
         if self._target is not None:
             # What came since the end was chosen is not read, whatever the start.
-            ends = self._target.offsets
-            offsets = {place: min(at, ends.get(place, at)) for place, at in offsets.items()}
+            offsets = {p: min(at, self._target.offsets.get(p, at)) for p, at in offsets.items()}
         return Positions(offsets=offsets, ids=ids_of(topics), first=offsets).to_json()
 
     @tells_hints
@@ -178,13 +177,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         waited = time.monotonic() - self._batch_at
         if self._target is not None or waited >= self._options.trigger_delay_seconds_max:
             least = None
+        fail = self._options.fail_on_data_loss
         end = positions.next_end(
-            begin,
-            latest,
-            asked=asked,
-            offsets_max=most,
-            offsets_min=least,
-            fail_on_data_loss=self._options.fail_on_data_loss,
+            begin, latest, asked=asked, offsets_max=most, offsets_min=least, fail_on_data_loss=fail
         )
         if end is begin:
             return start
@@ -204,7 +199,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """For the progress of the query: what is left to read is what lies between."""
         try:
             return self._read_latest().to_json()
-        except (UnreachableError, TimedOutError, RejectedError) as error:
+        except ClientError as error:
             log.warning("the latest offsets are not known: %s", error)
             return None
 
@@ -243,8 +238,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             self._cluster.commit(group, now)
             self._committed = now
-        except (UnreachableError, TimedOutError, RejectedError) as error:
-            if isinstance(error, RejectedError) and error.code in GROUP_REFUSED:
-                # For good: the query is told, rather than the group forgotten.
+        except ClientError as error:
+            if not is_passing(error):
                 raise
             log.warning("group %s hears of the progress with the next batch: %s", group, error)

@@ -18,12 +18,10 @@ from moldau.client.kafka.client import KafkaClient
 from moldau.client.kafka.connection import KafkaConnection
 from moldau.model.ids import Offset, TimestampMs
 from moldau.records.record import Record, build_batch
-from moldau.spark.source.bodies import Bodies
-from moldau.spark.source.decoding import record_batch
-from moldau.spark.source.fetching import RangesFetcher
 from moldau.spark.source.planning import OffsetRange
 from moldau.spark.source.positions import DataLossError
 from moldau.spark.source.read_options import ReadOptions, parse_read_options
+from moldau.spark.source.reading import RangesFetcher
 from moldau.testing.broker import Broker
 from moldau.testing.cluster import Cluster
 from moldau.testing.waiting import wait_seconds_max
@@ -56,10 +54,9 @@ def fetched(
     return places(iter(RangesFetcher(client, ranges, options)))
 
 
-def places(found: Iterator[tuple[OffsetRange, Bodies]]) -> Iterator[tuple[int, int]]:
-    for planned, each in found:
-        rows = record_batch(each, topic="t", partition=0, end=planned.end, include_headers=False)
-        yield from ((planned.partition, offset) for offset in rows["offset"].to_pylist())
+def places(found: Iterator[Any]) -> Iterator[tuple[int, int]]:
+    for rows in found:
+        yield from zip(rows["partition"].to_pylist(), rows["offset"].to_pylist(), strict=True)
 
 
 def read(client: KafkaClient, planned: OffsetRange, options: ReadOptions = OPTIONS) -> list[int]:
@@ -233,7 +230,7 @@ def test_the_time_that_rows_take_is_not_time_without_an_answer(
         client.produce(topic, 0, batch([b"x" * 200] * 10))
     late = [0.0]
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + late[0], sleep=time.sleep)
-    monkeypatch.setattr("moldau.spark.source.fetching.time", clock)
+    monkeypatch.setattr("moldau.spark.source.reading.time", clock)
     small = replace(OPTIONS, fetch_bytes_max=5000)
     fetcher = RangesFetcher(client, [the_range(topic, 0, 300)], small)
     reading = places(iter(fetcher))
