@@ -12,6 +12,7 @@ from moldau.spark.schema import arrow_schema
 from moldau.spark.source import decoding, plain
 from moldau.spark.source.bodies import Bodies, readable_bodies, whole_batches
 from moldau.spark.source.decoding import record_batch
+from moldau.spark.source.planning import OffsetRange
 from moldau.spark.source.reading import settle_once
 
 NOW = 1_700_000_000_000
@@ -46,7 +47,8 @@ def ours(data: memoryview) -> int:
         found = Bodies(data, [], 0, scanned[1])
     else:
         (found,) = readable_bodies(data, whole_batches(data), [], start=0, end=END)
-    rows = record_batch(found, topic="t", partition=0, end=END, include_headers=False)
+    planned = OffsetRange(topic="t", partition=0, start=0, end=END)
+    rows = record_batch(found, planned, False)
     return int(rows.num_rows)
 
 

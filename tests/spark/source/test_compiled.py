@@ -17,6 +17,7 @@ from moldau.records.record import Record, _encode_headers, _seal, _varint, build
 from moldau.spark.source import decoding
 from moldau.spark.source.bodies import Bodies, Body, readable_bodies, whole_batches
 from moldau.spark.source.decoding import record_batch
+from moldau.spark.source.planning import OffsetRange
 
 try:
     from moldau.spark.source import compiled
@@ -109,9 +110,8 @@ def joined(drawn: Any, body_changes: Any = ()) -> bytes:
 def outcome(kind: str, found: Bodies, end: int, include_headers: bool) -> Any:
     with mock.patch.object(decoding, "KIND", kind):
         try:
-            return record_batch(
-                found, topic="t", partition=3, end=end, include_headers=include_headers
-            )
+            planned = OffsetRange(topic="t", partition=3, start=0, end=end)
+            return record_batch(found, planned, include_headers)
         except BatchFormatError as error:
             return str(error)
 

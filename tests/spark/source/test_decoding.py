@@ -18,6 +18,7 @@ from moldau.records.record import Record, _seal, build_batch, read_records
 from moldau.spark.source import decoding
 from moldau.spark.source.bodies import Bodies, readable_bodies, whole_batches
 from moldau.spark.source.decoding import record_batch
+from moldau.spark.source.planning import OffsetRange
 
 NOW = 1_700_000_000_000
 END = 1 << 62
@@ -39,11 +40,8 @@ def columns(data: bytes, start: int = 0, end: int = END, *, include_headers: boo
     made = []
     for kind in {"numpy", decoding.KIND}:
         with mock.patch.object(decoding, "KIND", kind):
-            made.append(
-                record_batch(
-                    found, topic="t", partition=3, end=end, include_headers=include_headers
-                )
-            )
+            planned = OffsetRange(topic="t", partition=3, start=start, end=end)
+            made.append(record_batch(found, planned, include_headers))
         made[-1].validate(full=True)
     assert made[0] == made[-1]
     return made[0]

@@ -215,12 +215,12 @@ def test_a_commit_that_fails_is_made_up_for_by_the_next(
         streaming=True,
     )
     reader = StreamReader(options)
-    with closing(reader._cluster.client):
-        there, gone = reader._cluster.client, KafkaClient(f"127.0.0.1:{free_ports(1)[0]}")
-        reader._cluster.client = gone
+    with closing(reader._brokers.client):
+        there, gone = reader._brokers.client, KafkaClient(f"127.0.0.1:{free_ports(1)[0]}")
+        reader._brokers.client = gone
         reader.commit({topic: {"0": 4}})
         assert group in caplog.text
-        reader._cluster.client = there
+        reader._brokers.client = there
         reader.commit({topic: {"0": 4}})
         (found,) = Admin(broker.bootstrap).group(group).lags
         assert found.lag == 6

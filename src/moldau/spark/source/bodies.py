@@ -18,7 +18,8 @@ from moldau.records.batch import (
     crc_matches,
     read_header,
 )
-from moldau.records.compression import Codec, decompress
+from moldau.records.compact import open_body
+from moldau.records.compression import Codec
 from moldau.records.control import read_end_marker
 from moldau.wire.messages.fetch import FetchAbortedTransaction
 
@@ -111,7 +112,7 @@ def readable_bodies(
 def _decompressed(
     fetched: memoryview, chosen: Sequence[Placed], start: int, bytes_max: int
 ) -> Iterator[Bodies]:
-    parts: list[bytes | memoryview] = []
+    parts: list[bytes] = []
     bodies: list[Body] = []
     position = 0
     for placed in chosen:
@@ -119,14 +120,7 @@ def _decompressed(
             yield Bodies(memoryview(b"".join(parts)), bodies, start)
             parts, bodies, position = [], [], 0
         header = placed.header
-        part: bytes | memoryview
-        part = fetched[placed.position + HEADER_BYTES : placed.position + header.size]
-        if header.codec != Codec.NONE:
-            try:
-                codec = Codec(header.codec)
-            except ValueError:
-                raise BatchFormatError(f"unknown codec {header.codec}") from None
-            part = decompress(codec, part, bytes_max)
+        part = open_body(fetched[placed.position :], header, bytes_max=bytes_max)
         parts.append(part)
         bodies.append(Body(position, position + len(part), header))
         position += len(part)

@@ -244,7 +244,7 @@ def starting_offsets(
     """Where to begin. Raises InvalidArgumentError, and DataLossError for deleted offsets."""
     bound = options.start
     found, without = _resolved(bound, cluster, places)
-    if without and options.start_without_match == "error":
+    if without and not options.latest_without_match:
         raise InvalidArgumentError(
             f"no record of {without[0]} is as young as option {bound.option} asks for",
             hint="to begin with what comes next there, set option "

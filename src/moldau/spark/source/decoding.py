@@ -14,6 +14,7 @@ from crc32c import crc32c
 from moldau.records.batch import BatchFormatError
 from moldau.spark.schema import arrow_schema, headers_type
 from moldau.spark.source.bodies import Bodies, readable_bodies, whole_batches
+from moldau.spark.source.planning import OffsetRange
 
 Strings = tuple[int, int, Any, Any, Any]
 """A column of bytes: how many, how many of them null, then buffers: validity, offsets, data."""
@@ -67,22 +68,19 @@ def decode(found: Bodies, end: int, with_headers: bool) -> Decoded:
         raise BatchFormatError("a number runs past the end of the batch") from None
 
 
-def record_batch(
-    found: Bodies, *, topic: str, partition: int, end: int, include_headers: bool
-) -> Any:
-    """The records with offsets before `end` as one pyarrow.RecordBatch.
-
-    Raises BatchFormatError if anything in them does not add up.
-    """
-    schema = arrow_schema(include_headers=include_headers)
+def record_batch(found: Bodies, planned: OffsetRange, with_headers: bool) -> Any:
+    """The records of a range as one pyarrow.RecordBatch. Raises BatchFormatError if anything in
+    them does not add up."""
+    schema = arrow_schema(include_headers=with_headers)
     if len(found.data) > _BYTES_MAX:
         raise BatchFormatError(f"{len(found.data)} bytes of records at once")
-    count, offsets, micros, types, keys, values, headers = decode(found, end, include_headers)
+    decoded = decode(found, planned.end, with_headers)
+    count, offsets, micros, types, keys, values, headers = decoded
     columns = [
         _strings(keys),
         _strings(values),
-        pa.repeat(pa.scalar(topic, pa.string()), count),
-        pa.repeat(pa.scalar(partition, pa.int32()), count),
+        pa.repeat(pa.scalar(planned.topic, pa.string()), count),
+        pa.repeat(pa.scalar(planned.partition, pa.int32()), count),
         _numbers(pa.int64(), count, offsets),
         _numbers(schema.field("timestamp").type, count, micros),
         _numbers(pa.int32(), count, types),

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from moldau.model.ids import PartitionIndex, TopicPartition
 
+Offsets = Mapping[TopicPartition, int]
 _BELOW: Final = {"LessThan": 0, "LessThanOrEqual": 1}
 _ABOVE: Final = {"GreaterThan": 1, "GreaterThanOrEqual": 0}
 _EQUAL: Final = ("EqualTo", "EqualNullSafe")
@@ -36,9 +37,7 @@ class OffsetRange:
         return f"offsets {self.start} to {self.end - 1} of {self.topic}-{self.partition}"
 
 
-def ranges_of(
-    starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], ids: Mapping[str, int]
-) -> list[OffsetRange]:
+def ranges_of(starts: Offsets, ends: Offsets, ids: Mapping[str, int]) -> list[OffsetRange]:
     """What lies between, by partition."""
     return [
         OffsetRange(
@@ -108,9 +107,7 @@ def shared_out(ranges: Sequence[OffsetRange], *, offsets_min: int) -> list[tuple
     return [*result, tuple(small)] if small else result
 
 
-def limited(
-    starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], offsets_max: int
-) -> dict[TopicPartition, int]:
+def limited(starts: Offsets, ends: Offsets, offsets_max: int) -> dict[TopicPartition, int]:
     """Ends that are at most `offsets_max` offsets away from `starts`, all partitions together.
 
     Each partition gets a part in proportion to what waits in it. What division leaves over goes to

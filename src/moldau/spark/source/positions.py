@@ -20,7 +20,7 @@ from typing import Any, Final, Self
 
 from moldau.client.errors import ClientError, InvalidArgumentError
 from moldau.model.ids import NO_TOPIC_ID, PartitionIndex, TopicPartition
-from moldau.spark.source.planning import OffsetRange, limited, ranges_of
+from moldau.spark.source.planning import OffsetRange, Offsets, limited, ranges_of
 from moldau.spark.source.read_options import Subscription
 
 log = logging.getLogger(__name__)
@@ -55,9 +55,9 @@ def short_id(topic_id: bytes) -> int | None:
 class Positions:
     """The next offset of every partition, and the ids of the topics."""
 
-    offsets: Mapping[TopicPartition, int]
+    offsets: Offsets
     ids: Mapping[str, int] = field(default_factory=dict)
-    first: Mapping[TopicPartition, int] = field(default_factory=dict)
+    first: Offsets = field(default_factory=dict)
     """Where the query began; known until its first batch is done."""
 
     def topics(self) -> list[str]:
@@ -114,7 +114,7 @@ def check_checkpoint(start: Positions, names: Iterable[str], option: str) -> Non
 
 
 def effective_starts(
-    start: Positions, ends: Mapping[TopicPartition, int], ids: Mapping[str, int]
+    start: Positions, ends: Offsets, ids: Mapping[str, int]
 ) -> dict[TopicPartition, int]:
     """Where to go on in each partition of `ends`.
 
@@ -144,7 +144,7 @@ def next_end(
     waiting = sum(max(0, end - starts[place]) for place, end in latest.offsets.items())
     if offsets_min is not None and waiting < offsets_min:
         return start
-    ends: Mapping[TopicPartition, int] = latest.offsets
+    ends = latest.offsets
     if offsets_max is not None:
         ends = limited(starts, ends, offsets_max)
     if ends == start.offsets and latest.ids == start.ids:

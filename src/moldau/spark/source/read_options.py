@@ -4,7 +4,7 @@ time."""
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -23,7 +23,6 @@ FETCH_BYTES_DEFAULT: Final = 2 * 1024 * 1024
 """Arrow batches of about that size are what Spark takes with the least effort."""
 FETCH_BYTES_MIN: Final = 1024
 FETCH_BYTES_MAX: Final = 64 * 1024 * 1024
-TRIGGER_DELAY_DEFAULT: Final = "15m"
 _UNITS: Final = {"us": 1e-6, "ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 _DURATION: Final = re.compile(rf"(\d+)\s*({'|'.join(_UNITS)})?", re.IGNORECASE)
 
@@ -76,7 +75,8 @@ class ReadOptions:
     subscription: Subscription
     start: Bound
     end: Bound
-    start_without_match: Literal["error", "latest"]
+    latest_without_match: bool
+    """Where no record is as young as the start: else that is an error."""
     offsets_per_trigger_max: int | None
     offsets_per_trigger_min: int | None
     trigger_delay_seconds_max: float
@@ -128,10 +128,10 @@ def parse_read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOpti
         subscription=_subscription(options),
         start=start,
         end=end,
-        start_without_match="latest" if strategy == "latest" else "error",
+        latest_without_match=strategy == "latest",
         offsets_per_trigger_max=most,
         offsets_per_trigger_min=least,
-        trigger_delay_seconds_max=_duration(options, "maxTriggerDelay", TRIGGER_DELAY_DEFAULT),
+        trigger_delay_seconds_max=_duration(options, "maxTriggerDelay", "15m"),
         partitions_min=options.whole_number("minPartitions"),
         records_per_partition_max=options.whole_number("maxRecordsPerPartition"),
         fail_on_data_loss=options.flag("failOnDataLoss", True),

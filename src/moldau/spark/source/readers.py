@@ -24,17 +24,8 @@ from pyspark.sql.streaming.datasource import (
 from moldau.client.errors import ClientError
 from moldau.client.kafka.retrying import is_passing
 from moldau.spark.hints import tells_hints
-from moldau.spark.source import planning, positions
-from moldau.spark.source.cluster import (
-    NO_OFFSET,
-    Cluster,
-    Offsets,
-    TopicView,
-    ending_offsets,
-    ids_of,
-    places_of,
-    starting_offsets,
-)
+from moldau.spark.source import cluster, planning, positions
+from moldau.spark.source.cluster import Cluster
 from moldau.spark.source.planning import OffsetRange
 from moldau.spark.source.positions import Positions
 from moldau.spark.source.read_options import ReadOptions, parse_read_options
@@ -106,21 +97,21 @@ def batch_reader(options: Mapping[str, str]) -> BatchReader:
 
 def plan(options: ReadOptions, filters: Iterable[Filter] = ()) -> list[OffsetRange]:
     """What is read. Asks the brokers."""
-    with closing(Cluster(options)) as cluster:
-        topics = cluster.topics()
-        places = places_of(topics)
-        ends = ending_offsets(options, cluster, places)
-        starts = starting_offsets(options, cluster, places)
-        ranges = planning.ranges_of(starts, ends, ids_of(topics))
+    with closing(Cluster(options)) as brokers:
+        topics = brokers.topics()
+        places = cluster.places_of(topics)
+        ends = cluster.ending_offsets(options, brokers, places)
+        starts = cluster.starting_offsets(options, brokers, places)
+        ranges = planning.ranges_of(starts, ends, cluster.ids_of(topics))
         found, moment = planning.narrowed(ranges, filters), planning.time_first_ms(filters)
         if moment is None:
             return found
-        firsts = cluster.offsets({planned.place: moment for planned in found})
+        firsts = brokers.offsets({planned.place: moment for planned in found})
         # No offset: nothing is as young as that. What comes later is not part of this batch.
         return [
             replace(planned, start=max(planned.start, firsts[planned.place]))
             for planned in found
-            if firsts[planned.place] != NO_OFFSET
+            if firsts[planned.place] != cluster.NO_OFFSET
         ]
 
 
@@ -136,12 +127,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        self._cluster = Cluster(options)
-        self._committed: Offsets = {}
+        self._brokers = Cluster(options)
+        self._committed: cluster.Offsets = {}
         self._target: Positions | None = None
         """Where a query that reads what is available now ends."""
         self._batch_at = time.monotonic()
-        self._topics: dict[str, TopicView] | None = None
+        self._topics: dict[str, cluster.TopicView] | None = None
         self._topics_at = 0.0
 
     def __getstate__(self) -> dict[str, Any]:
@@ -154,12 +145,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @tells_hints
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        topics = self._cluster.topics()
-        offsets = starting_offsets(self._options, self._cluster, places_of(topics))
+        topics = self._brokers.topics()
+        offsets = cluster.starting_offsets(self._options, self._brokers, cluster.places_of(topics))
         if self._target is not None:
             # What came since the end was chosen is not read, whatever the start.
             offsets = {p: min(at, self._target.offsets.get(p, at)) for p, at in offsets.items()}
-        return Positions(offsets=offsets, ids=ids_of(topics), first=offsets).to_json()
+        return Positions(offsets=offsets, ids=cluster.ids_of(topics), first=offsets).to_json()
 
     @tells_hints
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
@@ -218,7 +209,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._tell_group(Positions.from_json(end))
 
     def stop(self) -> None:
-        self._cluster.close()
+        self._brokers.close()
 
     # -- the cluster
 
@@ -226,9 +217,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         now = time.monotonic()
         if self._topics is None or now - self._topics_at >= TOPICS_SECONDS_MAX:
             # What is missing is missed by whoever knows that it was there before.
-            self._topics, self._topics_at = self._cluster.topics(missing_is_fine=True), now
-        offsets = self._cluster.latest(places_of(self._topics))
-        return Positions(offsets=offsets, ids=ids_of(self._topics))
+            self._topics, self._topics_at = self._brokers.topics(missing_is_fine=True), now
+        offsets = self._brokers.latest(cluster.places_of(self._topics))
+        return Positions(offsets=offsets, ids=cluster.ids_of(self._topics))
 
     def _tell_group(self, reached: Positions) -> None:
         """A commit that fails for a while harms nothing, and is made up for by the next."""
@@ -236,7 +227,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if group is None or now == self._committed:
             return
         try:
-            self._cluster.commit(group, now)
+            self._brokers.commit(group, now)
             self._committed = now
         except ClientError as error:
             if not is_passing(error):

@@ -1,10 +1,9 @@
 """Responsible for what a task does: it fetches ranges of offsets, over elections and lost brokers,
 and makes Arrow batches of a good size for Spark of them.
 
-Each leader gets one request for all that it leads, all leaders at once, and one request ahead.
-
-A micro-batch of a topic with hundreds of partitions has a few rows of each, and a request for each
-would take longer than all the rest. While the records of one answer are decoded and handed to
+Each leader gets one request for all that it leads, all leaders at once: a micro-batch of a topic
+with hundreds of partitions has a few rows of each, and to ask for each would take longer than all
+the rest. While the records of one answer are decoded and handed to
 Spark, the next answer is on its way: so at most two answers of each leader are in memory, each of
 `fetch_bytes_max` or of one batch that is larger. Fetching goes on as long as anything comes; only
 when nothing came for the whole timeout it fails.
@@ -145,6 +144,7 @@ class RangesFetcher:
         """Nothing has come since then."""
 
     def __iter__(self) -> Iterator[Any]:
+        with_headers = self._options.include_headers
         self._quiet_since = time.monotonic()
         try:
             self._post()
@@ -153,7 +153,8 @@ class RangesFetcher:
                 self._post()
                 for planned, start, found in taken:
                     try:
-                        for rows in (self._rows(planned, bodies) for bodies in found):
+                        for bodies in found:
+                            rows = record_batch(bodies, planned, with_headers)
                             if rows.num_rows:
                                 yield rows
                     except BatchFormatError as error:
@@ -170,15 +171,12 @@ class RangesFetcher:
     def _post(self) -> None:
         """Ask each leader for what is left of all that it leads."""
         by_leader: dict[KafkaConnection, dict[TopicPartition, _Part]] = {}
-        places = set()
         for part in self._waiting:
-            # A partition can stand in a request once only.
-            if part.planned.place not in places:
-                places.add(part.planned.place)
-                try:
-                    by_leader.setdefault(self._leader(part), {})[part.planned.place] = part
-                except ClientError as error:
-                    self._failed.append((part, error))
+            try:
+                # A partition can stand in a request once only: of two of its ranges one waits.
+                by_leader.setdefault(self._leader(part), {})[part.planned.place] = part
+            except ClientError as error:
+                self._failed.append((part, error))
         # Not before all leaders are known: to ask for them needs connections without answers.
         for leader, parts in by_leader.items():
             try:
@@ -317,15 +315,6 @@ class RangesFetcher:
         part.served_in = self._round
         part.bytes_max = max(part.bytes_max, min(2 * part.bytes_max, most))
         return found
-
-    def _rows(self, planned: OffsetRange, bodies: Bodies) -> Any:
-        return record_batch(
-            bodies,
-            topic=planned.topic,
-            partition=planned.partition,
-            end=planned.end,
-            include_headers=self._options.include_headers,
-        )
 
     # -- what goes wrong
 
