@@ -18,6 +18,7 @@ import os
 import random
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -26,13 +27,11 @@ from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, Wri
 
 import moldau.spark
 from moldau.spark.datasource import MoldauDataSource
-from moldau.spark.sink.batch import BatchWriter
-from moldau.spark.sink.broker_port import BrokerPort
-from moldau.spark.sink.clients import Clients
-from moldau.spark.sink.decisions import Entry, Ledger, Transaction
-from moldau.spark.sink.protocol import Place
-from moldau.spark.sink.stream import StreamWriter
+from moldau.spark.sink.broker_port import BrokerPort, Place
+from moldau.spark.sink.decisions import Entry, Ledger
+from moldau.spark.sink.protocol import Task, Transaction
 from moldau.spark.sink.write_options import WriteOptions, parse_write_options
+from moldau.spark.sink.writers import BatchWriter, StreamWriter
 
 _FAULT_OPTIONS: Final = ("crashat", "crashhow", "crashgroup", "crashmark", "twins")
 _TWIN: Final = 1_000_000
@@ -75,10 +74,9 @@ class Crash:
 class CrashingPort(BrokerPort):
     """The port of the product, with an end before or after one of its calls."""
 
-    def __init__(
-        self, options: WriteOptions, clients: Clients, crash: Crash, who: str, batch: int
-    ) -> None:
-        super().__init__(options, clients)
+    def __init__(self, port: BrokerPort, crash: Crash, who: str, batch: int) -> None:
+        # Over the connections of the other one.
+        self.__dict__.update(port.__dict__)
         self._crash = crash
         self._who = who
         self._batch = batch
@@ -96,8 +94,8 @@ class CrashingPort(BrokerPort):
         kind = type(entries[0]).__name__ if entries else "deletions"
         self._around(f"append {kind}", lambda: BrokerPort.append(self, ledger, entries, deleted))
 
-    def begin(self, transactional_id: str) -> Transaction:
-        return self._around("begin", lambda: BrokerPort.begin(self, transactional_id))
+    def begin(self, name: str) -> Transaction:
+        return self._around("begin", lambda: BrokerPort.begin(self, name))
 
     def go_on(self, before: Transaction, nonce: int) -> Transaction | None:
         return self._around("go_on", lambda: BrokerPort.go_on(self, before, nonce))
@@ -105,8 +103,8 @@ class CrashingPort(BrokerPort):
     def enter(self, transaction: Transaction, place: Place) -> None:
         self._around("enter", lambda: BrokerPort.enter(self, transaction, place))
 
-    def expiring(self, transactions: Iterable[Transaction], seconds: float) -> dict[str, bool]:
-        return self._around("expiring", lambda: BrokerPort.expiring(self, transactions, seconds))
+    def expiring(self, transactions: Iterable[Transaction]) -> dict[str, bool]:
+        return self._around("expiring", lambda: BrokerPort.expiring(self, transactions))
 
     def commit(self, transactions: Iterable[Transaction]) -> list[Transaction]:
         """One by one, to be able to end between two of them."""
@@ -130,15 +128,16 @@ class CrashingWriter(StreamWriter):
         self._batch = -1
         self._added = 0
 
-    def port(self, clients: Clients) -> BrokerPort:
+    def port(self) -> BrokerPort:
         batch = self._batch
         context = TaskContext.get()
         if context is not None and self._who == "task":
             batch = int(context.getLocalProperty("streaming.sql.batchId") or -1)
-        return CrashingPort(self._options, clients, self._crash, self._who, batch)
+        return CrashingPort(super().port(), self._crash, self._who, batch)
 
-    def attempt(self, context: Any) -> int:
-        return super().attempt(context) + self._added
+    def task(self, context: Any) -> Task:
+        task = super().task(context)
+        return replace(task, attempt=task.attempt + self._added)
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         if not self._crash.has_twins:
@@ -171,8 +170,8 @@ class CrashingTableWriter(BatchWriter):
         self._crash = crash
         self._who = "task"
 
-    def port(self, clients: Clients) -> BrokerPort:
-        return CrashingPort(self._options, clients, self._crash, self._who, self._batch)
+    def port(self) -> BrokerPort:
+        return CrashingPort(super().port(), self._crash, self._who, self._batch)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         self._who = "driver"

@@ -15,8 +15,9 @@ from typing import TypeVar
 
 from moldau.client.errors import ClientError
 from moldau.spark.sink import protocol
-from moldau.spark.sink.decisions import Entry, Ledger, Transaction, encode_entry
-from moldau.spark.sink.protocol import Begin, Task, TaskDone
+from moldau.spark.sink.broker_port import BrokerPort
+from moldau.spark.sink.decisions import Entry, Ledger, encode_entry
+from moldau.spark.sink.protocol import Begin, Task, TaskDone, Transaction
 
 QUERY = "q"
 T = TypeVar("T")
@@ -74,11 +75,11 @@ class Brokers:
         found = self.names.setdefault(name, Named(len(self.names)))
         found.epoch += 1
         found.state, found.rows, found.last_epoch = "empty", [], -1
-        return Transaction(id=name, producer_id=found.producer_id, epoch=found.epoch)
+        return Transaction(name=name, producer_id=found.producer_id, epoch=found.epoch)
 
     def go_on(self, before: Transaction, nonce: int) -> Transaction | None:
         """As InitProducerId does it for one that names its id and epoch."""
-        found = self.names[before.id]
+        found = self.names[before.name]
         if found.state == "open":
             return None
         if before.epoch == found.epoch:
@@ -87,17 +88,17 @@ class Brokers:
         elif found.last_epoch < 0 or before.epoch != found.last_epoch:
             return None
         found.state, found.rows, found.nonce = "empty", [], nonce
-        return Transaction(id=before.id, producer_id=found.producer_id, epoch=found.epoch)
+        return Transaction(name=before.name, producer_id=found.producer_id, epoch=found.epoch)
 
     def enter(self, transaction: Transaction) -> None:
-        found = self.names[transaction.id]
+        found = self.names[transaction.name]
         if found.epoch != transaction.epoch or found.state not in ("empty", "open"):
             raise FencedError(f"{transaction} cannot be entered")
         found.state, found.last_epoch = "open", -1
 
     def write(self, transaction: Transaction, row: Row, sequence: int) -> None:
         self.enter(transaction)
-        found = self.names[transaction.id]
+        found = self.names[transaction.name]
         # A number that was there is taken for the same row again.
         if sequence == len(found.rows):
             found.rows.append(row)
@@ -105,7 +106,7 @@ class Brokers:
             raise FencedError("out of order")
 
     def commit(self, transaction: Transaction) -> bool:
-        found = self.names[transaction.id]
+        found = self.names[transaction.name]
         if found.epoch != transaction.epoch or found.state not in ("open", "committed"):
             return False
         if found.state == "open":
@@ -114,17 +115,19 @@ class Brokers:
         return True
 
     def is_open(self, transaction: Transaction) -> bool:
-        found = self.names[transaction.id]
+        found = self.names[transaction.name]
         return found.epoch == transaction.epoch and found.state == "open"
 
 
-class ModelPort:
+class ModelPort(BrokerPort):
     """A process's way to the brokers; `step` is where it may stop, or die."""
 
     def __init__(self, brokers: Brokers, call: "Call") -> None:
         self._brokers = brokers
         self._call = call
         self._ledger = Ledger(query=QUERY)
+        self.is_late = False
+        """Transactions are about to time out."""
 
     def read(self, query: str) -> Ledger:
         def read() -> Ledger:
@@ -144,8 +147,8 @@ class ModelPort:
         kind = type(entries[0]).__name__ if entries else "deletions"
         self._call(f"append {kind}", lambda: self._brokers.append(pairs))
 
-    def begin(self, transactional_id: str) -> Transaction:
-        return self._call("begin", lambda: self._brokers.begin(transactional_id))
+    def begin(self, name: str) -> Transaction:
+        return self._call("begin", lambda: self._brokers.begin(name))
 
     def go_on(self, before: Transaction, nonce: int) -> Transaction | None:
         return self._call("go_on", lambda: self._brokers.go_on(before, nonce))
@@ -158,17 +161,18 @@ class ModelPort:
             "has_nonce",
             lambda: (
                 self._brokers.is_open(transaction)
-                and self._brokers.names[transaction.id].nonce == nonce
+                and self._brokers.names[transaction.name].nonce == nonce
             ),
         )
 
     def write(self, transaction: Transaction, row: Row, sequence: int = 0) -> None:
         self._call("write", lambda: self._brokers.write(transaction, row, sequence))
 
-    def expiring(self, transactions: Iterable[Transaction], seconds: float) -> dict[str, bool]:
+    def expiring(self, transactions: Iterable[Transaction]) -> dict[str, bool]:
         asked = list(transactions)
         return self._call(
-            "expiring", lambda: {t.id: seconds > 60 for t in asked if self._brokers.is_open(t)}
+            "expiring",
+            lambda: {t.name: self.is_late for t in asked if self._brokers.is_open(t)},
         )
 
     def commit(self, transactions: Iterable[Transaction]) -> list[Transaction]:
@@ -178,8 +182,8 @@ class ModelPort:
                 lost.append(each)
         return lost
 
-    def abort(self, transactional_ids: Iterable[str]) -> None:
-        for name in transactional_ids:
+    def abort(self, names: Iterable[str]) -> None:
+        for name in names:
             self._call("abort", lambda name=name: self._brokers.begin(name))
 
     def open_ids(self, prefix: str) -> list[str]:
@@ -402,7 +406,7 @@ class World:
             commit = protocol.commit_version if self.is_versioned else protocol.commit_batch
             try:
                 self._tasks(process, writer, batch, done)
-                commit(port, list(done.values()), batch, seconds_left_min=1.0)
+                commit(port, list(done.values()), batch)
             except ClientError:
                 # As Spark does it: also if it was the commit that failed.
                 with suppress(ClientError):

@@ -1,6 +1,7 @@
 """What Prometheus is told of pipelines, read back by its own parser."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
@@ -26,7 +27,7 @@ def record(name: str = "lake", state: State = State.RUNNING, **more: object) -> 
 
 @pytest.fixture
 def server() -> Iterator[MetricsServer]:
-    with MetricsServer(0) as opened:
+    with closing(MetricsServer(0)) as opened:
         yield opened
 
 
@@ -83,7 +84,9 @@ def test_the_last_progress_is_when_something_changed(
     def told_at(moment: float, progress: Progress) -> float:
         monkeypatch.setattr("moldau.spark.metrics.time.time", lambda: moment)
         server.tell(record(progress=progress))
-        return samples(server.text())["moldau_pipeline_last_progress_timestamp_seconds lake"]
+        return samples(server.answer("/metrics")[2])[
+            "moldau_pipeline_last_progress_timestamp_seconds lake"
+        ]
 
     assert told_at(10.0, Progress(batch=1, rows=5)) == 10.0
     assert told_at(20.0, Progress(batch=1, rows=5, lag=9)) == 10.0
@@ -103,7 +106,7 @@ def test_those_that_were_silent_for_longest_are_forgotten(server: MetricsServer)
     for number in range(150):
         server.tell(record(f"q{number}"))
         server.tell(record("always"))
-    found = samples(server.text())
+    found = samples(server.answer("/metrics")[2])
     assert "moldau_pipeline_rows_total always" in found
     assert "moldau_pipeline_rows_total q149" in found
     assert "moldau_pipeline_rows_total q0" not in found

@@ -1,5 +1,6 @@
 """How Spark sessions are made: what is set for which master, and what is said where none is."""
 
+import importlib.util
 import os
 import shlex
 import subprocess
@@ -11,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import moldau.spark
-from moldau.client.errors import InvalidArgumentError
+from moldau.client.errors import ClientError, InvalidArgumentError
 from moldau.spark import sessions
 from moldau.spark.java import Java
 from moldau.spark.sessions import (
-    ExtraMissingError,
     check_master,
-    class_archive_options,
+    compiled_home,
     cores_of,
     defaults,
     is_this_machine,
@@ -87,14 +87,8 @@ def test_only_workers_of_this_machine_are_told_which_python_this_is() -> None:
         assert not is_this_machine(elsewhere), elsewhere
 
 
-def test_options_for_java_of_the_caller_come_after_ours() -> None:
-    theirs = {"spark.driver.extraJavaOptions": "-Xshare:off"}
-    assert java_options(theirs, "-Xshare:auto") == "-Xshare:auto -Xshare:off"
-    assert java_options({}, "") == ""
-
-
 def java(major: int, build: str = "build 1") -> Java:
-    return Java(home=Path("/jvm"), major=major, build=build, origin="a test")
+    return Java(Path("/jvm"), major, build)
 
 
 @pytest.fixture
@@ -106,14 +100,16 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_java_keeps_an_archive_of_classes_where_it_can(cache: Path) -> None:
-    assert class_archive_options(java(17), {}) == ""
+    assert java_options(java(17), {}) == ""
     assert not cache.exists()
-    options = shlex.split(class_archive_options(java(19), {}))
+    options = shlex.split(java_options(java(19), {}))
     assert options[0] == "-XX:+AutoCreateSharedArchive"
     assert options[1].startswith(f"-XX:SharedArchiveFile={cache}/classes-")
     assert cache.is_dir(), "Java would fail at its end"
-    other = class_archive_options(java(19, "build 2"), {})
-    assert other != class_archive_options(java(19), {}), "two builds do not take turns"
+    theirs = java_options(java(19), {"spark.driver.extraJavaOptions": "-Dx=1"})
+    assert shlex.split(theirs) == [*options, "-Dx=1"], "the caller's come last"
+    other = java_options(java(19, "build 2"), {})
+    assert other != java_options(java(19), {}), "two builds do not take turns"
 
 
 def test_an_archive_is_not_asked_for_where_somebody_said_otherwise(
@@ -121,14 +117,14 @@ def test_an_archive_is_not_asked_for_where_somebody_said_otherwise(
 ) -> None:
     for told in ("-Xshare:off", "-XX:-AutoCreateSharedArchive", "-XX:SharedArchiveFile=/mine.jsa"):
         own = {"spark.driver.extraJavaOptions": f"-Dx=1 {told}"}
-        assert class_archive_options(java(25), own) == ""
+        assert java_options(java(25), own) == f"-Dx=1 {told}"
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:SharedArchiveFile=/mine.jsa")
-    assert class_archive_options(java(25), {}) == ""
+    assert java_options(java(25), {}) == ""
     monkeypatch.delenv("JAVA_TOOL_OPTIONS")
     monkeypatch.setenv("SPARK_CONF_DIR", "/etc/spark")
-    assert class_archive_options(java(25), {}) == ""
+    assert java_options(java(25), {}) == ""
     monkeypatch.delenv("SPARK_CONF_DIR")
-    assert class_archive_options(java(25), {}) != ""
+    assert java_options(java(25), {}) != ""
 
 
 def test_a_cache_that_cannot_be_made_is_no_error(
@@ -137,7 +133,69 @@ def test_a_cache_that_cannot_be_made_is_no_error(
     monkeypatch.delenv("SPARK_CONF_DIR", raising=False)
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert class_archive_options(java(25), {}) == ""
+    assert java_options(java(25), {}) == ""
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    """An installed Spark, as far as it matters."""
+    home = tmp_path / "site-packages" / "pyspark"
+    for name in ("jars", "bin", "python/lib", "__pycache__"):
+        (home / name).mkdir(parents=True)
+    (home / "jars" / "spark.jar").write_text("jar")
+    (home / "python" / "lib" / "pyspark.zip").write_text("zip")
+    return home
+
+
+def test_everything_is_there_but_the_zip(installed: Path, tmp_path: Path) -> None:
+    home = compiled_home(installed, tmp_path / "cache")
+    assert home is not None
+    assert (home / "jars" / "spark.jar").read_text() == "jar"
+    assert sorted(found.name for found in home.iterdir()) == ["bin", "jars"]
+    assert compiled_home(installed, tmp_path / "cache") == home
+    assert [found.name for found in (tmp_path / "cache").iterdir()] == [home.name]
+
+
+def test_each_installed_spark_has_a_home_of_its_own_and_so_has_each_of_its_versions(
+    installed: Path, tmp_path: Path
+) -> None:
+    other = installed.with_name("other")
+    installed.rename(other)
+    first = compiled_home(other, tmp_path / "cache")
+    other.rename(installed)
+    second = compiled_home(installed, tmp_path / "cache")
+    (installed / "sbin").mkdir()
+    third = compiled_home(installed, tmp_path / "cache")
+    assert third is not None
+    assert len({first, second, third}) == 3
+    assert (third / "sbin").is_dir()
+
+
+def test_there_is_none_without_the_zip_or_where_nothing_can_be_written(
+    installed: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    assert compiled_home(installed, tmp_path / "file" / "cache") is None
+    (installed / "python" / "lib" / "pyspark.zip").unlink()
+    assert compiled_home(installed, tmp_path / "cache") is None
+
+
+def test_the_spark_and_the_python_that_somebody_chose_are_left_alone(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def spark_home(**chosen: str) -> str | None:
+        environ = {"XDG_CACHE_HOME": str(cache.parent.parent), **chosen}
+        with monkeypatch.context() as patched:
+            patched.setattr(sessions, "find_java", lambda: java(17))
+            patched.setattr(os, "environ", environ)
+            sessions._prepared("local[2]", {})
+        assert environ["JAVA_HOME"] == "/jvm"
+        return environ.get("SPARK_HOME")
+
+    assert str(spark_home()).startswith(f"{cache}/home-")
+    assert spark_home(PYSPARK_PYTHON=sys.executable) == spark_home()
+    assert spark_home(PYSPARK_PYTHON="/usr/bin/python3") is None
+    assert spark_home(SPARK_HOME="/opt/spark") == "/opt/spark"
 
 
 def test_importing_the_package_imports_no_spark() -> None:
@@ -163,19 +221,11 @@ def test_the_function_stays_a_function_whichever_way_it_is_first_asked_for() -> 
 
 
 def test_without_spark_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "_is_installed", lambda name: name != "pyspark")
-    with pytest.raises(ExtraMissingError, match="not installed") as raised:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ClientError, match="not installed") as raised:
         moldau.spark.session()
     assert raised.value.hint == "pip install 'moldau[spark]'"
     assert raised.value.__notes__ == ["hint: pip install 'moldau[spark]'"]
-
-
-def test_without_the_packages_of_connect_they_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "_is_installed", lambda name: name == "pyspark")
-    monkeypatch.setattr(sessions, "_existing", lambda: None)
-    with pytest.raises(ExtraMissingError, match=r"grpc_status, google\.rpc") as raised:
-        moldau.spark.session("sc://server")
-    assert "pyspark[connect]" in raised.value.hint
 
 
 def test_the_session_of_the_tests_is_as_asked_for(spark: "SparkSession") -> None:
@@ -193,6 +243,8 @@ def test_a_session_that_is_there_is_given_back_as_it_is(spark: "SparkSession") -
         assert moldau.spark.session() is spark
         assert moldau.spark.session("local[2]", config={"spark.driver.memory": "1g"}) is spark
     asked: dict[str, Any] = {"spark.sql.shuffle.partitions": "7"}
-    with pytest.warns(UserWarning, match="shuffle.partitions is 2, not 7.*is local.2., not local"):
+    with pytest.warns(
+        UserWarning, match=r"other values of spark.sql.shuffle.partitions, spark.master\."
+    ):
         assert moldau.spark.session("local[3]", config=asked) is spark
     assert spark.conf.get("spark.sql.shuffle.partitions") == "2"

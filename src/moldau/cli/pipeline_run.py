@@ -1,7 +1,7 @@
 """Owns `moldau pipeline run` and `plan`: of a kind, or of a file that declares a pipeline."""
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -103,7 +103,7 @@ def _serving(port: int | None, host: str) -> "Iterator[Callable[[Record], None]]
         return
     from moldau.spark.metrics import MetricsServer
 
-    with MetricsServer(port, host) as server:
+    with closing(MetricsServer(port, host)) as server:
         say(f"metrics: {server.url}")
         yield server.tell
 

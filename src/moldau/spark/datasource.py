@@ -58,7 +58,7 @@ class MoldauDataSource(DataSource):
 
     @tells_hints
     def writer(self, schema: Any, overwrite: bool) -> DataSourceWriter:
-        from moldau.spark.sink.batch import BatchWriter
+        from moldau.spark.sink.writers import BatchWriter
 
         if overwrite:
             raise InvalidArgumentError(
@@ -69,7 +69,7 @@ class MoldauDataSource(DataSource):
 
     @tells_hints
     def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        from moldau.spark.sink.stream import StreamWriter
+        from moldau.spark.sink.writers import StreamWriter
 
         return StreamWriter(self._write_options(schema, streaming=True))
 

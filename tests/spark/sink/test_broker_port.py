@@ -12,10 +12,8 @@ from moldau.client.kafka.client import KafkaClient
 from moldau.records.record import read_records
 from moldau.spark.sink import protocol
 from moldau.spark.sink.broker_port import BrokerPort
-from moldau.spark.sink.clients import Clients
 from moldau.spark.sink.columns import Row
 from moldau.spark.sink.decisions import Claim, Decision, Ledger
-from moldau.spark.sink.outlets import TransactionOutlet
 from moldau.spark.sink.protocol import Begin, LostTransactionError, Task, TaskDone
 from moldau.spark.sink.write_options import WriteOptions, parse_write_options
 from moldau.spark.sink.writing import RowWriter
@@ -49,8 +47,7 @@ class Writer:
     def __init__(self, options: WriteOptions, topic: str, query: str) -> None:
         self.options = replace(options, topic=topic)
         self.query = query
-        self.clients = Clients(self.options)
-        self.port = BrokerPort(self.options, self.clients)
+        self.port = BrokerPort(self.options)
 
     def write(
         self, run: str, batch: int, values: list[bytes], *, number: int = 0, attempt: int = 0
@@ -58,10 +55,7 @@ class Writer:
         task = Task(query=self.query, run=run, batch=batch, number=number, attempt=attempt)
 
         def write(begin: Begin) -> bool:
-            outlet = TransactionOutlet(
-                self.options, self.clients.data, self.port.transactions, begin
-            )
-            writer = RowWriter(self.options, outlet)
+            writer = RowWriter(self.options, self.port, begin)
             writer.write(Row(None, value, [], None, number % 2, None) for value in values)
             writer.finish()
             return bool(values)
@@ -69,7 +63,7 @@ class Writer:
         return protocol.run_task(self.port, task, write)
 
     def commit(self, done: list[TaskDone], batch: int) -> None:
-        protocol.commit_batch(self.port, done, batch, seconds_left_min=1.0)
+        protocol.commit_batch(self.port, done, batch)
 
     def committed(self) -> list[bytes]:
         """As one reads who reads committed: this is not the client under test."""
@@ -111,7 +105,7 @@ def writer(
 
     yield make
     for each in opened:
-        each.clients.close()
+        each.port.close()
 
 
 @pytest.mark.safety
@@ -123,7 +117,7 @@ def test_batches_are_written_once_and_names_are_used_again(writer: Callable[[], 
             one.write("a", batch, [b"%d-%d" % (batch, n)], number=n, attempt=10 * batch + n)
             for n in (0, 1)
         ]
-        names |= {each.transaction.id for each in done if each.transaction is not None}
+        names |= {each.transaction.name for each in done if each.transaction is not None}
         one.commit(done, batch)
     assert len(names) == 2
     # A new process reads from the beginning what is decided.
@@ -140,7 +134,7 @@ def test_a_decided_batch_is_finished_by_the_next_run_and_an_undecided_one_is_abo
 ) -> None:
     one, two = writer(), writer()
     decided = one.write("a", 0, [b"kept"])
-    protocol._decide(one.port, one.port.read(one.query), [decided], 0, 1.0)
+    protocol._decide(one.port, one.port.read(one.query), [decided], 0)
     again = two.write("b", 0, [b"twice"])
     assert again.transaction is None
     two.commit([again], 0)
@@ -171,8 +165,8 @@ def test_decisions_outlive_a_topic_that_grows(
         one = Writer(options, topic, query)
         before = Ledger(query=query, partition=number % 4)
         one.port.append(before, [Claim(number=3, run="before", nonce="n")])
-        one.port.append(before, [Decision(claim=3, batch=0, parts={})])
-        one.clients.close()
+        one.port.append(before, [Decision(claim=3, batch=0, parts=())])
+        one.port.close()
     Admin(options.bootstrap).add_partitions(options.decisions_topic, 16)
     for number, query in enumerate(queries):
         one = Writer(options, topic, query)
@@ -180,19 +174,19 @@ def test_decisions_outlive_a_topic_that_grows(
         assert (ledger.partition, ledger.is_decided(0)) == (number % 4, True)
         assert one.write("a", 0, [b"twice"]).transaction is None
         assert ledger.next_number == 4
-        one.clients.close()
+        one.port.close()
     new = Writer(options, topic, new_name("query"))
     new.commit([new.write("a", 0, [b"once"])], 0)
     assert new.port.read(new.query).partition == 0
     assert new.committed() == [b"once"]
-    new.clients.close()
+    new.port.close()
 
 
-def test_only_the_ledgers_used_last_are_kept(writer: Callable[[], Writer]) -> None:
+def test_not_all_ledgers_are_kept_for_ever(writer: Callable[[], Writer]) -> None:
     one = writer()
     for number in range(100):
         one.port.read(f"{one.query}-{number}")
-    assert len(one.clients.ledgers) < 100
+    assert len(one.port._ledgers) < 100
 
 
 def test_of_two_attempts_one_gets_the_name(writer: Callable[[], Writer]) -> None:
@@ -210,7 +204,7 @@ def test_of_two_attempts_one_gets_the_name(writer: Callable[[], Writer]) -> None
     # In a task: the name is gone, so it takes another.
     done = one.write("a", 1, [b"1"], attempt=14)
     assert done.transaction is not None
-    assert done.transaction.id != last.id
+    assert done.transaction.name != last.name
     one.commit([done], 1)
     assert one.committed() == [b"0", b"1"]
     assert one.port.open_ids(protocol.prefix_of(one.query)) == []
@@ -227,8 +221,10 @@ def test_a_driver_whose_clock_is_off_decides_as_any_other(
     monkeypatch.setattr(time, "time", lambda: true_time() / 1e9 + hours * 3600)
     one.commit([one.write("a", 0, [b"x"])], 0)
     late = one.write("a", 1, [b"y"], attempt=1)
+    seconds = one.port.timeout_ms() / 1000
+    monkeypatch.setattr(one.port, "seconds_left_min", lambda: seconds)
     with pytest.raises(ClientError, match="is about to end"):
-        protocol.commit_batch(one.port, [late], 1, seconds_left_min=one.port.timeout_ms() / 1000)
+        one.commit([late], 1)
     assert one.committed() == [b"x"]
 
 
@@ -239,12 +235,13 @@ def test_a_decision_for_an_aborted_transaction_is_refused_and_a_lost_one_told(
     one = writer()
     done = one.write("a", 0, [b"x"])
     assert done.transaction is not None
-    protocol._decide(one.port, one.port.read(one.query), [done], 0, 1.0)
-    one.port.abort([done.transaction.id])
+    protocol._decide(one.port, one.port.read(one.query), [done], 0)
+    one.port.abort([done.transaction.name])
     with pytest.raises(LostTransactionError, match="its records are missing"):
         one.write("b", 1, [b"y"], attempt=1)
-    forgiving = BrokerPort(replace(one.options, fail_on_data_loss=False), one.clients)
+    forgiving = BrokerPort(replace(one.options, fail_on_data_loss=False))
     protocol.finish(forgiving, forgiving.read(one.query))
+    forgiving.close()
     assert one.port.read(one.query).is_finished
 
 
@@ -257,12 +254,10 @@ def test_the_topic_of_decisions_is_compacted_and_holds_text_to_look_at(
     assert isinstance(ledger.owner, Claim)
     assert isinstance(ledger.decision, Decision)
     data = memoryview(
-        one.clients.coordination.fetch(
-            options.decisions_topic, ledger.partition, ledger.position - 1
-        )
+        one.port._client.fetch(options.decisions_topic, ledger.partition, ledger.position - 1)
     )
     position, header = whole_batches(data)[0]
     record = read_records(data[position : position + header.size])[-1]
     assert record.key == f"{one.query}/finish/1/0".encode()
     with pytest.raises(RejectedError, match=r"TOPIC_ALREADY_EXISTS|already exists"):
-        one.clients.coordination.create_topic(options.decisions_topic)
+        one.port._client.create_topic(options.decisions_topic)

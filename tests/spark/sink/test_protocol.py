@@ -9,8 +9,15 @@ from sink_world import FATES, QUERY, Call, Chances, ModelPort, Process, World
 
 from moldau.client.errors import ClientError
 from moldau.spark.sink import protocol
-from moldau.spark.sink.decisions import Ledger, Transaction
-from moldau.spark.sink.protocol import Begin, LostTransactionError, SupersededError, Task, TaskDone
+from moldau.spark.sink.decisions import Ledger
+from moldau.spark.sink.protocol import (
+    Begin,
+    LostTransactionError,
+    SupersededError,
+    Task,
+    TaskDone,
+    Transaction,
+)
 
 pytestmark = pytest.mark.inprocess
 
@@ -81,19 +88,17 @@ def survives(chances: Chances = WILD) -> bool:
     return True
 
 
-def ends_without_a_decision(
-    port: Any, done: list[TaskDone], batch: int, *, seconds_left_min: float
-) -> None:
+def ends_without_a_decision(port: Any, done: list[TaskDone], batch: int) -> None:
     port.commit([each.transaction for each in done if each.transaction is not None])
 
 
 def aborts_at_once(port: Any, done: list[TaskDone], batch: int) -> None:
-    port.abort([each.transaction.id for each in done if each.transaction is not None])
+    port.abort([each.transaction.name for each in done if each.transaction is not None])
 
 
 def sweeps_all(port: Any, ledger: Ledger, *, claim_max: int) -> None:
-    decided = () if ledger.decision is None else [p.id for p in ledger.decision.parts.values()]
-    port.abort([n for n in port.open_ids(protocol.prefix_of(QUERY)) if n not in decided])
+    open_ids = port.open_ids(protocol.prefix_of(QUERY))
+    port.abort([name for name in open_ids if name not in ledger.decided_names])
 
 
 def claims_nothing(port: Any, query: str, run: str, **_: bool) -> tuple[Ledger, int]:
@@ -168,7 +173,7 @@ def test_a_run_that_was_taken_over_may_not_write_or_decide() -> None:
     old = written(port, "a", 0)
     written(port, "b", 0)
     with pytest.raises(SupersededError, match="another run"):
-        protocol.commit_batch(port, [old], 0, seconds_left_min=1)
+        protocol.commit_batch(port, [old], 0)
     with pytest.raises(SupersededError):
         written(port, "a", 0, attempt=1)
 
@@ -176,17 +181,17 @@ def test_a_run_that_was_taken_over_may_not_write_or_decide() -> None:
 def test_a_task_of_a_decided_batch_writes_nothing() -> None:
     world = World(0, QUIET)
     port = port_of(world)
-    protocol.commit_batch(port, [written(port, "a", 0)], 0, seconds_left_min=1)
+    protocol.commit_batch(port, [written(port, "a", 0)], 0)
     again = written(port, "b", 0)
     assert again.transaction is None
-    protocol.commit_batch(port, [again], 0, seconds_left_min=1)
+    protocol.commit_batch(port, [again], 0)
     assert world.brokers.committed == [(0, 0, 0)]
 
 
 def test_an_older_copy_of_a_checkpoint_is_refused() -> None:
     port = port_of(World(0, QUIET))
     for batch in range(3):
-        protocol.commit_batch(port, [written(port, "a", batch)], batch, seconds_left_min=1)
+        protocol.commit_batch(port, [written(port, "a", batch)], batch)
     with pytest.raises(ClientError, match="batch 2 of this query was written already"):
         written(port, "b", 1)
 
@@ -196,16 +201,17 @@ def test_nothing_is_decided_for_a_transaction_that_has_ended() -> None:
     port = port_of(world)
     done = written(port, "a", 0)
     assert done.transaction is not None
-    world.brokers.begin(done.transaction.id)
+    world.brokers.begin(done.transaction.name)
     with pytest.raises(ClientError, match=r"took so long .* has ended"):
-        protocol.commit_batch(port, [done], 0, seconds_left_min=1)
+        protocol.commit_batch(port, [done], 0)
     assert port.read(QUERY).decision is None
 
 
 def test_nothing_is_decided_for_a_transaction_that_is_about_to_end() -> None:
     port = port_of(World(0, QUIET))
+    port.is_late = True
     with pytest.raises(ClientError, match="is about to end"):
-        protocol.commit_batch(port, [written(port, "a", 0)], 0, seconds_left_min=3600)
+        protocol.commit_batch(port, [written(port, "a", 0)], 0)
 
 
 def test_a_decided_transaction_that_someone_aborted_is_said_to_be_lost() -> None:
@@ -213,8 +219,8 @@ def test_a_decided_transaction_that_someone_aborted_is_said_to_be_lost() -> None
     port = port_of(world)
     done = written(port, "a", 0)
     assert done.transaction is not None
-    protocol._decide(port, port.read(QUERY), [done], 0, 1)
-    world.brokers.begin(done.transaction.id)
+    protocol._decide(port, port.read(QUERY), [done], 0)
+    world.brokers.begin(done.transaction.name)
     with pytest.raises(LostTransactionError, match="its records are missing"):
         written(port, "b", 1)
 
@@ -236,13 +242,13 @@ def test_messages_of_different_runs_are_refused() -> None:
     port = port_of(World(0, QUIET))
     done = [written(port, "a", 0), written(port, "b", 0)]
     with pytest.raises(ClientError, match="2 different runs"):
-        protocol.commit_batch(port, done, 0, seconds_left_min=1)
+        protocol.commit_batch(port, done, 0)
 
 
 def test_a_finished_table_leaves_no_entries_and_a_late_attempt_writes_nothing() -> None:
     world = World(0, QUIET)
     port, late = port_of(world), port_of(world)
-    protocol.commit_batch(port, [written(port, "a", 0)], 0, seconds_left_min=1)
+    protocol.commit_batch(port, [written(port, "a", 0)], 0)
     protocol.forget(port, QUERY)
     assert late.read(QUERY).keys == {}
     for reader in (port, late):

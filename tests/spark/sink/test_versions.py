@@ -57,15 +57,13 @@ def survives() -> bool:
 
 
 def aborts_what_was_told(port: Any, done: list[TaskDone]) -> None:
-    port.abort([each.transaction.id for each in done if each.transaction is not None])
+    port.abort([each.transaction.name for each in done if each.transaction is not None])
 
 
-def skips_what_was_claimed(
-    port: Any, done: list[TaskDone], version: int, *, seconds_left_min: float
-) -> None:
+def skips_what_was_claimed(port: Any, done: list[TaskDone], version: int) -> None:
     ledger = port.read(QUERY)
-    if ledger.owner is not None and ledger.owner.run == done[0].run:
-        protocol.commit_batch(port, done, version, seconds_left_min=seconds_left_min)
+    if ledger.owner is not None and ledger.owner.run == done[0].task.run:
+        protocol.commit_batch(port, done, version)
 
 
 MUTANTS = {
@@ -106,7 +104,7 @@ def written(port: ModelPort, run: str, version: int, attempt: int = 0) -> TaskDo
 
 
 def commit(port: ModelPort, done: TaskDone, version: int) -> None:
-    protocol.commit_version(port, [done], version, seconds_left_min=1)
+    protocol.commit_version(port, [done], version)
 
 
 def test_a_version_that_was_written_is_passed_over_and_so_are_lower_ones(
@@ -134,7 +132,7 @@ def test_a_decided_version_is_finished_by_whoever_writes_it_again(
     world: World, port: ModelPort
 ) -> None:
     done = written(port, "a", 1)
-    protocol._decide(port, port.read(QUERY), [done], 1, 1)
+    protocol._decide(port, port.read(QUERY), [done], 1)
     assert world.brokers.committed == []
     again = written(port, "b", 1)
     commit(port, again, 1)
@@ -184,7 +182,7 @@ def test_the_failure_of_a_commit_after_its_decision_takes_nothing_back(
     world: World, port: ModelPort
 ) -> None:
     done = written(port, "a", 1)
-    protocol._decide(port, port.read(QUERY), [done], 1, 1)
+    protocol._decide(port, port.read(QUERY), [done], 1)
     protocol.abort_version(port, [done])
     assert world.brokers.committed == [(1, 0, 0)]
 

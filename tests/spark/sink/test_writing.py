@@ -1,17 +1,20 @@
 """Rows become batches: where they go, how large they get, what cannot be written."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from moldau.client.errors import InvalidArgumentError, NotFoundError
 from moldau.client.kafka.sending import BATCHES_PER_PARTITION_MAX, Outgoing
+from moldau.client.kafka.transactions import TransactionalProducer
 from moldau.records.batch import read_header
 from moldau.records.murmur2 import partition_of
 from moldau.records.record import Record, read_records
 from moldau.spark.sink.columns import Row
-from moldau.spark.sink.write_options import parse_write_options
-from moldau.spark.sink.writing import Producer, RowWriter
+from moldau.spark.sink.write_options import WriteOptions, parse_write_options
+from moldau.spark.sink.writing import RowWriter
 
 pytestmark = pytest.mark.inprocess
 
@@ -22,22 +25,7 @@ class Topics:
     def __init__(self, **counts: int) -> None:
         self.counts = counts
         self.rounds: list[list[Outgoing]] = []
-        self.settled = 0
         self.is_transactional = True
-
-    def producer(self, topic: str, partition: int) -> Producer | None:
-        return Producer(7, 3, is_transactional=True) if self.is_transactional else None
-
-    def partition_count(self, topic: str) -> int:
-        if topic not in self.counts:
-            raise NotFoundError("no")
-        return self.counts[topic]
-
-    def post(self, batches: list[Outgoing]) -> None:
-        self.rounds.append(batches)
-
-    def settle(self) -> None:
-        self.settled += 1
 
     @property
     def sent(self) -> list[Outgoing]:
@@ -50,6 +38,28 @@ class Topics:
             if (batch.topic, batch.partition) == (topic, partition)
             for record in read_records(batch.data)
         ]
+
+
+class Writer(RowWriter):
+    """Writes to `topics` in place of brokers."""
+
+    def __init__(self, options: WriteOptions, topics: Topics) -> None:
+        super().__init__(options, SimpleNamespace(data=None))
+        self.topics = topics
+
+    def _look_for(self, topic: str) -> int:
+        if topic not in self.topics.counts:
+            raise NotFoundError("no")
+        return self.topics.counts[topic]
+
+    def _patiently(self, attempt: Callable[[], Any], topic: str, doing: str) -> Any:
+        return attempt()
+
+    def _as_whom(self, place: tuple[str, int]) -> TransactionalProducer:
+        return TransactionalProducer("t" if self.topics.is_transactional else "", 7, 3)
+
+    def _post(self, batches: list[Outgoing]) -> None:
+        self.topics.rounds.append(batches)
 
 
 def row(
@@ -65,7 +75,7 @@ def row(
 
 def write(topics: Topics, rows: Iterable[Row], **options: str) -> RowWriter:
     asked = {"kafka.bootstrap.servers": "localhost:1", **options}
-    writer = RowWriter(parse_write_options(asked, streaming=True), topics)
+    writer = Writer(parse_write_options(asked, streaming=True), topics)
     writer.write(rows)
     writer.finish()
     return writer
@@ -108,7 +118,8 @@ def test_sequences_go_on_and_batches_are_of_the_transaction() -> None:
     topics = Topics(a=1)
     topics.is_transactional = False
     write(topics, [row()], topic="a")
-    assert not read_header(topics.sent[0].data).has_producer
+    header = read_header(topics.sent[0].data)
+    assert (header.is_transactional, header.producer_id, header.base_sequence) == (False, 7, 0)
 
 
 def test_a_round_holds_few_batches_of_a_partition_and_bounded_memory() -> None:

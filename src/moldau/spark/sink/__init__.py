@@ -1,1 +1,1 @@
-"""Owns what Spark writes to topics: rows to records, and streams exactly once."""
+"""Responsible for what Spark writes to topics: rows to records, and streams exactly once."""

@@ -1,29 +1,27 @@
-"""Owns the way of the protocol to real brokers: the topic of decisions, and the transactions."""
+"""Responsible for what the protocol asks of real brokers: the topic of decisions, transactions.
+
+Each call waits out elections for as long as the options allow. It may fail, and may have been done.
+"""
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from dataclasses import replace
+from functools import cache, partial
 from typing import Final, TypeVar
 
-from moldau.client.errors import ClientError, NotFoundError, RejectedError
+from moldau.client.errors import NotFoundError, RejectedError
 from moldau.client.kafka.client import OFFSET_EARLIEST, KafkaClient
 from moldau.client.kafka.retrying import patiently
-from moldau.client.kafka.transactions import (
-    ONGOING,
-    FencedError,
-    TransactionalProducer,
-    TransactionClient,
-)
+from moldau.client.kafka.transactions import ONGOING, FencedError, TransactionClient
+from moldau.client.kafka.transactions import TransactionalProducer as Transaction
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import Offset, TimestampMs
-from moldau.records.batch import BatchFormatError
 from moldau.records.compression import Codec
-from moldau.records.record import Record, build_batch, read_records
-from moldau.spark.sink.clients import Clients
-from moldau.spark.sink.decisions import Entry, Ledger, Transaction, encode_entry
-from moldau.spark.sink.protocol import Place
+from moldau.records.record import Record, build_batch
+from moldau.spark.compacted import batches_to_end, create_compacted
+from moldau.spark.sink.decisions import Entry, Ledger, encode_entry
 from moldau.spark.sink.write_options import DECISIONS, TRANSACTION_TIMEOUT, WriteOptions
-from moldau.spark.source.bodies import whole_batches
 from moldau.wire.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -33,52 +31,61 @@ from moldau.wire.messages.describe_transactions import DescribedTransaction
 
 log = logging.getLogger(__name__)
 
+ANSWER_SECONDS_MAX: Final = 20.0
 TIMEOUT_MS_DEFAULT_MAX: Final = 24 * 3_600_000
 """Brokers may allow longer transactions; one that nobody ends holds readers up for as long."""
 TIMEOUT_MS_SMALL: Final = 5 * 60_000
 TIMEOUT_MS_KAFKA: Final = 900_000
 """What brokers allow if nobody changed it."""
-SECONDS_LEFT_MIN: Final = 30.0
 _LEDGERS_MAX: Final = 64
 _REPLICAS_MAX: Final = 3
-_SEGMENT_BYTES: Final = 4 * 1024 * 1024
-_FETCH_BYTES: Final = 4 * 1024 * 1024
 _BROKER: Final = 4
 _TIMEOUT_CONFIG: Final = "transaction.max.timeout.ms"
 
 T = TypeVar("T")
+Place = tuple[str, int]
+"""A topic and the number of a partition."""
 
 
 class BrokerPort:
-    """A `Port` over sockets. It waits out elections for as long as the options allow."""
+    """A cluster, as far as the sink needs it. Not for two threads.
 
-    def __init__(self, options: WriteOptions, clients: Clients) -> None:
+    Data and coordination have connections of their own: while batches are on their way, nothing
+    else can be asked over the same one.
+    """
+
+    def __init__(self, options: WriteOptions) -> None:
         self._options = options
-        self._clients = clients
-        self._client: KafkaClient = clients.coordination
         self._topic = options.decisions_topic
+        self.data = _client(options)
+        self._client = _client(options)
         self.transactions = TransactionClient(
             self._client, seconds_max=max(options.timeout_seconds, 1.0)
         )
+        self._ledgers: dict[tuple[bytes, str], Ledger] = {}
+        """What is known of the decisions, by topic and query."""
+        self._timeout_ms = options.transaction_timeout_ms
+
+    def close(self) -> None:
+        self.data.close()
+        self._client.close()
 
     # -- decisions
 
     def read(self, query: str) -> Ledger:
-        self._patiently(self._ensure_topic, "find the topic of decisions")
-        return self._patiently(
-            partial(self._read, query), f"read what was decided about query {query}"
-        ).copy()
+        """What was decided about a query until now; a copy that nobody changes."""
+        doing = f"read what was decided about query {query}"
+        return self._patiently(partial(self._read, query), doing).copy()
 
     def _read(self, query: str) -> Ledger:
         """From where it was read before, or as it is found."""
         layout = self._client.layout(self._topic)
         key = (layout.topic_id, query)
-        known = self._clients.ledgers.pop(key, None)
+        known = self._ledgers.pop(key, None)
+        if len(self._ledgers) >= _LEDGERS_MAX:
+            self._ledgers.clear()
         ledger = self._find(query, len(layout.leaders)) if known is None else self._read_on(known)
-        # The last one used is the last one forgotten.
-        self._clients.ledgers[key] = ledger
-        if len(self._clients.ledgers) > _LEDGERS_MAX:
-            del self._clients.ledgers[next(iter(self._clients.ledgers))]
+        self._ledgers[key] = ledger
         return ledger
 
     def _find(self, query: str, partition_count: int) -> Ledger:
@@ -87,176 +94,156 @@ class BrokerPort:
         Earlier versions chose one by their number, so that some stand elsewhere, and, if the topic
         grew, in several: what was decided last counts.
         """
-        found = [
-            self._read_on(Ledger(query=query, partition=partition))
-            for partition in range(partition_count)
-        ]
-        ledger = max(found, key=_newest)
-        ledger.claim_floor = max(each.next_number for each in found) - 1
-        return ledger
+        partitions = range(partition_count)
+        found = [self._read_on(Ledger(query=query, partition=number)) for number in partitions]
+        newest = max(found, key=lambda ledger: (ledger.last_batch, ledger.next_number))
+        newest.claim_floor = max(each.next_number for each in found) - 1
+        return newest
 
     def _read_on(self, ledger: Ledger) -> Ledger:
         """What is new; another ledger if what was known of it is gone."""
-        partition = ledger.partition
-        end = self._client.list_offset(self._topic, partition)
-        while ledger.position < end:
+        place = (self._topic, ledger.partition)
+        while True:
             try:
-                fetched = self._client.fetch_partition(
-                    self._topic, partition, ledger.position, bytes_max=_FETCH_BYTES, wait_ms_max=100
-                )
+                for end, records in batches_to_end(self._client, *place, ledger.position):
+                    for record in records:
+                        if record.key is not None:
+                            ledger.apply(record.key.decode("utf-8", "replace"), record.value)
+                    ledger.position = end
+                return ledger
             except RejectedError as error:
                 if error.code != ErrorCode.OFFSET_OUT_OF_RANGE:
                     raise
                 # Deleted, or made again: what was known of it is worth nothing.
-                first = self._client.list_offset(self._topic, partition, OFFSET_EARLIEST)
-                ledger = Ledger(query=ledger.query, partition=partition, position=first)
-                end = self._client.list_offset(self._topic, partition)
-                continue
-            records = fetched.records
-            before = ledger.position
-            if isinstance(records, memoryview):
-                self._take(ledger, records)
-            if ledger.position == before:
-                # Nothing may be passed over: who leads may have changed just now.
-                raise RejectedError(
-                    f"nothing came of {self._topic}-{partition} from {before} on",
-                    ErrorCode.LEADER_NOT_AVAILABLE,
-                )
-        return ledger
-
-    def _take(self, ledger: Ledger, fetched: memoryview) -> None:
-        """Apply all whole batches."""
-        try:
-            for position, header in whole_batches(fetched):
-                if not header.is_control:
-                    for record in read_records(fetched[position : position + header.size]):
-                        if record.offset >= ledger.position and record.key is not None:
-                            ledger.apply(record.key.decode("utf-8", "replace"), record.value)
-                ledger.position = max(ledger.position, header.next_offset)
-        except BatchFormatError as error:
-            raise ClientError(
-                f"the topic of decisions {self._topic} cannot be read: {error}"
-            ) from error
+                first = self._client.list_offset(*place, OFFSET_EARLIEST)
+                ledger = Ledger(query=ledger.query, partition=ledger.partition, position=first)
 
     def append(self, ledger: Ledger, entries: Sequence[Entry], deleted: Sequence[str] = ()) -> None:
-        pairs: list[tuple[str, bytes | None]] = [
-            (entry.key(ledger.query), encode_entry(entry)) for entry in entries
+        """Make entries durable, all or none, and delete others."""
+        now = TimestampMs(time.time_ns() // 1_000_000)
+        pairs = [(entry.key(ledger.query), encode_entry(entry)) for entry in entries]
+        records = [
+            Record(Offset(0), now, key.encode(), value, [])
+            for key, value in [*pairs, *((key, None) for key in deleted)]
         ]
-        pairs += [(key, None) for key in deleted]
-        now = TimestampMs(self._clients.now_ms())
-        batch = build_batch(
-            [Record(Offset(0), now, key.encode(), value, []) for key, value in pairs],
-            codec=Codec.GZIP,
-        )
+        batch = build_batch(records, codec=Codec.GZIP)
         # Once too often does no harm: an entry that is there twice says nothing new.
         self._patiently(
             partial(self._client.produce, self._topic, ledger.partition, batch),
             f"write a decision about query {ledger.query}",
         )
 
-    def _ensure_topic(self) -> None:
-        try:
-            self._client.layout(self._topic)
-        except NotFoundError:
-            self._create_topic()
-
     def _create_topic(self) -> None:
         replicas = min(_REPLICAS_MAX, len(self._client.metadata().brokers))
-        configs = {
-            "cleanup.policy": "compact",
-            # A driver whose clock is off may write, too.
-            "message.timestamp.type": "LogAppendTime",
-            "segment.bytes": str(_SEGMENT_BYTES),
-            "min.cleanable.dirty.ratio": "0.1",
-        }
+        # By the broker's clock: a driver whose clock is off may write, too.
+        configs = {"message.timestamp.type": "LogAppendTime", "segment.bytes": str(4 * 1024 * 1024)}
         if replicas >= _REPLICAS_MAX:
             configs["min.insync.replicas"] = str(_REPLICAS_MAX - 1)
         try:
-            self._client.create_topic(self._topic, 1, replication_factor=replicas, configs=configs)
+            create_compacted(self._client, self._topic, configs, replication_factor=replicas)
         except RejectedError as error:
-            if error.code == ErrorCode.TOPIC_ALREADY_EXISTS:
-                # By another task, just now; brokers hear of it one after the other.
-                raise RejectedError(str(error), ErrorCode.LEADER_NOT_AVAILABLE) from error
+            if error.code == ErrorCode.LEADER_NOT_AVAILABLE:
+                raise
             raise RejectedError(
                 f"cannot create the topic {self._topic} for what is decided about batches: {error}",
                 error.code,
                 hint=f"create it with cleanup.policy=compact, or name another: option {DECISIONS}",
             ) from error
-        # It is there, but perhaps not yet for the broker that is asked next.
-        self._client.forget(self._topic)
-        raise RejectedError(f"{self._topic} was just created", ErrorCode.LEADER_NOT_AVAILABLE)
+
+    def _patiently(self, attempt: Callable[[], T], doing: str) -> T:
+        def try_it() -> T:
+            try:
+                return attempt()
+            except NotFoundError as error:
+                try:
+                    self._client.layout(self._topic)
+                except NotFoundError:
+                    self._create_topic()
+                # It is there by now, but not every broker knows at once.
+                raise RejectedError(str(error), ErrorCode.LEADER_NOT_AVAILABLE) from error
+
+        return patiently(
+            try_it,
+            forget=partial(self._client.forget, self._topic),
+            seconds_max=self._options.timeout_seconds,
+            doing=doing,
+        )
 
     # -- transactions
 
-    def begin(self, transactional_id: str) -> Transaction:
-        begun = self.transactions.begin(transactional_id, timeout_ms=self.timeout_ms())
-        return Transaction(id=begun.name, producer_id=begun.producer_id, epoch=begun.epoch)
+    def begin(self, name: str) -> Transaction:
+        """A new transaction of that name; one that is open is aborted."""
+        return self.transactions.begin(name, timeout_ms=self.timeout_ms())
 
     def go_on(self, before: Transaction, nonce: int) -> Transaction | None:
+        """The transaction that follows one that has ended; None if it has a follower already.
+
+        Whoever asks before the follower was entered gets the same one, and only the last nonce is
+        stored.
+        """
         # The one thing that is stored with an epoch and is ours to choose is the timeout.
         try:
-            begun = self.transactions.go_on(
-                producer_of(before), timeout_ms=self._timeout_with(nonce)
-            )
+            return self.transactions.go_on(before, timeout_ms=self._timeout_with(nonce))
         except FencedError:
             return None
-        return Transaction(id=begun.name, producer_id=begun.producer_id, epoch=begun.epoch)
 
     def enter(self, transaction: Transaction, place: Place) -> None:
+        """Open the transaction, by entering a partition into it."""
         topic, partition = place
-        self.transactions.add_partitions(producer_of(transaction), {topic: [partition]})
+        self.transactions.add_partitions(transaction, {topic: [partition]})
 
     def has_nonce(self, transaction: Transaction, nonce: int) -> bool:
-        told = self._open_ones([transaction]).get(transaction.id)
+        """Whether this is the one that is stored for an open transaction."""
+        told = self._open_ones([transaction]).get(transaction.name)
         return told is not None and told.transaction_timeout_ms == self._timeout_with(nonce)
 
     def _timeout_with(self, nonce: int) -> int:
         longest = self.timeout_ms()
         return longest - nonce % (longest // 10)
 
-    def expiring(self, transactions: Iterable[Transaction], seconds: float) -> dict[str, bool]:
+    def expiring(self, transactions: Iterable[Transaction]) -> dict[str, bool]:
+        """Whether they have too little time left to be decided for, by name, as their coordinators
+        judge; those that are not open any more are left out."""
         still_open = self._open_ones(transactions)
-        found = self.transactions.expiring(still_open, seconds)
+        found = self.transactions.expiring(still_open, self.seconds_left_min())
         return {name: name in found for name in still_open}
 
     def _open_ones(self, transactions: Iterable[Transaction]) -> dict[str, DescribedTransaction]:
-        asked = {each.id: each for each in transactions}
+        asked = {each.name: each for each in transactions}
         found = self.transactions.describe(asked) if asked else {}
         return {
             name: told
             for name, told in found.items()
             if told.transaction_state == ONGOING
-            and (told.producer_id, told.producer_epoch)
-            == (asked[name].producer_id, asked[name].epoch)
+            and (name, told.producer_id, told.producer_epoch) == asked[name]
         }
 
     def commit(self, transactions: Iterable[Transaction]) -> list[Transaction]:
-        asked = {producer_of(each): each for each in transactions}
-        fenced = self.transactions.end_all(asked, commit=True)
-        lost = [asked[producer] for producer in fenced]
+        """End them, also if they were before; which of them were aborted by someone else."""
+        lost = list(self.transactions.end_all(transactions, commit=True))
         if lost and not self._options.fail_on_data_loss:
             log.warning(
                 "transactions of a decided batch were aborted by others, their records are "
                 "missing, and failOnDataLoss is false: %s",
-                ", ".join(each.id for each in lost),
+                ", ".join(each.name for each in lost),
             )
             return []
         return lost
 
-    def abort(self, transactional_ids: Iterable[str]) -> None:
-        for name in transactional_ids:
+    def abort(self, names: Iterable[str]) -> None:
+        """Abort what is open, and lock out whoever writes in it."""
+        for name in names:
             self.transactions.begin(name, timeout_ms=self.timeout_ms())
 
     def open_ids(self, prefix: str) -> list[str]:
+        """Names of all open transactions that begin like that."""
         return self.transactions.open_names(prefix)
 
     # -- how long
 
     def timeout_ms(self) -> int:
         """Of transactions: as long as can be, unless the options say."""
-        if self._options.transaction_timeout_ms is not None:
-            return self._options.transaction_timeout_ms
-        if self._clients.timeout_ms is None:
+        if self._timeout_ms is None:
             found = self._patiently(self._ask_timeout, "ask for the longest transaction")
             if found < TIMEOUT_MS_SMALL:
                 log.warning(
@@ -267,56 +254,46 @@ class BrokerPort:
                     _TIMEOUT_CONFIG,
                     TRANSACTION_TIMEOUT,
                 )
-            self._clients.timeout_ms = found
-        return self._clients.timeout_ms
+            self._timeout_ms = found
+        return self._timeout_ms
 
     def _ask_timeout(self) -> int:
-        broker = self._client.any_broker()
-        for node in self._client.metadata().brokers:
-            if (node.host, node.port) == (broker.host, broker.port):
-                request = DescribeConfigsRequest(
-                    resources=[
-                        DescribeConfigsResource(
-                            resource_type=_BROKER,
-                            resource_name=str(node.node_id),
-                            configuration_keys=[_TIMEOUT_CONFIG],
-                        )
-                    ]
-                )
-                answer = broker.ask(request, DescribeConfigsResponse)
-                for result in answer.results:
-                    for config in result.configs:
-                        if config.name == _TIMEOUT_CONFIG and config.value:
-                            return min(int(config.value), TIMEOUT_MS_DEFAULT_MAX)
+        asked = self._client.any_broker()
+        nodes = {(b.host, b.port): str(b.node_id) for b in self._client.metadata().brokers}
+        resource = DescribeConfigsResource(
+            resource_type=_BROKER,
+            resource_name=nodes.get((asked.host, asked.port), ""),
+            configuration_keys=[_TIMEOUT_CONFIG],
+        )
+        request = DescribeConfigsRequest(resources=[resource])
+        for result in asked.ask(request, DescribeConfigsResponse).results:
+            for config in result.configs:
+                if config.name == _TIMEOUT_CONFIG and config.value:
+                    return min(int(config.value), TIMEOUT_MS_DEFAULT_MAX)
         return TIMEOUT_MS_KAFKA
 
     def seconds_left_min(self) -> float:
         """What a transaction must have left when it is decided for."""
-        return min(SECONDS_LEFT_MIN, self.timeout_ms() / 1000 * 0.2)
-
-    def _patiently(self, attempt: Callable[[], T], doing: str) -> T:
-        def try_it() -> T:
-            try:
-                return attempt()
-            except NotFoundError as error:
-                # The topic of decisions is there by now, but not every broker knows at once.
-                raise RejectedError(str(error), ErrorCode.LEADER_NOT_AVAILABLE) from error
-
-        return patiently(
-            try_it,
-            forget=partial(self._client.forget, self._topic),
-            seconds_max=self._options.timeout_seconds,
-            doing=doing,
-        )
+        return min(30.0, self.timeout_ms() / 1000 * 0.2)
 
 
-def _newest(ledger: Ledger) -> tuple[int, int, int]:
-    return (
-        -1 if ledger.decision is None else ledger.decision.batch,
-        0 if ledger.owner is None else ledger.owner.number,
-        -ledger.partition,
+def port_of(options: WriteOptions) -> BrokerPort:
+    """That of this process, opened when first used.
+
+    It outlives tasks, as the process does: Spark uses workers again and again for small batches,
+    so that connecting and learning what was decided would take longer than the work.
+    """
+    return _port(replace(options, topic=None, version=None))
+
+
+_port = cache(BrokerPort)
+
+
+def _client(options: WriteOptions) -> KafkaClient:
+    return KafkaClient(
+        options.bootstrap,
+        client_id=options.client_id,
+        # A broker that hangs must not use up all the patience there is for finding its successor.
+        timeout=min(options.timeout_seconds, ANSWER_SECONDS_MAX),
+        security=options.security,
     )
-
-
-def producer_of(transaction: Transaction) -> TransactionalProducer:
-    return TransactionalProducer(transaction.id, transaction.producer_id, transaction.epoch)

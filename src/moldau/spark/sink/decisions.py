@@ -1,4 +1,4 @@
-"""Owns what is decided about the batches of a query, as a log of entries that all read alike.
+"""Responsible for what is decided about the batches of a query: a log of entries, read by all.
 
 Entries stand in one partition of a compacted topic. Which of them count is said by their order and
 by nothing else, so that nobody needs a lock, and a driver that was taken for dead cannot spoil what
@@ -16,27 +16,25 @@ entries about a table are deleted once it is written, together with the key `ove
 a value: as long as brokers keep such deletions, an attempt that comes late is told by it.
 """
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
+
+import msgspec
 
 from moldau.client.errors import ClientError
+from moldau.client.kafka.transactions import TransactionalProducer as Transaction
 
 _FORMAT: Final = 1
+Part = tuple[int, str, int, int]
+"""The number of a task, and its transaction's name, producer id and epoch."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transaction:
-    """A transaction as its coordinator knows it: no other one has the same three."""
-
-    id: str
-    producer_id: int
-    epoch: int
+class _Entry(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=str.lower):
+    format: int = _FORMAT
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class Claim(_Entry, frozen=True, kw_only=True):
     """A run wants to be the one that writes for its query."""
 
     number: int
@@ -48,22 +46,20 @@ class Claim:
         return f"{query}/claim/{self.number}/{self.run}/{self.nonce}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
-    """A batch of a query is what these transactions wrote, by the number of their task."""
+class Decision(_Entry, frozen=True, kw_only=True):
+    """A batch of a query is what these transactions wrote."""
 
     claim: int
     batch: int
-    parts: Mapping[int, Transaction]
-    spare: Mapping[int, Transaction] = field(default_factory=dict)
+    parts: tuple[Part, ...]
+    spare: tuple[Part, ...] = ()
     """The last ones of tasks that had nothing to write this time."""
 
     def key(self, query: str) -> str:
         return f"{query}/decision/{self.claim}/{self.batch}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finish:
+class Finish(_Entry, frozen=True, kw_only=True):
     """All transactions of a decision have ended."""
 
     claim: int
@@ -74,6 +70,15 @@ class Finish:
 
 
 Entry = Claim | Decision | Finish
+
+
+def parts_of(transactions: Mapping[int, Transaction]) -> tuple[Part, ...]:
+    return tuple((number, *each) for number, each in sorted(transactions.items()))
+
+
+def transactions_of(parts: Iterable[Part]) -> dict[int, Transaction]:
+    """By the number of their task."""
+    return {number: Transaction(name, id_, epoch) for number, name, id_, epoch in parts}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -108,34 +113,27 @@ class Ledger:
             self.is_over |= key == self.over_key
             return
         entry = decode_entry(value)
-        match entry:
-            case Claim():
-                self.keys[key] = (entry.number, -1)
-                if self.owner is None or entry.number > self.owner.number:
-                    self.owner = entry
-                    self.runs.add(entry.run)
-            case Decision():
-                self.keys[key] = (entry.claim, entry.batch)
-                if self._counts(entry):
-                    self.decision = entry
-                    self.is_finished = not entry.parts
-            case Finish():
-                self.keys[key] = (entry.claim, entry.batch)
-                decided = self.decision
-                if decided and (entry.claim, entry.batch) == (decided.claim, decided.batch):
-                    self.is_finished = True
+        if isinstance(entry, Claim):
+            self.keys[key] = (entry.number, -1)
+            if self.owner is None or entry.number > self.owner.number:
+                self.owner = entry
+                self.runs.add(entry.run)
+            return
+        self.keys[key] = (entry.claim, entry.batch)
+        decided = self.decision
+        if isinstance(entry, Finish):
+            if decided and (entry.claim, entry.batch) == (decided.claim, decided.batch):
+                self.is_finished = True
+        elif self._counts(entry):
+            self.decision = entry
+            self.is_finished = not entry.parts
 
     def _counts(self, entry: Decision) -> bool:
-        if self.owner is None or entry.claim != self.owner.number:
-            return False
-        return self.decision is None or entry.batch > self.decision.batch
+        is_owner = self.owner is not None and entry.claim == self.owner.number
+        return is_owner and entry.batch > self.last_batch
 
     def copy(self) -> "Ledger":
         return replace(self, runs=set(self.runs), keys=dict(self.keys))
-
-    def is_superseded(self, run: str) -> bool:
-        """Whether the run was the owner once and is not any more."""
-        return run in self.runs and (self.owner is None or self.owner.run != run)
 
     @property
     def next_number(self) -> int:
@@ -145,8 +143,18 @@ class Ledger:
     def over_key(self) -> str:
         return f"{self.query}/over"
 
+    @property
+    def decided_names(self) -> set[str]:
+        """The transactions of the last decision."""
+        return set() if self.decision is None else {name for _, name, _, _ in self.decision.parts}
+
+    @property
+    def last_batch(self) -> int:
+        """That was decided; -1 if none was."""
+        return -1 if self.decision is None else self.decision.batch
+
     def is_decided(self, batch: int) -> bool:
-        return self.decision is not None and self.decision.batch >= batch
+        return self.last_batch >= batch
 
     def deletable(self) -> list[str]:
         """Keys of entries that nobody needs, not even if the next decision does not count."""
@@ -154,78 +162,34 @@ class Ledger:
         if owner is None or decided is None or decided.claim != owner.number:
             # The last decision is of an owner before: both are still needed.
             return []
-        needed = (decided.claim, decided.batch)
         return [
             key
             for key, (claim, batch) in self.keys.items()
-            if (claim < owner.number) or (0 <= batch < decided.batch and (claim, batch) != needed)
+            if claim < owner.number or 0 <= batch < decided.batch
         ]
 
 
-def encode_entry(entry: Entry) -> bytes:
-    fields: dict[str, Any]
-    match entry:
-        case Claim():
-            fields = {
-                "kind": "claim",
-                "number": entry.number,
-                "run": entry.run,
-                "nonce": entry.nonce,
-            }
-        case Decision():
-            fields = {
-                "kind": "decision",
-                "claim": entry.claim,
-                "batch": entry.batch,
-                "parts": _encode_parts(entry.parts),
-                "spare": _encode_parts(entry.spare),
-            }
-        case Finish():
-            fields = {"kind": "finish", "claim": entry.claim, "batch": entry.batch}
-    return json.dumps({"format": _FORMAT, **fields}, separators=(",", ":")).encode()
+encode_entry: Final = msgspec.json.encode
 
 
 def decode_entry(value: bytes) -> Entry:
     try:
-        fields = json.loads(value)
-        if fields["format"] != _FORMAT:
+        found = msgspec.json.decode(value, type=_Format).format
+        if found != _FORMAT:
             raise ClientError(
-                f"a decision of this query has format {fields['format']}, which only a newer "
-                "version of Moldau knows"
+                f"a decision of this query has format {found}, which only a newer version of "
+                "Moldau knows"
             )
-        match fields["kind"]:
-            case "claim":
-                return Claim(
-                    number=int(fields["number"]),
-                    run=str(fields["run"]),
-                    nonce=str(fields["nonce"]),
-                )
-            case "decision":
-                return Decision(
-                    claim=int(fields["claim"]),
-                    batch=int(fields["batch"]),
-                    parts=_decode_parts(fields["parts"]),
-                    spare=_decode_parts(fields["spare"]),
-                )
-            case "finish":
-                return Finish(claim=int(fields["claim"]), batch=int(fields["batch"]))
-            case kind:
-                raise ClientError(f"a decision of this query is a {kind!r}, which nobody knows")
-    except (ValueError, KeyError, TypeError) as error:
+        entry: Entry = msgspec.json.decode(value, type=Entry)
+        return entry
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise ClientError(
             f"a decision of this query cannot be read: {error}",
             hint="does anyone else write to the topic of decisions?",
         ) from error
 
 
-def _encode_parts(parts: Mapping[int, Transaction]) -> list[list[Any]]:
-    return [
-        [number, part.id, part.producer_id, part.epoch] for number, part in sorted(parts.items())
-    ]
+class _Format(msgspec.Struct):
+    """What an entry of any version has."""
 
-
-def _decode_parts(parts: Sequence[Sequence[Any]]) -> dict[int, Transaction]:
-    return {
-        int(number): Transaction(id=str(name), producer_id=int(producer_id), epoch=int(epoch))
-        for number, name, producer_id, epoch in parts
-    }
+    format: int

@@ -1,4 +1,4 @@
-"""Owns the way of a batch to its topics exactly once: what tasks and the driver do, in which order.
+"""Responsible for writing a batch exactly once: what tasks and the driver do, in which order.
 
 A task writes in a transaction of its own, leaves it open, and tells the driver which one it is.
 When all tasks are done the driver writes one decision and only then ends the transactions, one
@@ -17,19 +17,25 @@ What makes this safe against those that were taken for dead and are not:
   coordinator: it hands the name over to whoever knows its last epoch, and to nobody any more once
   a partition was entered. Should it have been two until then, the last one's nonce is stored.
 
-All that leaves this process goes through a `Port`, and any call of it may be the last.
+All that leaves this process goes through a `BrokerPort`, and any call of it may be the last.
 """
 
+import re
 import uuid
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
 from urllib.parse import quote, unquote
 
 from moldau.client.errors import ClientError
-from moldau.spark.sink.decisions import Claim, Decision, Entry, Finish, Ledger, Transaction
+from moldau.client.kafka.transactions import TransactionalProducer as Transaction
+from moldau.spark.sink.broker_port import BrokerPort as Port
+from moldau.spark.sink.broker_port import Place
+from moldau.spark.sink.decisions import Claim, Decision, Finish, Ledger, parts_of, transactions_of
 
-PREFIX: Final = "moldau-spark"
+Begin = Callable[[Place], Transaction]
+
 NO_CLAIM: Final = 0
 _CLAIM_TRIES_MAX: Final = 100
 _APP_PREFIX: Final = "app_"
@@ -42,60 +48,6 @@ class SupersededError(ClientError):
 
 class LostTransactionError(ClientError):
     """A decided transaction was aborted by someone else: its records are missing."""
-
-
-Place = tuple[str, int]
-"""A topic and the number of a partition."""
-Begin = Callable[[Place], Transaction]
-
-
-class Port(Protocol):
-    """The cluster, as far as the protocol needs it. Each call may fail, and may have been done."""
-
-    def read(self, query: str) -> Ledger:
-        """What was decided about a query until now; a copy that nobody changes."""
-        ...
-
-    def append(self, ledger: Ledger, entries: Sequence[Entry], deleted: Sequence[str] = ()) -> None:
-        """Make entries durable, all or none, and delete others."""
-        ...
-
-    def begin(self, transactional_id: str) -> Transaction:
-        """A new transaction of that name; one that is open is aborted."""
-        ...
-
-    def go_on(self, before: Transaction, nonce: int) -> Transaction | None:
-        """The transaction that follows one that has ended; None if it has a follower already.
-
-        Whoever asks before the follower was entered gets the same one, and only the last nonce is
-        stored.
-        """
-        ...
-
-    def enter(self, transaction: Transaction, place: Place) -> None:
-        """Open the transaction, by entering a partition into it."""
-        ...
-
-    def has_nonce(self, transaction: Transaction, nonce: int) -> bool:
-        """Whether this is the one that is stored for an open transaction."""
-        ...
-
-    def expiring(self, transactions: Iterable[Transaction], seconds: float) -> dict[str, bool]:
-        """Whether they time out within so many seconds, by name, as their coordinators judge;
-        those that are not open any more are left out."""
-        ...
-
-    def commit(self, transactions: Iterable[Transaction]) -> list[Transaction]:
-        """End them, also if they were before; which of them were aborted by someone else."""
-        ...
-
-    def abort(self, transactional_ids: Iterable[str]) -> None:
-        """Abort what is open, and lock out whoever writes in it."""
-        ...
-
-    def open_ids(self, prefix: str) -> list[str]:
-        """Names of all open transactions that begin like that."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,27 +70,21 @@ class Task:
 class TaskDone:
     """What a task tells the driver."""
 
-    query: str
-    run: str
-    claim: int
+    task: Task
+    claim: int = NO_CLAIM
     """NO_CLAIM if the version was there before, so that there was no need for one."""
-    batch: int
-    number: int
-    transaction: Transaction | None
+    transaction: Transaction | None = None
     """None if there was nothing to write, or the batch had been decided before."""
 
 
 def prefix_of(query: str) -> str:
-    return f"{PREFIX}-{query}-"
+    return f"moldau-spark-{query}-"
 
 
 def claim_of(transactional_id: str, query: str) -> int | None:
     """The claim that a transaction is of; None if it is none of this query's."""
-    prefix = prefix_of(query)
-    number = transactional_id.removeprefix(prefix).partition("-")[0]
-    if not transactional_id.startswith(prefix) or not number.isdecimal():
-        return None
-    return int(number)
+    found = re.match(rf"{re.escape(prefix_of(query))}(\d+)(-|$)", transactional_id)
+    return None if found is None else int(found[1])
 
 
 # -- tasks
@@ -150,23 +96,16 @@ def run_task(port: Port, task: Task, write: Callable[[Begin], bool]) -> TaskDone
     `write` calls what it is given once it has something to write, with the partition that is to be
     written to first, and says whether it did; it returns when all of it is stored.
     """
-    done = TaskDone(
-        query=task.query,
-        run=task.run,
-        claim=NO_CLAIM,
-        batch=task.batch,
-        number=task.number,
-        transaction=None,
-    )
-    if task.is_versioned and _is_there(port.read(task.query), task.batch):
-        # Whoever writes newer versions is not to be disturbed.
-        return done
+    if task.is_versioned:
+        ledger = port.read(task.query)
+        if ledger.is_decided(task.batch) and ledger.is_finished:
+            # Whoever writes newer versions is not to be disturbed.
+            return TaskDone(task=task)
     ledger, claim = claimed(port, task.query, task.run, may_return=task.is_versioned)
-    done = replace(done, claim=claim)
     if not task.is_versioned:
         check_order(ledger, task.batch)
     if ledger.is_decided(task.batch):
-        return done
+        return TaskDone(task=task, claim=claim)
     begun: list[Transaction] = []
 
     def begin(place: Place) -> Transaction:
@@ -177,16 +116,12 @@ def run_task(port: Port, task: Task, write: Callable[[Begin], bool]) -> TaskDone
     try:
         is_written = write(begin)
     except BaseException:
-        if begun:
-            # Nobody was told of it, so nobody can have decided for it. If this fails too, the
-            # driver's next commit or the next run ends it.
-            _abort_if_possible(port, begun[0])
+        # Nobody was told of it, so nobody can have decided for it. If this fails too, the
+        # driver's next commit or the next run ends it.
+        with suppress(ClientError):
+            port.abort([transaction.name for transaction in begun])
         raise
-    return replace(done, transaction=begun[0] if is_written and begun else None)
-
-
-def _is_there(ledger: Ledger, version: int) -> bool:
-    return ledger.is_decided(version) and ledger.is_finished
+    return TaskDone(task=task, claim=claim, transaction=begun[0] if is_written and begun else None)
 
 
 def _begin(port: Port, ledger: Ledger, claim: int, task: Task, place: Place) -> Transaction:
@@ -206,14 +141,7 @@ def last_of(ledger: Ledger, claim: int) -> dict[int, Transaction]:
     decided = ledger.decision
     if decided is None or decided.claim != claim or not ledger.is_finished:
         return {}
-    return {**decided.spare, **decided.parts}
-
-
-def _abort_if_possible(port: Port, transaction: Transaction) -> None:
-    try:
-        port.abort([transaction.id])
-    except ClientError:
-        return
+    return transactions_of((*decided.spare, *decided.parts))
 
 
 def claimed(port: Port, query: str, run: str, *, may_return: bool = False) -> tuple[Ledger, int]:
@@ -234,7 +162,9 @@ def claimed(port: Port, query: str, run: str, *, may_return: bool = False) -> tu
                 sweep(port, ledger, claim_max=owner.number - 1)
                 ledger = port.read(query)
             return ledger, owner.number
-        if ledger.is_superseded(run) and not (may_return and is_nobodys(ledger)):
+        # Whoever wrote last may have given up.
+        is_nobodys = owner is not None and owner.run.startswith(_NOBODY)
+        if run in ledger.runs and not (may_return and is_nobodys):
             raise superseded(query)
         port.append(ledger, [Claim(number=ledger.next_number, run=run, nonce=nonce)])
     raise SupersededError(f"many runs of query {query} want to write at once")
@@ -243,14 +173,11 @@ def claimed(port: Port, query: str, run: str, *, may_return: bool = False) -> tu
 # -- the driver
 
 
-def commit_batch(
-    port: Port, done: Sequence[TaskDone], batch: int, *, seconds_left_min: float
-) -> None:
+def commit_batch(port: Port, done: Sequence[TaskDone], batch: int) -> None:
     """All tasks are done: decide for what they wrote, and end their transactions.
 
     Raises SupersededError if another run took over, and LostTransactionError if records of a
-    decided batch are missing. Nothing is decided if a transaction would not live for another
-    `seconds_left_min`.
+    decided batch are missing. Nothing is decided if a transaction would not live long enough.
     """
     query, run, claim = _told(done)
     ledger = port.read(query)
@@ -260,27 +187,25 @@ def commit_batch(
     # What the batch before left behind, if whoever was to do it died.
     finish(port, ledger)
     if not ledger.is_decided(batch):
-        ledger = _decide(port, ledger, done, batch, seconds_left_min)
+        ledger = _decide(port, ledger, done, batch)
         finish(port, ledger)
     sweep(port, ledger, claim_max=claim)
 
 
-def _decide(
-    port: Port, ledger: Ledger, done: Sequence[TaskDone], batch: int, seconds_left_min: float
-) -> Ledger:
+def _decide(port: Port, ledger: Ledger, done: Sequence[TaskDone], batch: int) -> Ledger:
     query, _, claim = _told(done)
-    parts = {each.number: each.transaction for each in done if each.transaction is not None}
-    expiring = port.expiring(parts.values(), seconds_left_min)
+    parts = {each.task.number: each.transaction for each in done if each.transaction is not None}
+    expiring = port.expiring(parts.values())
     for part in parts.values():
-        if expiring.get(part.id, True):
+        if expiring.get(part.name, True):
             raise ClientError(
-                f"batch {batch} took so long that the transaction {part.id} "
-                + ("is about to end" if part.id in expiring else "has ended"),
+                f"batch {batch} took so long that the transaction {part.name} "
+                + ("is about to end" if part.name in expiring else "has ended"),
                 hint="raise option kafka.transaction.timeout.ms (and transaction.timeout_ms_max of "
                 "the brokers), or lower maxOffsetsPerTrigger",
             )
     spare = {n: last for n, last in last_of(ledger, claim).items() if n not in parts}
-    decision = Decision(claim=claim, batch=batch, parts=parts, spare=spare)
+    decision = Decision(claim=claim, batch=batch, parts=parts_of(parts), spare=parts_of(spare))
     port.append(ledger, [decision], ledger.deletable())
     ledger = port.read(query)
     found = ledger.decision
@@ -310,8 +235,7 @@ def abandon(port: Port, query: str) -> None:
     """
     ledger = port.read(query)
     nonce = uuid.uuid4().hex
-    nobody = f"{_NOBODY}{nonce}"
-    port.append(ledger, [Claim(number=ledger.next_number, run=nobody, nonce=nonce)])
+    port.append(ledger, [Claim(number=ledger.next_number, run=_NOBODY + nonce, nonce=nonce)])
     ledger = port.read(query)
     finish(port, ledger)
     owner = ledger.owner
@@ -328,9 +252,7 @@ def forget(port: Port, query: str) -> None:
 # -- the driver of a table that has a version
 
 
-def commit_version(
-    port: Port, done: Sequence[TaskDone], version: int, *, seconds_left_min: float
-) -> None:
+def commit_version(port: Port, done: Sequence[TaskDone], version: int) -> None:
     """All tasks are done: as `commit_batch`, but a version that was decided before is passed over.
 
     Raises what that raises; SupersededError also if tasks wrote what somebody else, who writes for
@@ -343,7 +265,7 @@ def commit_version(
     ledger = port.read(query)
     decided = ledger.decision
     if decided is None or decided.batch < version:
-        commit_batch(port, at_work, version, seconds_left_min=seconds_left_min)
+        commit_batch(port, at_work, version)
         return
     is_written = any(each.transaction is not None for each in at_work)
     if is_written and (decided.claim, decided.batch) != (claim, version):
@@ -364,15 +286,8 @@ def abort_version(port: Port, done: Sequence[TaskDone]) -> None:
         return
     # Another run has claimed since: what counted of ours by then is in the ledger, all else is
     # nobody's.
-    decided = () if ledger.decision is None else ledger.decision.parts.values()
-    kept = {part.id for part in decided}
-    told = [each.transaction.id for each in at_work if each.transaction is not None]
-    port.abort([name for name in told if name not in kept])
-
-
-def is_nobodys(ledger: Ledger) -> bool:
-    """Whether whoever wrote last has given up."""
-    return ledger.owner is not None and ledger.owner.run.startswith(_NOBODY)
+    told = [each.transaction.name for each in at_work if each.transaction is not None]
+    port.abort([name for name in told if name not in ledger.decided_names])
 
 
 def finish(port: Port, ledger: Ledger) -> None:
@@ -380,34 +295,29 @@ def finish(port: Port, ledger: Ledger) -> None:
     decision = ledger.decision
     if decision is None or ledger.is_finished:
         return
-    lost = port.commit(decision.parts.values())
+    lost = port.commit(transactions_of(decision.parts).values())
     if lost:
-        raise lost_part(ledger.query, decision, lost)
+        raise _lost(ledger.query, decision, lost)
     port.append(ledger, [Finish(claim=decision.claim, batch=decision.batch)])
 
 
 def sweep(port: Port, ledger: Ledger, *, claim_max: int) -> None:
     """Abort what attempts that came to nothing left open, up to a claim that is not above ours."""
-    decided = (
-        set() if ledger.decision is None else {part.id for part in ledger.decision.parts.values()}
-    )
-    orphans = []
+    decided = ledger.decided_names
     for name in port.open_ids(prefix_of(ledger.query)):
         claim = claim_of(name, ledger.query)
         if claim is not None and claim <= claim_max and name not in decided:
-            orphans.append(name)
-    if orphans:
-        port.abort(orphans)
+            port.abort([name])
 
 
 # -- what can be wrong
 
 
 def check_order(ledger: Ledger, batch: int) -> None:
-    decided = ledger.decision
-    if decided is not None and decided.batch > batch:
+    last = ledger.last_batch
+    if last > batch:
         raise ClientError(
-            f"the checkpoint goes on with batch {batch}, but batch {decided.batch} of this query "
+            f"the checkpoint goes on with batch {batch}, but batch {last} of this query "
             "was written already: is it an older copy?",
             hint="begin with a new checkpointLocation and startingOffsets",
         )
@@ -424,39 +334,35 @@ def query_of_app(app_id: str) -> str:
 
 def app_of(query: str) -> str | None:
     """The application that a query stands for; None if it is a query."""
-    if not query.startswith(_APP_PREFIX):
-        return None
-    return unquote(query.removeprefix(_APP_PREFIX))
+    return unquote(query.removeprefix(_APP_PREFIX)) if query.startswith(_APP_PREFIX) else None
 
 
 def superseded(query: str) -> SupersededError:
     app = app_of(query)
     if app is not None:
-        return SupersededError(
-            f"another writer of txnAppId {app} has taken over: this one may not write any more",
-            hint="do two drivers write with the same txnAppId at once?",
-        )
+        who, hint = f"writer of txnAppId {app}", "do two drivers write with the same txnAppId?"
+    else:
+        who, hint = f"run of query {query}", "is it running twice with the same checkpointLocation?"
     return SupersededError(
-        f"another run of query {query} has taken over: this one may not write any more",
-        hint="is the query running twice with the same checkpointLocation?",
+        f"another {who} has taken over: this one may not write any more", hint=hint
     )
 
 
-def lost_part(query: str, decision: Decision, lost: Sequence[Transaction]) -> LostTransactionError:
-    of = {part.id: number for number, part in decision.parts.items()}
-    parts = ", ".join(f"part {of[part.id]} ({part.id})" for part in lost)
+def _lost(query: str, decision: Decision, lost: Sequence[Transaction]) -> LostTransactionError:
     app = app_of(query)
-    what = f"batch {decision.batch} of query {query}"
-    remedy = (
-        "Write the batch again from its offsets in the checkpoint, then begin with a new "
-        "checkpointLocation behind it"
-    )
     if app is not None:
         what = f"txnVersion {decision.batch} of txnAppId {app}"
         remedy = "Write the missing rows again without txnAppId, then go on with a new txnAppId"
+    else:
+        what = f"batch {decision.batch} of query {query}"
+        remedy = (
+            "Write the batch again from its offsets in the checkpoint, then begin with a new "
+            "checkpointLocation behind it"
+        )
+    names = ", ".join(each.name for each in lost)
     return LostTransactionError(
-        f"{what} was decided, but its {parts} was aborted before it could be ended: its records "
-        "are missing",
+        f"{what} was decided, but its transactions {names} were aborted before they could be "
+        "ended: its records are missing",
         hint="nobody came back within kafka.transaction.timeout.ms, or someone aborted "
         f"transactions. {remedy}",
     )
@@ -464,7 +370,7 @@ def lost_part(query: str, decision: Decision, lost: Sequence[Transaction]) -> Lo
 
 def _told(done: Sequence[TaskDone]) -> tuple[str, str, int]:
     """Query, run and claim that all tasks agree on."""
-    found = {(each.query, each.run, each.claim) for each in done}
+    found = {(each.task.query, each.task.run, each.claim) for each in done}
     if len(found) != 1:
         raise ClientError(f"tasks of {len(found)} different runs in one batch")
     return found.pop()

@@ -1,6 +1,8 @@
-"""Outlets and real brokers: a topic that is not there is created where brokers do that."""
+"""Rows written to real brokers: a topic that is not there is created where they do that."""
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
@@ -8,9 +10,7 @@ from moldau.client.errors import InvalidArgumentError, NotFoundError
 from moldau.client.kafka.client import KafkaClient
 from moldau.spark.sink import protocol
 from moldau.spark.sink.broker_port import BrokerPort
-from moldau.spark.sink.clients import Clients
 from moldau.spark.sink.columns import Row
-from moldau.spark.sink.outlets import PlainOutlet, TransactionOutlet
 from moldau.spark.sink.protocol import Begin, Task
 from moldau.spark.sink.write_options import WriteOptions, parse_write_options
 from moldau.spark.sink.writing import RowWriter
@@ -31,28 +31,23 @@ def options_for(broker: Broker, topic: str) -> WriteOptions:
 
 
 def write_plainly(options: WriteOptions) -> None:
-    with KafkaClient(options.bootstrap) as client:
-        _write(options, PlainOutlet(options, client))
+    with closing(BrokerPort(options)) as port:
+        _write(RowWriter(options, port))
 
 
 def write_in_transaction(options: WriteOptions) -> None:
-    clients = Clients(options)
-    port = BrokerPort(options, clients)
     task = Task(query=f"q-{options.topic}", run="r", batch=0, number=0, attempt=0)
 
     def write(begin: Begin) -> bool:
-        _write(options, TransactionOutlet(options, clients.data, port.transactions, begin))
+        _write(RowWriter(options, port, begin))
         return True
 
-    try:
+    with closing(BrokerPort(options)) as port:
         done = protocol.run_task(port, task, write)
-        protocol.commit_batch(port, [done], 0, seconds_left_min=1)
-    finally:
-        clients.close()
+        protocol.commit_batch(port, [done], 0)
 
 
-def _write(options: WriteOptions, outlet: PlainOutlet | TransactionOutlet) -> None:
-    writer = RowWriter(options, outlet)
+def _write(writer: RowWriter) -> None:
     writer.write([Row(None, b"v", [], None, None, None)])
     writer.finish()
 
@@ -88,3 +83,26 @@ def test_a_name_that_no_topic_can_have_is_refused_by_its_option(
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=r"no topic can be called 'a b': see option top"):
         write_plainly(options_for(moldau_session_broker, "a b"))
+
+
+@pytest.mark.parametrize("exactly_once", [True, False])
+def test_a_topic_that_comes_while_batches_are_on_their_way_is_looked_for(
+    moldau_session_broker: Broker, new_name: Callable[[str], str], exactly_once: bool
+) -> None:
+    topics = [new_name("one-of-many") for _ in range(3)]
+    options = replace(options_for(moldau_session_broker, "x"), topic=None, buffer_bytes_max=100)
+
+    def write(begin: Begin | None = None) -> bool:
+        writer = RowWriter(options, port, begin)
+        writer.write(Row(None, b"v" * 200, [], topic, 0, None) for topic in topics)
+        writer.finish()
+        return True
+
+    with closing(BrokerPort(options)) as port:
+        if exactly_once:
+            task = Task(query=f"q-{topics[0]}", run="r", batch=0, number=0, attempt=0)
+            done = protocol.run_task(port, task, write)
+            protocol.commit_batch(port, [done], 0)
+        else:
+            write()
+        assert all(port.data.fetch(topic, 0, 0, read_committed=True) for topic in topics)
