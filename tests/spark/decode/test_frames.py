@@ -90,7 +90,8 @@ def test_the_schema_may_be_inferred_or_a_struct_type(
 ) -> None:
     clean = table(subscribe=filled).where("offset IN (0, 1, 2, 4)")
     inferred = decode.infer(clean)
-    assert decode.fields_ddl(inferred) == "`id`: bigint, `at`: string, `tags`: array<string>"
+    assert str(inferred) == "struct<id: int64, at: string, tags: list<element: string>>"
+    assert decode.decoder("json", inferred).ddl == "struct<id:bigint,at:string,tags:array<string>>"
     from pyspark.sql.types import LongType, StructField, StructType
 
     given = decode.decoder("json", StructType([StructField("id", LongType(), False)]))

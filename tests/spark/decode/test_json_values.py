@@ -5,17 +5,27 @@ import json
 from decimal import Decimal
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from moldau.client.errors import InvalidArgumentError
-from moldau.spark.decode import Decoder, decoder
+from moldau.spark.decode import Decoder, decoder, infer_json
 
-SCHEMA = (
-    "id bigint NOT NULL, small tinyint, name string, price decimal(5,2), ratio float, "
-    "at timestamp, day date, tags array<string>, more map<string,int>, "
-    "inner struct<x: int NOT NULL>"
+SCHEMA = pa.struct(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        ("small", pa.int8()),
+        ("name", pa.string()),
+        ("price", pa.decimal128(5, 2)),
+        ("ratio", pa.float32()),
+        ("at", pa.timestamp("us", tz="UTC")),
+        ("day", pa.date32()),
+        ("tags", pa.list_(pa.string())),
+        ("more", pa.map_(pa.string(), pa.int32())),
+        ("inner", pa.struct([pa.field("x", pa.int32(), nullable=False)])),
+    ]
 )
 
 
@@ -90,7 +100,6 @@ def test_what_is_not_of_the_schema_is_bad(strict: Decoder, value: bytes, reason:
 
 @pytest.mark.parametrize("price", ["1.234", "12345", '"NaN"', '"Infinity"'])
 def test_a_number_that_no_column_holds_is_bad_and_not_rounded(strict: Decoder, price: str) -> None:
-    pytest.importorskip("pyarrow")
     values, errors = strict.arrays(
         [b'{"id": 1}', b'{"id": 2, "price": %s}' % price.encode(), b'{"id": 3, "price": 1}']
     )
@@ -113,7 +122,6 @@ def test_a_number_that_no_column_holds_is_bad_and_not_rounded(strict: Decoder, p
 def test_moments_are_kept_to_the_microsecond(
     strict: Decoder, text: str, micros: int | None
 ) -> None:
-    pa = pytest.importorskip("pyarrow")
     values, errors = strict.arrays([b'{"id": 1, "at": "%s"}' % text.encode()])
     assert values.field("at").cast(pa.int64()).to_pylist() == [micros]
     assert (errors[0].as_py() is None) == (micros is not None)
@@ -123,19 +131,23 @@ def test_a_tombstone_is_no_bad_row(strict: Decoder) -> None:
     assert strict.decode([None]) == [(None, None)]
 
 
-def test_unknown_fields_are_bad_if_that_is_asked_for() -> None:
-    picky = decoder("json", "id bigint, in array<struct<x: int>>", only_known=True)
-    rows = picky.decode([b'{"id": 1, "in": [{"x": 1}]}', b'{"it": 1}', b'{"in": [{"y": 1}]}'])
-    assert [row.error for row in rows] == [
-        None,
-        "not of the schema: unknown field `it`",
-        "not of the schema: unknown field `in[].y`",
-    ]
+def test_unknown_fields_are_counted_wherever_they_are() -> None:
+    item = pa.struct([("x", pa.int32())])
+    fields = [("id", pa.int64()), ("in", pa.list_(item)), ("by", pa.map_(pa.string(), item))]
+    found = decoder("json", pa.struct(fields)).unknown_fields(
+        [
+            b'{"id": 1, "in": [{"x": 1}], "by": {"k": {"x": 1}}}',
+            b'{"it": 1, "in": [{"y": 1}, {"y": {"z": 2}}]}',
+            b'{"by": {"k": {"x": 1, "y": 2}}, "it": null}',
+            *(None, b"poison", b"[]"),
+        ]
+    )
+    assert found == {"it": 2, "in[].y": 2, "by{}.y": 1}
 
 
 def test_maps_of_other_keys_than_texts_are_no_json() -> None:
     with pytest.raises(InvalidArgumentError, match="no strings"):
-        decoder("json", "m map<int, string>")
+        decoder("json", pa.struct([("m", pa.map_(pa.int32(), pa.string()))]))
 
 
 ANYTHING = st.recursive(
@@ -164,7 +176,6 @@ def test_every_row_is_good_or_bad_or_a_tombstone(rows: list[bytes | None]) -> No
 
 @given(rows=ROWS)
 def test_arrow_batches_are_split_without_a_loss(rows: list[Any]) -> None:
-    pa = pytest.importorskip("pyarrow")
     batch = pa.RecordBatch.from_pydict(
         {"value": pa.array(rows, pa.binary()), "offset": pa.array(range(len(rows)), pa.int64())}
     )
@@ -173,3 +184,26 @@ def test_arrow_batches_are_split_without_a_loss(rows: list[Any]) -> None:
     assert all(rows[row["offset"]] == row["raw"] and row["error"] for row in bad.to_pylist())
     for row in good.to_pylist():
         assert (row["value"] is None) == (rows[row["offset"]] is None)
+
+
+def test_a_schema_is_inferred_from_what_is_there() -> None:
+    sample = [
+        b'{"id": 1, "n": 1, "in": {"x": null}, "list": []}',
+        None,
+        b"poison",
+        b'{"n": 1.5, "in": {"x": true, "y": "t"}, "list": [{"z": 1}], "empty": {}, "null": null}',
+    ]
+    found = infer_json(sample)
+    assert str(found) == (
+        "struct<id: int64, n: double, in: struct<x: bool, y: string>, "
+        "list: list<element: struct<z: int64>>, empty: map<string, string>, null: string>"
+    )
+    rows = decoder("json", found).decode(sample)
+    assert [row.error is None for row in rows] == [True, True, False, True]
+
+
+def test_two_types_of_a_field_are_no_schema() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"in.x is a number in some rows and a string"):
+        infer_json([b'{"in": {"x": 1}}', b'{"in": {"x": "1"}}'])
+    with pytest.raises(InvalidArgumentError, match="no value of the sample"):
+        infer_json([b"1", None, b"x"])

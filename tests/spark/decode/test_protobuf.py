@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from moldau.client.errors import InvalidArgumentError
 from moldau.spark.decode import decoder
 
-pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 F = descriptor_pb2.FieldDescriptorProto
 
 
@@ -117,10 +116,10 @@ def test_a_message_becomes_a_row_with_its_types(tmp_path: Path) -> None:
     file = tmp_path / "shop.desc"
     file.write_bytes(SET)
     made = decoder("protobuf", str(file), message="shop.Order")
-    assert made.ddl == (
-        "struct<`id`: bigint, `big`: decimal(20,0), `note`: string, `state`: string, "
-        "`at`: timestamp, `lines`: array<struct<`sku`: string, `n`: bigint>>, "
-        "`tags`: map<string,int>, `card`: string, `cash`: boolean, `limit`: int>"
+    assert str(made.arrow_type) == (
+        "struct<id: int64, big: decimal128(20, 0), note: string, state: string, "
+        "at: timestamp[us, tz=UTC], lines: list<element: struct<sku: string, n: int64>>, "
+        "tags: map<string, int32>, card: string, cash: bool, limit: int32>"
     )
     message = order(
         id=-1,

@@ -4,37 +4,14 @@
     good, bad = decode.split(events)
     decode.dead_letters(bad, topic="orders.dead").write.format("moldau")…
 
-Needs Spark only where a DataFrame is given; decoders work without it.
+Needs Spark only where a DataFrame is given, or a schema as DDL; decoders work without it.
 """
 
-from moldau.spark.decode.column_types import Struct, fields_ddl
-from moldau.spark.decode.decoder import RAW, Decoded, Decoder, Format
-from moldau.spark.decode.frames import (
-    ERROR_COLUMN,
-    RAW_COLUMN,
-    apply,
-    dead_letters,
-    infer,
-    split,
-)
+from moldau.spark.decode.decoder import RAW, Decoded, Decoder, Format, decoder
+from moldau.spark.decode.frames import ERROR_COLUMN, RAW_COLUMN, apply, dead_letters, infer, split
 from moldau.spark.decode.framing import Framing
-from moldau.spark.decode.infer import infer_json
-from moldau.spark.decode.making import decoder
+from moldau.spark.decode.json_values import infer_json
+from moldau.spark.decode.schemas import spark_json
 
-__all__ = [
-    "ERROR_COLUMN",
-    "RAW",
-    "RAW_COLUMN",
-    "Decoded",
-    "Decoder",
-    "Format",
-    "Framing",
-    "Struct",
-    "apply",
-    "dead_letters",
-    "decoder",
-    "fields_ddl",
-    "infer",
-    "infer_json",
-    "split",
-]
+__all__ = ["ERROR_COLUMN", "RAW", "RAW_COLUMN", "Decoded", "Decoder", "Format", "Framing"]
+__all__ += ["apply", "dead_letters", "decoder", "infer", "infer_json", "spark_json", "split"]

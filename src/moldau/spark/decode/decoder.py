@@ -1,30 +1,50 @@
-"""Owns decoders: which there are, what they are made of, and how they treat a bad row.
+"""Responsible for decoders: what they are made of, and how they treat a bad row.
 
 A decoder is plain data, so it travels to tasks; what it is compiled to is kept by each process. It
 returns as many rows as it was given, in their order: a null value stays null, and a value that
 cannot be decoded becomes null with a reason. It never raises because of a row.
 """
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from moldau.client.errors import InvalidArgumentError
-from moldau.spark.decode.column_types import BINARY, Struct, Type, arrow_of, ddl_of
-from moldau.spark.decode.columns import array_of
 from moldau.spark.decode.framing import (
+    CONFLUENT_BYTES,
     BadRowError,
     Framing,
+    Registry,
+    registry_at,
     split_confluent,
-    split_indexes,
-    without_fingerprint,
 )
-from moldau.spark.decode.registry import Registry, Written
+from moldau.spark.decode.json_schema import from_json_schema
+from moldau.spark.decode.json_values import JsonReading
+from moldau.spark.decode.schemas import (
+    array_of,
+    columns_of,
+    from_ddl,
+    from_spark,
+    from_spark_json,
+    spark_type,
+    struct_of,
+)
 
 _REASON_CHARACTERS_MAX: Final = 500
+_NOT_IN_PATHS: Final = frozenset(" \t\r\n:{<\"'`,")
+_NO_FIT: Final = (ValueError, TypeError, ArithmeticError)
+"""What pyarrow raises for a value that a column does not hold; its own errors are of these."""
+
+Schema = str | bytes | Mapping[str, Any] | Any
+"""DDL, the text or the path of a schema, its JSON, a StructType of Spark's or of pyarrow's."""
 
 
 class Format(StrEnum):
@@ -46,61 +66,69 @@ class Decoder:
     """What `decoder()` makes. Hashable and picklable."""
 
     format: Format
-    type: Type
-    """Of the decoded value: a Struct, or binary for raw."""
-    framing: Framing = Framing.NONE
-    source: bytes = b""
-    """The text of an Avro schema, or a descriptor set."""
+    schema: Any = None
+    """Of JSON a pyarrow.StructType; the text of an Avro schema; a descriptor set."""
     message: str = ""
+    framing: Framing = Framing.NONE
     registry: Registry | None = None
     """Where the schemas are that values with a header of Confluent's were written with."""
-    only_known: bool = False
 
     @property
-    def struct(self) -> Struct | None:
-        """The fields; None for raw."""
-        return self.type if isinstance(self.type, Struct) else None
-
-    @property
-    def ddl(self) -> str:
-        """The type of the decoded value as Spark's SQL writes it."""
-        return ddl_of(self.type)
+    def struct(self) -> Any | None:
+        """The fields, as a pyarrow.StructType; None for raw."""
+        return None if self.format is Format.RAW else _reading(self).struct
 
     @property
     def arrow_type(self) -> Any:
-        """The same as a pyarrow.DataType."""
-        return arrow_of(self.type)
+        """The type of the column."""
+        return pa.binary() if self.format is Format.RAW else columns_of(self.struct)
+
+    @property
+    def ddl(self) -> str:
+        """The same as Spark shows it."""
+        return str(spark_type(self.arrow_type).simpleString())
 
     def decode(self, values: Iterable[bytes | None]) -> list[Decoded]:
         """As plain values, without Arrow and Spark."""
+        return [*map(Decoded, *self._read(values))]
+
+    def _read(self, values: Iterable[bytes | None]) -> tuple[list[Any], list[str | None]]:
         read = _reader(self)
-        return [_decoded(read, value) for value in values]
+        found: list[Any] = []
+        errors: list[str | None] = []
+        for value in values:
+            error = None
+            try:
+                found.append(None if value is None else read(value))
+            except BadRowError as bad:
+                found.append(None)
+                error = _short(str(bad))
+            errors.append(error)
+        return found, errors
 
     def arrays(self, values: Sequence[bytes | None]) -> tuple[Any, Any]:
         """The values as a pyarrow.Array of the type, and the reasons as one of strings."""
-        import pyarrow as pa
-
-        rows = self.decode(values)
-        found = [row.value for row in rows]
-        errors = [row.error for row in rows]
+        found, errors = self._read(values)
+        kind = self.arrow_type
         try:
-            made = array_of(found, self.type)
+            made = array_of(found, kind)
         except _NO_FIT:
             for place, value in enumerate(found):
-                reason = _misfit(value, self.type)
-                if reason is not None:
-                    found[place], errors[place] = None, reason
-            made = array_of(found, self.type)
+                try:
+                    array_of([value], kind)
+                except _NO_FIT as error:
+                    found[place], errors[place] = None, _short(f"not of the schema: {error}")
+            made = array_of(found, kind)
         return made, pa.array(errors, type=pa.string())
 
     def unknown_fields(self, values: Iterable[bytes | None]) -> Counter[str]:
         """How often fields are in JSON values that the schema does not name, by their names."""
-        struct = self.struct
-        if self.format is not Format.JSON or struct is None:
+        if self.format is not Format.JSON:
             return Counter()
-        from moldau.spark.decode.json_values import unknown_names
-
-        return unknown_names(struct, (_body(self, value) for value in values))
+        if self.framing is Framing.CONFLUENT:
+            values = (each[CONFLUENT_BYTES:] if each and not each[0] else None for each in values)
+        found: Counter[str] = _reading(self).unknown(values)
+        return found
 
     def split(self, batch: Any, *, keep_raw: bool = False) -> tuple[Any, Any]:
         """The good and the bad rows of a pyarrow.RecordBatch whose column `value` is decoded.
@@ -108,9 +136,6 @@ class Decoder:
         Good ones have their value decoded; bad ones have `raw` and `error` in its place. With
         `keep_raw`, good ones have `raw` beside it.
         """
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         at = batch.schema.get_field_index("value")
         raw = batch.column(at)
         values, errors = self.arrays(raw.to_pylist())
@@ -121,36 +146,7 @@ class Decoder:
         return good, bad.filter(pc.invert(is_good))
 
 
-_NO_FIT: Final = (ValueError, TypeError, ArithmeticError)
-"""What pyarrow raises for a value that a column does not hold; its own errors are of these."""
-
-
-def _body(decoder: Decoder, value: bytes | None) -> bytes | None:
-    """Without what stands before it; None for what is no value."""
-    if value is None or decoder.framing is not Framing.CONFLUENT:
-        return value
-    try:
-        return split_confluent(value)[1]
-    except BadRowError:
-        return None
-
-
-def _misfit(value: Any, kind: Type) -> str | None:
-    """Why a value that was decoded does not fit into its column."""
-    try:
-        array_of([value], kind)
-    except _NO_FIT as error:
-        return _short(f"not of the schema: {error}")
-    return None
-
-
-def _decoded(read: Callable[[bytes], Any], value: bytes | None) -> Decoded:
-    if value is None:
-        return Decoded(None, None)
-    try:
-        return Decoded(read(value), None)
-    except BadRowError as error:
-        return Decoded(None, _short(str(error)))
+RAW: Final = Decoder(format=Format.RAW)
 
 
 def _short(reason: str) -> str:
@@ -160,62 +156,51 @@ def _short(reason: str) -> str:
 
 
 @lru_cache(maxsize=64)
+def _reading(decoder: Decoder) -> Any:
+    """A schema that was understood: its fields (`struct`), and a reader of its values (`read`)."""
+    if decoder.format is Format.JSON:
+        return JsonReading(decoder.schema)
+    if decoder.format is Format.AVRO:
+        from moldau.spark.decode.avro import AvroReading
+
+        return AvroReading(decoder.schema)
+    from moldau.spark.decode.protobuf import ProtobufReading
+
+    return ProtobufReading(decoder.schema, decoder.message)
+
+
+@lru_cache(maxsize=64)
 def _reader(decoder: Decoder) -> Callable[[bytes], Any]:
-    match decoder.format:
-        case Format.RAW:
-            read: Callable[[bytes], Any] = bytes
-        case Format.JSON:
-            from moldau.spark.decode.json_values import json_reader
-
-            struct = decoder.struct or Struct(())
-            read = json_reader(struct, only_known=decoder.only_known)
-        case Format.AVRO:
-            from moldau.spark.decode.avro import AvroReading
-
-            reading = AvroReading(decoder.source.decode())
-            if decoder.framing is Framing.CONFLUENT:
-                return _resolving(decoder, lambda value, by: reading.read(value, by))
-            read = reading.read
-        case Format.PROTOBUF:
-            from moldau.spark.decode.protobuf import ProtobufReading, message_at
-
-            message = ProtobufReading(decoder.source, decoder.message)
-
-            def read_message(value: bytes, written: Written) -> Any:
-                indexes, body = split_indexes(value)
-                found = message_at(written.content, indexes)
-                if found != decoder.message:
-                    raise BadRowError(f"another message: {found}, not {decoder.message}")
-                return message.read(body)
-
-            if decoder.framing is Framing.CONFLUENT:
-                return _resolving(decoder, read_message)
-            read = message.read
-    if decoder.framing is Framing.CONFLUENT:
-        # JSON names its fields: all there is to know is whether somebody knows the schema.
-        return _resolving(decoder, lambda value, _: read(value))
+    """From a value with what stands before it to its fields; it raises BadRowError."""
+    if decoder.format is Format.RAW:
+        return bytes
+    reading = _reading(decoder)
+    read: Callable[..., Any] = reading.read
+    if decoder.framing is Framing.NONE:
+        return read
     if decoder.framing is Framing.SINGLE_OBJECT:
-        from moldau.spark.decode.avro import fingerprint
+        header: bytes = reading.single_object_header()
 
-        expected = fingerprint(decoder.source.decode())
-        return lambda value: read(without_fingerprint(value, expected))
-    return read
+        def checked(value: bytes) -> Any:
+            if not value.startswith(header):
+                raise BadRowError(
+                    "no header of Avro's single-object encoding before the value, or that of "
+                    "another schema"
+                )
+            return read(value[len(header) :])
 
-
-def _resolving(decoder: Decoder, read: Callable[[bytes, Written], Any]) -> Callable[[bytes], Any]:
-    """Values by the schema that they were written with, which their header names."""
-    registry = decoder.registry
-    if registry is None:
+        return checked
+    if decoder.registry is None:
         raise InvalidArgumentError(
             "values with the framing confluent name the schema that they were written with, and "
             "nothing says where it is found",
             hint="name the registry, or a folder of schemas by id: --registry http://HOST:8081",
         )
-    is_serialized = decoder.format is Format.PROTOBUF
+    find = decoder.registry.finder(serialized=decoder.format is Format.PROTOBUF)
 
     def resolved(value: bytes) -> Any:
         schema_id, body = split_confluent(value)
-        written = registry.find(schema_id, serialized=is_serialized)
+        written = find(schema_id)
         if written is None:
             raise BadRowError(f"nobody knows the schema {schema_id} that it was written with")
         return read(body, written)
@@ -223,7 +208,126 @@ def _resolving(decoder: Decoder, read: Callable[[bytes, Written], Any]) -> Calla
     return resolved
 
 
-RAW: Final = Decoder(format=Format.RAW, type=BINARY)
+# -- making one
 
-Schema = str | bytes | Mapping[str, Any] | Any
-"""DDL, the text or the path of a schema, its JSON, or a StructType of Spark's."""
+
+def decoder(
+    format: str = "json",
+    schema: Schema | None = None,
+    *,
+    message: str = "",
+    framing: str = "none",
+    registry: str | None = None,
+    registry_options: Mapping[str, str] | None = None,
+) -> Decoder:
+    """A decoder of values.
+
+    `schema`: for JSON DDL text, a StructType, a JSON Schema or Spark's JSON of a schema; for Avro
+    an .avsc; for Protobuf a descriptor set, of which `message` is decoded; as a file or itself.
+    `framing`: what stands before values: none, confluent or single-object (Avro).
+    `registry`: for confluent, where the schemas are found that values were written with: a URL, or
+    a folder with a file for each id. `registry_options` are for the client of a registry.
+    Raises InvalidArgumentError that says what is wrong with the schema.
+    """
+    kind = _choice(Format, format, "format")
+    frame = _choice(Framing, framing, "framing")
+    _check(kind, frame, schema, message, registry)
+    if kind is Format.RAW:
+        return RAW
+    if kind is Format.JSON:
+        schema = json_struct(schema)
+    elif kind is Format.PROTOBUF:
+        schema = schema if isinstance(schema, bytes) else _file(Path(str(schema)))
+    else:
+        schema = json.dumps(schema) if isinstance(schema, Mapping) else _text(schema)
+    known = None if registry is None else registry_at(registry, registry_options)
+    made = Decoder(format=kind, schema=schema, message=message, framing=frame, registry=known)
+    # What cannot be compiled is told now, not by a task.
+    _reader(made)
+    return made
+
+
+C = TypeVar("C", Format, Framing)
+
+
+def _choice(kinds: type[C], text: str, what: str) -> C:
+    try:
+        return kinds(text.lower())
+    except ValueError:
+        raise InvalidArgumentError(
+            f"the {what} of values is {', '.join(kinds)}; not {text!r}"
+        ) from None
+
+
+def _check(
+    kind: Format, frame: Framing, schema: Schema | None, message: str, registry: str | None
+) -> None:
+    hint = ""
+    if kind is Format.RAW and (schema is not None or frame is not Framing.NONE):
+        wrong = "raw values have neither schema nor framing"
+    elif kind is not Format.RAW and schema is None:
+        wrong = f"values of the format {kind} need a schema"
+        hint = "name the file that it is in; of a pipeline: --schema FILE"
+        if kind is Format.JSON:
+            hint = "infer one from a sample: moldau.spark.decode.infer"
+    elif frame is Framing.SINGLE_OBJECT and kind is not Format.AVRO:
+        wrong = "the framing single-object is Avro's alone"
+    elif kind is Format.PROTOBUF and not message:
+        wrong = "Protobuf needs the name of the message, with its package"
+        hint = "of a pipeline: --message PACKAGE.MESSAGE"
+    elif kind is not Format.PROTOBUF and message:
+        wrong = f"values of the format {kind} have no name of a message"
+    elif registry is not None and frame is not Framing.CONFLUENT:
+        wrong = f"with the framing {frame} values name no schema: there is no use for a registry"
+        hint = "values of serialisers that know a registry: framing confluent"
+    else:
+        return
+    raise InvalidArgumentError(wrong, hint=hint)
+
+
+def json_struct(schema: Schema) -> Any:
+    """The fields of JSON values from any of the forms of a schema: a pyarrow.StructType."""
+    if isinstance(schema, pa.StructType):
+        return struct_of(schema)
+    if hasattr(schema, "jsonValue"):
+        return from_spark(schema)
+    if not isinstance(schema, Mapping):
+        text = _text(schema)
+        if not text.lstrip().startswith("{"):
+            return from_ddl(text)
+        try:
+            schema = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise InvalidArgumentError(f"the schema is no JSON: {error}") from None
+    return from_spark_json(schema) if schema.get("type") == "struct" else from_json_schema(schema)
+
+
+def _text(schema: Schema) -> str:
+    """What has no blank, colon or brace in it is a path, and so is what is one of a file."""
+    if not isinstance(schema, str | bytes | Path):
+        raise InvalidArgumentError(f"a schema is a text, a file or a StructType, not {schema!r}")
+    if isinstance(schema, str) and _NOT_IN_PATHS & set(schema or " ") and not _is_file(schema):
+        return schema
+    found = schema if isinstance(schema, bytes) else _file(Path(schema))
+    try:
+        return found.decode()
+    except UnicodeDecodeError:
+        raise InvalidArgumentError("the schema is no text") from None
+
+
+def _is_file(text: str) -> bool:
+    try:
+        return Path(text).is_file()
+    except (OSError, ValueError):
+        # Text of a schema that no file can be named like: too long, mostly.
+        return False
+
+
+def _file(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InvalidArgumentError(
+            f"the schema {path} cannot be read: {error.strerror}",
+            hint="a schema is a file, or text such as: id bigint, name string",
+        ) from None

@@ -1,4 +1,4 @@
-"""Owns decoding in Spark: a column of values becomes one of structs, and bad rows keep their bytes.
+"""Responsible for decoding in Spark: values become structs, and bad rows keep their bytes.
 
 Values go to Python as Arrow, and come back as Arrow. The same functions serve tables, streams and
 the tables of foreachBatch.
@@ -7,21 +7,14 @@ the tables of foreachBatch.
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
+
 from moldau.client.errors import InvalidArgumentError
-from moldau.model.queue_headers import (
-    DEAD_AT_HEADER,
-    DEAD_ATTEMPTS_HEADER,
-    DEAD_GROUP_HEADER,
-    DEAD_OFFSET_HEADER,
-    DEAD_PARTITION_HEADER,
-    DEAD_PREFIX,
-    DEAD_REASON_HEADER,
-    DEAD_TOPIC_HEADER,
-)
-from moldau.spark.decode.column_types import Struct, ddl_of
+from moldau.model import queue_headers
 from moldau.spark.decode.decoder import Decoder, Format
 from moldau.spark.decode.framing import Framing
-from moldau.spark.decode.infer import infer_json
+from moldau.spark.decode.json_values import infer_json
+from moldau.spark.decode.schemas import spark_type
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -31,6 +24,11 @@ ERROR_COLUMN: Final = "error"
 SAMPLE_ROWS_DEFAULT: Final = 1000
 _HEADERS_TYPE: Final = "array<struct<key:string,value:binary>>"
 _DECODED: Final = "__moldau_decoded"
+_ORIGIN: Final = {
+    queue_headers.DEAD_TOPIC_HEADER: "topic",
+    queue_headers.DEAD_PARTITION_HEADER: "partition",
+    queue_headers.DEAD_OFFSET_HEADER: "offset",
+}
 
 
 def apply(df: "DataFrame", decoder: Decoder) -> "DataFrame":
@@ -41,24 +39,13 @@ def apply(df: "DataFrame", decoder: Decoder) -> "DataFrame":
     from pyspark.sql import functions as F  # noqa: N812
 
     _check_input(df)
-    others = [F.col(_quoted(name)) for name in df.columns if name.lower() != "value"]
-    raw = F.col("value").alias(RAW_COLUMN)
+    value = F.col("value")
     if decoder.format is Format.RAW:
-        error = F.lit(None).cast("string").alias(ERROR_COLUMN)
-        return df.select(*_in_place(df, others, F.col("value")), raw, error)
-    with_decoded = df.withColumn(_DECODED, decoding(decoder)(F.col("value")))
-    value = F.col(f"{_DECODED}.value").alias("value")
-    error = F.col(f"{_DECODED}.error").alias(ERROR_COLUMN)
-    return with_decoded.select(*_in_place(df, others, value), raw, error)
-
-
-def _in_place(df: "DataFrame", others: list["Column"], value: "Column") -> list["Column"]:
-    place = [name.lower() for name in df.columns].index("value")
-    return [*others[:place], value, *others[place:]]
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
+        no_error = F.lit(None).cast("string")
+        return df.withColumns({"value": value, RAW_COLUMN: value, ERROR_COLUMN: no_error})
+    told = df.withColumns({RAW_COLUMN: value, _DECODED: decoding(decoder)(value)})
+    columns = {"value": F.col(f"{_DECODED}.value"), ERROR_COLUMN: F.col(f"{_DECODED}.error")}
+    return told.withColumns(columns).drop(_DECODED)
 
 
 def _check_input(df: "DataFrame") -> None:
@@ -78,19 +65,15 @@ def decoding(decoder: Decoder) -> Any:
     """A function of Spark's from a binary column to a struct of `value` and `error`."""
     from pyspark.sql.functions import arrow_udf
 
-    def decode(batches: Iterator[Any]) -> Iterator[Any]:
-        import pyarrow as pa
+    fields = [("value", decoder.arrow_type), ("error", pa.string())]
 
+    def decode(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
         for column in batches:
             values, errors = decoder.arrays(column.to_pylist())
             yield pa.StructArray.from_arrays([values, errors], names=["value", "error"])
 
-    import pyarrow as pa
-
-    decode.__annotations__ = {"batches": Iterator[pa.Array], "return": Iterator[pa.Array]}
-    kind = f"struct<value: {ddl_of(decoder.type)}, error: string>"
     # So that the optimiser neither doubles the call nor moves a filter in front of it.
-    return arrow_udf(decode, returnType=kind).asNondeterministic()
+    return arrow_udf(decode, returnType=spark_type(pa.struct(fields))).asNondeterministic()
 
 
 def split(df: "DataFrame") -> tuple["DataFrame", "DataFrame"]:
@@ -126,26 +109,23 @@ def dead_letters(
             "there"
         )
     nothing = F.lit(None)
-    origin = [
-        header(name, F.col(column) if column in columns else nothing)
-        for name, column in (
-            (DEAD_TOPIC_HEADER, "topic"),
-            (DEAD_PARTITION_HEADER, "partition"),
-            (DEAD_OFFSET_HEADER, "offset"),
-        )
-    ]
-    said = F.array(
-        header(DEAD_REASON_HEADER, F.col(ERROR_COLUMN)),
-        header(DEAD_ATTEMPTS_HEADER, F.lit("1")),
-        header(DEAD_GROUP_HEADER, F.lit(group)),
-        *origin,
-        header(DEAD_AT_HEADER, F.unix_millis(F.current_timestamp())),
-    )
-    headers = said
+    told = {
+        queue_headers.DEAD_REASON_HEADER: F.col(ERROR_COLUMN),
+        queue_headers.DEAD_ATTEMPTS_HEADER: F.lit("1"),
+        queue_headers.DEAD_GROUP_HEADER: F.lit(group),
+        **{
+            name: F.col(column) if column in columns else nothing
+            for name, column in _ORIGIN.items()
+        },
+        queue_headers.DEAD_AT_HEADER: F.unix_millis(F.current_timestamp()),
+    }
+    headers = F.array(*[header(name, text) for name, text in told.items()])
     if "headers" in columns:
         # One that died before, and was sent again, says so once.
-        own = F.filter(F.col("headers"), lambda item: ~item["key"].startswith(DEAD_PREFIX))
-        headers = F.concat(F.coalesce(own, F.array().cast(_HEADERS_TYPE)), said)
+        own = F.filter(
+            F.col("headers"), lambda item: ~item["key"].startswith(queue_headers.DEAD_PREFIX)
+        )
+        headers = F.concat(F.coalesce(own, F.array().cast(_HEADERS_TYPE)), headers)
     key = F.col("key") if "key" in columns else nothing.cast("binary").alias("key")
     chosen = [key, F.col(RAW_COLUMN).alias("value"), headers.alias("headers")]
     if topic is not None:
@@ -156,9 +136,11 @@ def dead_letters(
 
 def infer(
     df: "DataFrame", *, rows_max: int = SAMPLE_ROWS_DEFAULT, framing: str = Framing.NONE
-) -> Struct:
-    """The schema of JSON from the first rows of a table, for `decoder("json", …)`."""
+) -> Any:
+    """The schema of JSON from the first rows of a table, for `decoder("json", …)`.
+
+    A pyarrow.StructType.
+    """
     _check_input(df)
     found = df.where("value IS NOT NULL").select("value").limit(rows_max).collect()
-    values = (None if row[0] is None else bytes(row[0]) for row in found)
-    return infer_json(values, framing=framing)
+    return infer_json((bytes(row[0]) for row in found), framing=framing)

@@ -1,153 +1,187 @@
-"""Owns the decoding of JSON: strict, by a checker that is made of the schema once.
+"""Responsible for JSON: strict decoding by a checker made of the schema once, unknown fields, and
+the schema of JSON that nobody has written down.
 
 A value of another type than its field is no value of that schema: "1" is not a number, 1.0 no whole
-one, 1 no text. Fields that the schema does not name are passed over, or make the row a bad one if
-that is asked for. See docs/spark/decoding.md for the list.
+one, 1 no text. See docs/spark/decoding.md for the list.
 """
 
 import datetime as dt
 import decimal
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Final, NotRequired, Required, TypedDict
 
 import msgspec
+import pyarrow as pa
 from msgspec import Meta
 
 from moldau.client.errors import InvalidArgumentError
-from moldau.spark.decode.column_types import (
-    WHOLE_BITS,
-    Array,
-    Decimal,
-    Map,
-    Scalar,
-    Struct,
-    Type,
-)
-from moldau.spark.decode.framing import BadRowError
+from moldau.spark.decode.framing import BadRowError, Framing, split_confluent
+from moldau.spark.decode.schemas import MAP_OF_STRINGS, TIMESTAMP, list_of, struct_of
 
-UNKNOWN_NAMES_MAX: Final = 100
+_UNKNOWN_NAMES_MAX: Final = 100
 _NAME_CHARACTERS_MAX: Final = 200
 _FLOAT_MAX: Final = 3.4028234663852886e38
-_PLAIN: Final[dict[str, Any]] = {
-    "boolean": bool,
-    "float": Annotated[float, Meta(ge=-_FLOAT_MAX, le=_FLOAT_MAX)],
-    "double": float,
-    "string": str,
-    "binary": bytes,
-    "date": dt.date,
-    "timestamp": dt.datetime,
-    "timestamp_ntz": Annotated[dt.datetime, Meta(tz=False)],
+_PLAIN: Final[dict[Any, Any]] = {
+    pa.bool_(): bool,
+    pa.float32(): Annotated[float, Meta(ge=-_FLOAT_MAX, le=_FLOAT_MAX)],
+    pa.float64(): float,
+    pa.string(): str,
+    pa.binary(): bytes,
+    pa.date32(): dt.date,
+    TIMESTAMP: dt.datetime,
+    pa.timestamp("us"): Annotated[dt.datetime, Meta(tz=False)],
 }
+_WORDS: Final[dict[type, str]] = {dict: "an object", list: "an array", bool: "a boolean"}
+_LONGS: Final = range(-(2**63), 2**63)
+_INFER_HINT: Final = "give the schema: as DDL, as a JSON Schema or as a StructType"
+_NO_JSON: Final = (msgspec.DecodeError, ValueError, RecursionError)
 
 
-def json_reader(schema: Struct, *, only_known: bool) -> Callable[[bytes], dict[str, Any]]:
-    """A function from a value to its fields; it raises BadRowError."""
-    decode: Callable[[bytes], dict[str, Any]] = msgspec.json.Decoder(
-        _checked(schema, "the value"), strict=True
-    ).decode
-    known = _names(schema) if only_known else None
-    plain = msgspec.json.Decoder().decode
+class JsonReading:
+    """A schema, a reader of its values, and what it does not name in them."""
 
-    def read(value: bytes) -> dict[str, Any]:
+    def __init__(self, schema: Any) -> None:
+        self.struct = schema
+        self._decode = msgspec.json.Decoder(_checked(schema, "the value"), strict=True).decode
+        self._known = _known(schema)
+
+    def read(self, value: bytes, written: object = None) -> Any:
+        """The fields of a value. Of the schema it was written with nothing need be known."""
         try:
-            found = decode(value)
-            if known is not None:
-                for name in _strange_names(plain(value), known, ""):
-                    raise BadRowError(f"not of the schema: unknown field `{name}`")
+            return self._decode(value)
         except msgspec.ValidationError as error:
             raise BadRowError(f"not of the schema: {error}") from None
-        except UnicodeDecodeError as error:
-            raise BadRowError(f"not JSON: {error}") from None
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BadRowError(f"not JSON: {error}") from None
         except RecursionError:
             raise BadRowError("not decoded: nested too deeply") from None
+
+    def unknown(self, values: Iterable[bytes | None]) -> Counter[str]:
+        """How often there is a field that the schema does not name; of so many at the most."""
+        decode = msgspec.json.Decoder().decode
+        found: Counter[str] = Counter()
+        for value in values:
+            try:
+                names = [] if value is None else [*_strange_names(decode(value), self._known, "")]
+            except _NO_JSON:
+                continue  # A bad row, which is told as one.
+            for name in names:
+                if name in found or len(found) < _UNKNOWN_NAMES_MAX:
+                    found[name[:_NAME_CHARACTERS_MAX]] += 1
         return found
 
-    return read
 
-
-def _checked(kind: Type, where: str) -> Any:
+def _checked(kind: Any, where: str) -> Any:
     """The type that the checker takes."""
-    match kind:
-        case Scalar(name) if name in WHOLE_BITS:
-            half = 1 << (WHOLE_BITS[name] - 1)
-            return Annotated[int, Meta(ge=-half, le=half - 1)]
-        case Scalar(name):
-            return _PLAIN[name]
-        case Decimal():
-            return decimal.Decimal
-        case Array(element, required):
-            inner = _checked(element, where)
-            return list[inner] if required else list[inner | None]  # type: ignore[valid-type]
-        case Map(key, value, required):
-            if key != Scalar("string"):
-                raise InvalidArgumentError(
-                    f"the schema has a map at {where} whose keys are no strings: JSON has no other"
-                )
-            inner = _checked(value, where)
-            return dict[str, inner] if required else dict[str, inner | None]  # type: ignore[valid-type]
-        case Struct(fields):
-            inside: dict[str, Any] = {}
-            for field in fields:
-                inner = _checked(field.type, field.name)
-                inside[field.name] = (
-                    Required[inner] if field.required else NotRequired[inner | None]
-                )
-            # Made of text that a user wrote: the functional form is the only one there is.
-            return TypedDict("Object", inside)  # type: ignore[operator]
+    if pa.types.is_signed_integer(kind):
+        half = 1 << (kind.bit_width - 1)
+        return Annotated[int, Meta(ge=-half, le=half - 1)]
+    if pa.types.is_decimal(kind):
+        return decimal.Decimal
+    if pa.types.is_list(kind):
+        inner = _checked(kind.value_type, where)
+        return list[inner | None] if kind.value_field.nullable else list[inner]  # type: ignore[valid-type]
+    if pa.types.is_map(kind):
+        if kind.key_type != pa.string():
+            raise InvalidArgumentError(
+                f"the schema has a map at {where} whose keys are no strings: JSON has no other"
+            )
+        inner = _checked(kind.item_type, where)
+        return dict[str, inner | None] if kind.item_field.nullable else dict[str, inner]  # type: ignore[valid-type]
+    if kind in _PLAIN:
+        return _PLAIN[kind]
+    if not pa.types.is_struct(kind):
+        raise InvalidArgumentError(f"the schema has {kind} at {where}, which is not decoded")
+    inside: dict[str, Any] = {}
+    for field in kind:
+        inner = _checked(field.type, field.name)
+        inside[field.name] = NotRequired[inner | None] if field.nullable else Required[inner]
+    # Made of text that a user wrote: the functional form is the only one there is.
+    return TypedDict("Object", inside)  # type: ignore[operator]
 
 
-Names = dict[str, Any]
+def _known(kind: Any) -> Any:
+    """Names in a struct, and within them; of a list [those], of a map (those,); None for none."""
+    if pa.types.is_struct(kind):
+        return {field.name: _known(field.type) for field in kind}
+    if pa.types.is_list(kind):
+        inner = _known(kind.value_type)
+        return None if inner is None else [inner]
+    if pa.types.is_map(kind):
+        inner = _known(kind.item_type)
+        return None if inner is None else (inner,)
+    return None
 
 
-def _names(kind: Type) -> Names | None:
-    """Which fields there may be, and in them; None where there are none to check."""
-    match kind:
-        case Struct(fields):
-            return {field.name: _names(field.type) for field in fields}
-        case Array(element):
-            inner = _names(element)
-            return None if inner is None else {"[]": inner}
-        case Map(_, value):
-            inner = _names(value)
-            return None if inner is None else {"{}": inner}
-        case _:
-            return None
-
-
-def _strange_names(found: Any, known: Names, where: str) -> Iterator[str]:
+def _strange_names(found: Any, known: Any, where: str) -> Iterator[str]:
     """Fields that the schema does not name, with the names of those around them."""
-    if isinstance(found, list):
+    if isinstance(known, list) and isinstance(found, list):
         for item in found:
-            yield from _strange_names(item, known.get("[]", {}), f"{where}[]")
-    elif isinstance(found, dict) and "{}" in known:
+            yield from _strange_names(item, known[0], f"{where}[]")
+    elif isinstance(known, tuple) and isinstance(found, dict):
         for item in found.values():
-            yield from _strange_names(item, known["{}"], f"{where}{{}}")
-    elif isinstance(found, dict):
-        for name, value in found.items():
-            at = f"{where}.{name}" if where else name
+            yield from _strange_names(item, known[0], f"{where}{{}}")
+    elif isinstance(known, dict) and isinstance(found, dict):
+        for name in found:
             if name not in known:
-                yield at
-            elif known[name] is not None:
-                yield from _strange_names(value, known[name], at)
+                yield f"{where}.{name}" if where else name
+            elif (inner := known[name]) is not None:
+                yield from _strange_names(found[name], inner, f"{where}.{name}" if where else name)
 
 
-def unknown_names(schema: Struct, values: Iterable[bytes | None]) -> Counter[str]:
-    """How often there is a field that the schema does not name; of so many names at the most."""
-    known = _names(schema) or {}
-    decode = msgspec.json.Decoder().decode
-    found: Counter[str] = Counter()
+def infer_json(values: Iterable[bytes | None], *, framing: str = Framing.NONE) -> Any:
+    """The schema from a sample. Values that are null, or no JSON object, say nothing.
+
+    Whole numbers are bigint, others double, texts string (a time in a text stays a text: whether
+    it is one is not for a sample to say). Nothing is required. A field of two types has no type:
+    that is an error which names it, not a guess that would make half of the rows bad.
+    """
+    found = []
     for value in values:
-        if value is None:
-            continue
         try:
-            names = list(_strange_names(decode(value), known, ""))
-        except (msgspec.DecodeError, ValueError, RecursionError):
-            # A bad row, which is told as one.
+            body = split_confluent(value)[1] if value and framing == Framing.CONFLUENT else value
+            found.append(msgspec.json.decode(body or b""))
+        except _NO_JSON:
             continue
+    try:
+        kind = _inferred([value for value in found if isinstance(value, dict)], "")
+    except RecursionError:
+        raise InvalidArgumentError(
+            "the schema cannot be inferred: values are nested too deeply", hint=_INFER_HINT
+        ) from None
+    if not pa.types.is_struct(kind):
+        raise InvalidArgumentError(
+            "the schema cannot be inferred: no value of the sample is a JSON object with fields",
+            hint=_INFER_HINT,
+        )
+    return kind
+
+
+def _inferred(values: list[Any], where: str) -> Any:
+    """The type of all values at a place."""
+    values = [value for value in values if value is not None]
+    classes = {type(value) for value in values}
+    if classes == {dict}:
+        names = dict.fromkeys(name for value in values for name in value)
+        fields = []
         for name in names:
-            if name in found or len(found) < UNKNOWN_NAMES_MAX:
-                found[name[:_NAME_CHARACTERS_MAX]] += 1
-    return found
+            at = f"{where}.{name}" if where else name
+            fields.append(pa.field(name, _inferred([value.get(name) for value in values], at)))
+        # An object that was always empty may hold anything later on.
+        return struct_of(fields, f"in {where}" if where else "") if fields else MAP_OF_STRINGS
+    if classes == {list}:
+        return list_of(_inferred([item for value in values for item in value], f"{where}[]"))
+    if classes == {int} and all(value in _LONGS for value in values):
+        return pa.int64()
+    if classes and classes <= {int, float}:
+        return pa.float64()
+    if len(classes) > 1:
+        one, other, *_ = sorted(
+            {_WORDS.get(each, "a string" if each is str else "a number") for each in classes}
+        )
+        raise InvalidArgumentError(
+            f"the schema cannot be inferred: {where} is {one} in some rows and {other} in others",
+            hint=_INFER_HINT,
+        )
+    return pa.bool_() if classes == {bool} else pa.string()

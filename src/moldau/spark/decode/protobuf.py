@@ -1,4 +1,4 @@
-"""Owns the decoding of Protobuf: messages of a descriptor set, without code made for them.
+"""Responsible for Protobuf: messages of a descriptor set, without code made for them.
 
 Fields that a message does not hold are their defaults where Protobuf has no notion of presence, and
 null where it has (`optional`, messages, oneofs). Enums are their names, and numbers as text where
@@ -9,96 +9,104 @@ import base64
 import datetime as dt
 from collections.abc import Callable
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, Final
 
+import pyarrow as pa
 from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError
 
 from moldau.client.errors import InvalidArgumentError
-from moldau.spark.decode.column_types import (
-    BINARY,
-    STRING,
-    Array,
-    Decimal,
-    Field,
-    Map,
-    Scalar,
-    Struct,
-    Type,
-    struct_of,
-)
-from moldau.spark.decode.framing import BadRowError
+from moldau.spark.decode.framing import BadRowError, Written
+from moldau.spark.decode.schemas import TIMESTAMP, list_of, map_of, struct_of
 
 Get = Callable[[Any], Any]
 
-_SCALARS: Final[dict[int, Type]] = {
-    FieldDescriptor.TYPE_DOUBLE: Scalar("double"),
-    FieldDescriptor.TYPE_FLOAT: Scalar("float"),
-    FieldDescriptor.TYPE_INT64: Scalar("bigint"),
-    FieldDescriptor.TYPE_SINT64: Scalar("bigint"),
-    FieldDescriptor.TYPE_SFIXED64: Scalar("bigint"),
+_SCALARS: Final[dict[int, Any]] = {
+    FieldDescriptor.CPPTYPE_DOUBLE: pa.float64(),
+    FieldDescriptor.CPPTYPE_FLOAT: pa.float32(),
+    FieldDescriptor.CPPTYPE_INT64: pa.int64(),
     # No type of Spark's holds 64 bits without a sign.
-    FieldDescriptor.TYPE_UINT64: Decimal(20, 0),
-    FieldDescriptor.TYPE_FIXED64: Decimal(20, 0),
-    FieldDescriptor.TYPE_INT32: Scalar("int"),
-    FieldDescriptor.TYPE_SINT32: Scalar("int"),
-    FieldDescriptor.TYPE_SFIXED32: Scalar("int"),
-    FieldDescriptor.TYPE_UINT32: Scalar("bigint"),
-    FieldDescriptor.TYPE_FIXED32: Scalar("bigint"),
-    FieldDescriptor.TYPE_BOOL: Scalar("boolean"),
-    FieldDescriptor.TYPE_STRING: STRING,
-    FieldDescriptor.TYPE_BYTES: BINARY,
-    FieldDescriptor.TYPE_ENUM: STRING,
+    FieldDescriptor.CPPTYPE_UINT64: pa.decimal128(20, 0),
+    FieldDescriptor.CPPTYPE_INT32: pa.int32(),
+    FieldDescriptor.CPPTYPE_UINT32: pa.int64(),
+    FieldDescriptor.CPPTYPE_BOOL: pa.bool_(),
+    FieldDescriptor.CPPTYPE_STRING: pa.string(),
 }
-_TIMESTAMP: Final = "google.protobuf.Timestamp"
-_AS_JSON: Final = frozenset(
-    {"google.protobuf.Struct", "google.protobuf.Value", "google.protobuf.ListValue"}
-)
-_WRAPPERS: Final = frozenset(
+_AS_JSON: Final = {f"google.protobuf.{name}" for name in ("Struct", "Value", "ListValue")}
+_WRAPPERS: Final = {
     f"google.protobuf.{name}Value"
-    for name in (
-        *("Double", "Float", "Int64", "UInt64", "Int32", "UInt32"),
-        *("Bool", "String", "Bytes"),
-    )
-)
+    for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
+}
+_VARINT_BYTES_MAX: Final = 5
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 class ProtobufReading:
     """A message that was found in a descriptor set: the types of its columns, and a reader."""
 
     def __init__(self, descriptor_set: bytes, message: str) -> None:
-        self._descriptor = _message_of(descriptor_set, message)
-        self._class = message_factory.GetMessageClass(self._descriptor)
-        self.struct, self._get = _struct(self._descriptor, (message,))
+        descriptor = _message_of(descriptor_set, message)
+        self._name = message
+        self._parse = message_factory.GetMessageClass(descriptor).FromString
+        self.struct, self._get = _struct(descriptor, (message,))
 
-    def read(self, value: bytes) -> dict[str, Any]:
+    def read(self, value: bytes, written: Written | None = None) -> dict[str, Any]:
+        """A message, after its place in the file that it was written with if that is known."""
+        if written is not None:
+            indexes, value = _split_indexes(value)
+            name = _message_at(written.content, indexes)
+            if name != self._name:
+                raise BadRowError(f"another message: {name}, not {self._name}")
         try:
-            message: Any = self._class.FromString(value)
-            if not message.IsInitialized():
-                missing = ", ".join(message.FindInitializationErrors())
-                raise BadRowError(f"not of the Protobuf schema: no {missing}")
-            found: dict[str, Any] = self._get(message)
-        except BadRowError:
-            raise
-        except DecodeError as error:
-            raise BadRowError(f"not of the Protobuf schema: {error}") from None
-        except (ArithmeticError, ValueError, RecursionError, json_format.Error) as error:
-            # Such as a number in a Struct that JSON has no word for.
-            raise BadRowError(f"not of the Protobuf schema: {error}") from None
+            message: Any = self._parse(value)
+            is_whole = message.IsInitialized()
+            found: dict[str, Any] = self._get(message) if is_whole else {}
+        except (DecodeError, ArithmeticError, ValueError, RecursionError, json_format.Error) as bad:
+            # Also a number in a Struct that JSON has no word for.
+            raise BadRowError(f"not of the Protobuf schema: {bad}") from None
+        if not is_whole:
+            missing = ", ".join(message.FindInitializationErrors())
+            raise BadRowError(f"not of the Protobuf schema: no {missing}")
         return found
 
 
+def _split_indexes(value: bytes) -> tuple[tuple[int, ...], bytes]:
+    """Which message of its file it is, as Confluent's serialiser says it, and what follows."""
+    count, at = _zigzag(value, 0)
+    if not 0 <= count <= len(value):
+        raise BadRowError("a broken list of message indexes before the value")
+    found = []
+    for _ in range(count):
+        number, at = _zigzag(value, at)
+        found.append(number)
+    return tuple(found or (0,)), value[at:]
+
+
+def _zigzag(value: bytes, at: int) -> tuple[int, int]:
+    number = 0
+    for place, byte in enumerate(value[at : at + _VARINT_BYTES_MAX]):
+        number |= (byte & 0x7F) << (7 * place)
+        if byte < 0x80:
+            return (number >> 1) ^ -(number & 1), at + place + 1
+    raise BadRowError("a broken list of message indexes before the value")
+
+
 @lru_cache(maxsize=256)
-def message_at(content: bytes, indexes: tuple[int, ...]) -> str:
+def _message_at(content: bytes, indexes: tuple[int, ...]) -> str:
     """The name of a message of the file that a value was written with. Raises BadRowError.
 
     `content` is a file as a registry serialises it, or a descriptor set whose last file it is.
     """
     try:
-        file = _written_file(content)
+        try:
+            decoded = base64.b64decode(content, validate=True)
+            file = descriptor_pb2.FileDescriptorProto.FromString(decoded)
+        except ValueError:  # Not of a registry.
+            file = descriptor_pb2.FileDescriptorSet.FromString(content).file[-1]
         found = file.message_type[indexes[0]]
-        names = [found.name]
+        names = [*filter(None, [file.package]), found.name]
         for index in indexes[1:]:
             found = found.nested_type[index]
             names.append(found.name)
@@ -106,30 +114,17 @@ def message_at(content: bytes, indexes: tuple[int, ...]) -> str:
         raise BadRowError(
             f"written with a Protobuf schema that has no message {list(indexes)}: {error}"
         ) from None
-    return ".".join([file.package, *names] if file.package else names)
-
-
-def _written_file(content: bytes) -> descriptor_pb2.FileDescriptorProto:
-    try:
-        return descriptor_pb2.FileDescriptorProto.FromString(
-            base64.b64decode(content, validate=True)
-        )
-    except ValueError:
-        # Not of a registry.
-        return descriptor_pb2.FileDescriptorSet.FromString(content).file[-1]
+    return ".".join(names)
 
 
 def _message_of(descriptor_set: bytes, message: str) -> Descriptor:
+    hint = "make one: protoc --include_imports --descriptor_set_out=FILE.desc FILE.proto"
     files = descriptor_pb2.FileDescriptorSet()
     pool = descriptor_pool.DescriptorPool()
-    hint = "make one: protoc --include_imports --descriptor_set_out=FILE.desc FILE.proto"
     try:
         files.ParseFromString(descriptor_set)
         for file in files.file:
             pool.Add(file)
-    except (DecodeError, TypeError, ValueError) as error:
-        raise InvalidArgumentError(f"the schema is no descriptor set: {error}", hint=hint) from None
-    try:
         found: Descriptor = pool.FindMessageTypeByName(message)
     except KeyError:
         names = [
@@ -142,75 +137,59 @@ def _message_of(descriptor_set: bytes, message: str) -> Descriptor:
             f"the descriptor set has no message {message!r}",
             hint=f"it has {', '.join(names)}" if names else hint,
         ) from None
-    except TypeError as error:
-        raise InvalidArgumentError(f"the descriptor set is not whole: {error}", hint=hint) from None
+    except (DecodeError, TypeError, ValueError) as error:
+        raise InvalidArgumentError(
+            f"the schema is no descriptor set, or not a whole one: {error}", hint=hint
+        ) from None
     return found
 
 
-def _struct(descriptor: Descriptor, path: tuple[str, ...]) -> tuple[Struct, Get]:
-    fields: list[Field] = []
+def _struct(descriptor: Descriptor, path: tuple[str, ...]) -> tuple[Any, Get]:
+    fields: list[Any] = []
     getters: list[tuple[str, Get]] = []
     for field in descriptor.fields:
         kind, get = _field(field, path)
-        fields.append(Field(field.name, kind, field.is_required))
+        fields.append(pa.field(field.name, kind))
         getters.append((field.name, get))
     found = struct_of(fields, f"in message {descriptor.full_name}")
     return found, lambda message: {name: get(message) for name, get in getters}
 
 
-def _field(field: Any, path: tuple[str, ...]) -> tuple[Type, Get]:
-    name = field.name
-    is_message = field.type in (FieldDescriptor.TYPE_MESSAGE, FieldDescriptor.TYPE_GROUP)
-    if field.is_repeated and is_message and field.message_type.GetOptions().map_entry:
-        return _map(field, path)
+def _field(field: Any, path: tuple[str, ...]) -> tuple[Any, Get]:
+    name, get = field.name, attrgetter(field.name)
+    if field.message_type is not None and field.message_type.GetOptions().map_entry:
+        entry = field.message_type.fields_by_name
+        kind, change = _one(entry["value"], path)
+        return map_of(_one(entry["key"], path)[0], kind), lambda message: {
+            key: change(value) if change else value for key, value in get(message).items()
+        }
     kind, change = _one(field, path)
     if field.is_repeated:
-        if change is None:
-            return Array(kind, True), lambda message: list(getattr(message, name))
-        return Array(kind, True), lambda message: [change(item) for item in getattr(message, name)]
-    if field.has_presence:
-        if change is None:
-            return kind, lambda message: getattr(message, name) if message.HasField(name) else None
-        return (
-            kind,
-            lambda message: change(getattr(message, name)) if message.HasField(name) else None,
-        )
-    if change is None:
-        return kind, lambda message: getattr(message, name)
-    return kind, lambda message: change(getattr(message, name))
-
-
-def _map(field: Any, path: tuple[str, ...]) -> tuple[Type, Get]:
-    entry = field.message_type.fields_by_name
-    key, key_change = _one(entry["key"], path)
-    value, change = _one(entry["value"], path)
-    name = field.name
-
-    def pairs(message: Any) -> list[tuple[Any, Any]]:
-        return [
-            (
-                key_change(item) if key_change else item,
-                change(inner) if change else inner,
-            )
-            for item, inner in getattr(message, name).items()
+        return list_of(kind), lambda message: [
+            *(map(change, get(message)) if change else get(message))
         ]
+    plain: Get = get if change is None else (lambda message: change(get(message)))
+    if not field.has_presence:
+        return kind, plain
+    return kind, lambda message: plain(message) if message.HasField(name) else None
 
-    return Map(key, value, True), pairs
 
-
-def _one(field: Any, path: tuple[str, ...]) -> tuple[Type, Get | None]:
-    if field.type == FieldDescriptor.TYPE_ENUM:
+def _one(field: Any, path: tuple[str, ...]) -> tuple[Any, Get | None]:
+    """The type of a value, and how it is changed."""
+    if field.type == FieldDescriptor.TYPE_BYTES:
+        return pa.binary(), None
+    if field.enum_type is not None:
         names = {value.number: value.name for value in field.enum_type.values}
-        return STRING, lambda number: names.get(number, str(number))
-    if field.type not in (FieldDescriptor.TYPE_MESSAGE, FieldDescriptor.TYPE_GROUP):
-        return _SCALARS[field.type], None
+        return pa.string(), lambda number: names.get(number, str(number))
     inner = field.message_type
-    if inner.full_name == _TIMESTAMP:
-        return Scalar("timestamp"), _moment
+    if inner is None:
+        return _SCALARS[field.cpp_type], None
+    if inner.full_name == "google.protobuf.Timestamp":
+        return TIMESTAMP, _moment
     if inner.full_name in _AS_JSON:
-        return STRING, lambda message: json_format.MessageToJson(message, indent=None)
+        return pa.string(), lambda message: json_format.MessageToJson(message, indent=None)
     if inner.full_name in _WRAPPERS:
-        return _SCALARS[inner.fields_by_name["value"].type], lambda message: message.value
+        return _one(inner.fields_by_name["value"], path)[0], attrgetter("value")
     if inner.full_name in path:
         raise InvalidArgumentError(
             f"message {inner.full_name} holds itself, at {field.full_name}: tables have no such "
@@ -218,11 +197,8 @@ def _one(field: Any, path: tuple[str, ...]) -> tuple[Type, Get | None]:
         )
     if not inner.fields:
         # There is nothing in it but that it is there.
-        return Scalar("boolean"), lambda message: True
+        return pa.bool_(), lambda message: True
     return _struct(inner, (*path, inner.full_name))
-
-
-_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 def _moment(message: Any) -> dt.datetime:

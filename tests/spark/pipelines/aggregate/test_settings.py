@@ -65,9 +65,9 @@ def test_side_topics_have_names_of_their_own() -> None:
 
 def test_values_are_decoded_as_asked() -> None:
     assert decoder_of(made()) is None
-    inferred = decoder_of(made(), "`a`: int")
+    inferred = decoder_of(made(), '{"properties": {"a": {"type": "integer"}}}')
     assert inferred is not None
-    assert inferred.ddl == "struct<`a`: int>"
+    assert str(inferred.struct) == "struct<a: int64>"
     raw = decoder_of(made(decode="raw"))
     assert raw is not None
     assert raw.struct is None

@@ -99,7 +99,7 @@ def test_a_task_returns_its_files_and_nobody_sees_them_before_the_commit(tmp_pat
 
 
 def test_rows_that_cannot_be_decoded_are_returned_with_the_reason(tmp_path: Path) -> None:
-    decoder = decode.decoder("json", "id bigint NOT NULL")
+    decoder = decode.decoder("json", pa.struct([pa.field("id", pa.int64(), nullable=False)]))
     work = work_for(str(tmp_path), "orders", decoder=decoder)
     returned = list(written([rows(0, 2), rows(2, 3, value=b"nonsense")], work))
     assert all(batch.schema.equals(returned_schema()) for batch in returned)

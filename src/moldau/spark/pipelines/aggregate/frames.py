@@ -51,8 +51,8 @@ def flattened(records: "DataFrame", decoder: Decoder, *, with_records: bool = Fa
     fields = [F.col("value")]
     taken = {"value"}
     if struct is not None:
-        fields = [F.col("value").getField(each.name).alias(each.name) for each in struct.fields]
-        taken = {each.name.lower() for each in struct.fields}
+        fields = [F.col("value").getField(each.name).alias(each.name) for each in struct]
+        taken = {each.name.lower() for each in struct}
     own = [F.col(name).alias(f"_{name}") for name in RECORD_COLUMNS if f"_{name}" not in taken]
     kept = [F.col(name).alias(KEPT + name) for name in (*RECORD_COLUMNS, decode.RAW_COLUMN)]
     return rows.select(

@@ -75,6 +75,7 @@ def run_aggregate(settings: AggregateSettings, context: Context) -> Outcome:
         start, schema = first_positions(settings), None
     else:
         start, schema = Positions.from_json(remembered.start), remembered.schema
+    _ = context.spark  # Whose parser reads a schema as DDL.
     decoder = decoder_of(settings, schema)
     if decoder is None:
         schema = inferred(settings, context)
@@ -96,7 +97,7 @@ def inferred(settings: AggregateSettings, context: Context) -> str:
         options.pop(name, None)
     sample = context.spark.read.format("moldau").options(**options).load()
     try:
-        return decode.fields_ddl(decode.infer(sample, framing=settings.framing))
+        return decode.spark_json(decode.infer(sample, framing=settings.framing))
     except InvalidArgumentError as error:
         raise InvalidArgumentError(str(error), hint="give it: --schema") from None
 

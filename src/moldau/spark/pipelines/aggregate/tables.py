@@ -3,8 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from moldau.client.errors import InvalidArgumentError
-from moldau.spark.decode.column_types import arrow_of
-from moldau.spark.decode.ddl import from_spark_json
+from moldau.spark.decode.schemas import columns_of, from_spark
 from moldau.spark.lake.opening import open_table
 from moldau.spark.lake.places import check_place
 from moldau.spark.lake.table import WRITER, LakeTable, Writing, marked
@@ -23,12 +22,12 @@ def opened(settings: AggregateSettings, result: "DataFrame") -> tuple[LakeTable,
     table = _table(settings)
     try:
         # Moments in UTC, and every column may be null, whatever Spark knows about this query.
-        struct = from_spark_json(result.schema.jsonValue())
+        struct = columns_of(from_spark(result.schema))
     except InvalidArgumentError as error:
         raise InvalidArgumentError(
             f"what --sql gives cannot be kept in a table: {error}", hint="CAST it in the SQL"
         ) from None
-    schema = pa.schema(list(arrow_of(struct)))
+    schema = pa.schema(list(struct))
     check_place(table)
     table.ensure(schema)
     return table, schema

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 SCHEMA_FILE: Final = "archive-schema.ddl"
-"""In the pipeline's folder. The type that was inferred of a field once holds, whatever comes later;
-fields that are new are added whenever the archive starts."""
+"""In the pipeline's folder, as Spark's JSON, or as DDL by older ones. The type that was inferred of a
+field once holds, whatever comes later; fields that are new are added whenever it starts."""
 SAMPLE_ROWS: Final = 1000
 
 
@@ -44,6 +44,8 @@ def made_decoder(settings: ArchiveSettings, *, keep: bool = True) -> Any:
 
 
 def _remembered(settings: ArchiveSettings, *, keep: bool) -> str:
+    from moldau.spark.decode import spark_json
+
     home = folder_at(normal_location(settings.home, option="--home"), {})
     known = home.read(SCHEMA_FILE)
     before = None if known is None else known.decode()
@@ -51,7 +53,7 @@ def _remembered(settings: ArchiveSettings, *, keep: bool) -> str:
     if before is not None:
         text = _grown(settings, before, values)
     elif values:
-        text = _inferred(settings, values)
+        text = spark_json(_inferred(settings, values))
     else:
         raise InvalidArgumentError(
             f"there is no record in {', '.join(settings.topics)} to infer a schema from",
@@ -62,34 +64,37 @@ def _remembered(settings: ArchiveSettings, *, keep: bool) -> str:
     return text
 
 
-def _inferred(settings: ArchiveSettings, values: list[bytes]) -> str:
-    """Raises InvalidArgumentError."""
-    from moldau.spark.decode import fields_ddl, infer_json
+def _inferred(settings: ArchiveSettings, values: list[bytes]) -> Any:
+    """A pyarrow.StructType. Raises InvalidArgumentError."""
+    import pyarrow as pa
+
+    from moldau.spark.decode import infer_json
 
     if settings.envelope == "none":
-        return fields_ddl(infer_json(values, framing=settings.framing))
+        return infer_json(values, framing=settings.framing)
     from moldau.spark.pipelines.archive.changes import events_in
 
     is_inside, rows = events_in(values, settings.framing)
     # Of both: after a first snapshot, no event has said yet what a row before a change looks like.
-    row = fields_ddl(infer_json(rows))
-    event = f"op: string, before: struct<{row}>, after: struct<{row}>"
-    return f"payload: struct<{event}>" if is_inside else event
+    row = infer_json(rows)
+    event = pa.struct([("op", pa.string()), ("before", row), ("after", row)])
+    return pa.struct([("payload", event)]) if is_inside else event
 
 
 def _grown(settings: ArchiveSettings, known: str, values: list[bytes]) -> str:
     """A schema with the fields that newer values have."""
-    from moldau.spark.decode import fields_ddl
-    from moldau.spark.decode.column_types import Struct, with_new_fields
-    from moldau.spark.decode.making import json_struct
+    from moldau.spark.decode import spark_json
+    from moldau.spark.decode.decoder import json_struct
+    from moldau.spark.decode.schemas import with_new_fields
 
     try:
-        seen = json_struct(_inferred(settings, values))
+        seen = _inferred(settings, values)
     except InvalidArgumentError:
         # None of them is an object, or a field is of two types: nothing to learn from.
         return known
-    grown = with_new_fields(json_struct(known), seen)
-    return fields_ddl(grown) if isinstance(grown, Struct) else known
+    before = json_struct(known)
+    grown = with_new_fields(before, seen)
+    return known if grown == before else spark_json(grown)
 
 
 def sampled(settings: ArchiveSettings, *, newest: bool = False) -> list[bytes]:

@@ -33,6 +33,7 @@ def run_archive(settings: ArchiveSettings, context: Context) -> Outcome:
     tables = open_tables(settings)
     known = recall(settings, tables)
     start = first_offsets(settings, known)
+    _ = context.spark  # Whose parser reads a schema as DDL.
     decoder = made_decoder(settings)
     changes = settings.changes()
     dead_letters = DeadLetters(settings, context) if settings.has_dead_letters else None

@@ -80,8 +80,8 @@ class TableAudit:
         self._schema = self._table.schema()
         found = columns_of(self._schema)
         self._columns = {n: column for n, column in found.items() if n not in settings.ignored}
-        self._decoder = made_decoder(settings)
         self._spark = context.spark
+        self._decoder = made_decoder(settings)
         self._notes: list[str] = []
 
     def report(self) -> Report:

@@ -9,14 +9,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import pytest
 
 from moldau.client.errors import InvalidArgumentError
 from moldau.spark.decode import decoder
-from moldau.spark.decode.registry import RegistryError, registry_at
-
-fastavro = pytest.importorskip("fastavro", reason="the extra `spark` is not installed")
-pytest.importorskip("confluent_kafka.schema_registry", reason="the extra `spark` is not installed")
+from moldau.spark.decode.framing import RegistryError, registry_at
 
 pytestmark = pytest.mark.inprocess
 
@@ -31,6 +29,7 @@ def record(*fields: tuple[str, Any], **more: Any) -> dict[str, Any]:
 
 OLD = record(("net", "long"), ("gross", "long"))
 SWAPPED = record(("gross", "long"), ("net", "long"))
+ID = {"properties": {"id": {"type": "integer"}}}
 READER = record(("net", "long"), ("gross", "long"), ("currency", "string"), currency="EUR")
 
 
@@ -130,7 +129,7 @@ def test_a_schema_that_does_not_fit_makes_its_rows_bad(
 
 
 def test_a_header_without_a_registry_is_refused_at_once() -> None:
-    for kind, schema in (("avro", json.dumps(READER)), ("json", "id bigint")):
+    for kind, schema in (("avro", json.dumps(READER)), ("json", ID)):
         with pytest.raises(InvalidArgumentError, match="nothing says where it is found") as refused:
             decoder(kind, schema, framing="confluent")
         assert "--registry" in refused.value.hint
@@ -138,7 +137,7 @@ def test_a_header_without_a_registry_is_refused_at_once() -> None:
 
 def test_a_registry_without_a_header_is_refused(folder: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="no use for a registry"):
-        decoder("json", "id bigint", registry=str(folder))
+        decoder("json", ID, registry=str(folder))
 
 
 def test_a_folder_without_schemas_is_refused(tmp_path: Path) -> None:
@@ -175,7 +174,7 @@ def test_schemas_are_asked_for_once_and_with_those_that_they_name(served: Served
 
 
 def test_a_registry_that_fails_makes_no_row_bad(served: Served) -> None:
-    made = decoder("json", "id bigint", framing="confluent", registry=served.url)
+    made = decoder("json", ID, framing="confluent", registry=served.url)
     served.status = 403
     with pytest.raises(RegistryError, match="cannot be asked") as failed:
         made.decode([b'\0\0\0\0\1{"id": 1}'])
@@ -189,7 +188,7 @@ def test_a_registry_that_fails_makes_no_row_bad(served: Served) -> None:
 def test_a_registry_that_is_down_makes_no_row_bad() -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as closed:
         url = f"http://127.0.0.1:{closed.server_address[1]}"
-    made = decoder("json", "id bigint", framing="confluent", registry=url)
+    made = decoder("json", ID, framing="confluent", registry=url)
     with pytest.raises(RegistryError, match="cannot be asked"):
         made.decode([b'\0\0\0\0\1{"id": 1}'])
 

@@ -1,0 +1,222 @@
+"""Responsible for the types of decoded values: pyarrow types, made of Spark's and turned into them.
+
+A field that is not nullable must be there and not be null, or the row is a bad one. In the table
+every column may be null, since a tombstone has no fields at all: see `columns_of`.
+"""
+
+import datetime as dt
+import os
+import re
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from subprocess import DEVNULL
+from typing import Any, Final
+
+import pyarrow as pa
+
+from moldau.client.errors import InvalidArgumentError
+from moldau.spark.java import find_java
+from moldau.spark.sessions import check_installed
+
+TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+MAP_OF_STRINGS: Final = pa.map_(pa.string(), pa.string())
+_QUICK_START: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_LEAST: Final = dt.datetime.min.replace(tzinfo=dt.UTC)
+_MOST: Final = dt.datetime.max.replace(tzinfo=dt.UTC)
+
+
+def struct_of(fields: Iterable[Any], where: str = "") -> Any:
+    """With checked names. Spark tells columns apart without regard to the case of letters."""
+    found = list(fields)
+    if not found:
+        raise InvalidArgumentError(f"the schema has no fields {where}".rstrip())
+    seen: set[str] = set()
+    for field in found:
+        if not field.name or field.name.lower() in seen:
+            told = f"the field {field.name} twice" if field.name else "a field without a name"
+            raise InvalidArgumentError(
+                f"the schema has {told} {where}".rstrip(),
+                hint="names that differ in the case of letters only are the same to Spark",
+            )
+        seen.add(field.name.lower())
+    return pa.struct(found)
+
+
+def list_of(element: Any, *, nullable: bool = True) -> Any:
+    return pa.list_(pa.field("element", element, nullable))
+
+
+def map_of(key: Any, value: Any, *, nullable: bool = True) -> Any:
+    return pa.map_(key, pa.field("value", value, nullable))
+
+
+def columns_of(kind: Any) -> Any:
+    """The type of the column: the same, and everything may be null."""
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(field.name, columns_of(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return list_of(columns_of(kind.value_type))
+    if pa.types.is_map(kind):
+        return map_of(kind.key_type, columns_of(kind.item_type))
+    return kind
+
+
+def with_new_fields(known: Any, seen: Any) -> Any:
+    """With the fields of `seen` that `known` does not have; what both have stays as it is."""
+    if pa.types.is_struct(known) and pa.types.is_struct(seen):
+        theirs = {field.name.lower(): field for field in seen}
+        fields = []
+        for field in known:
+            other = theirs.pop(field.name.lower(), field)
+            fields.append(field.with_type(with_new_fields(field.type, other.type)))
+        return pa.struct([*fields, *theirs.values()])
+    if pa.types.is_list(known) and pa.types.is_list(seen):
+        element = with_new_fields(known.value_type, seen.value_type)
+        return list_of(element, nullable=known.value_field.nullable)
+    if pa.types.is_map(known) and pa.types.is_map(seen):
+        item = with_new_fields(known.item_type, seen.item_type)
+        return map_of(known.key_type, item, nullable=known.item_field.nullable)
+    return known
+
+
+# -- Spark's types
+
+
+def spark_type(kind: Any) -> Any:
+    from pyspark.sql.pandas.types import from_arrow_type
+
+    return from_arrow_type(kind)
+
+
+def spark_json(struct: Any) -> str:
+    """A schema as a text that `decoder` takes again, and that is read without Java."""
+    return str(spark_type(struct).json())
+
+
+def from_spark(kind: Any) -> Any:
+    """InvalidArgumentError for types that rows of these formats cannot hold, such as intervals."""
+    from pyspark.sql import types as t
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    match kind:
+        case t.StructType():
+            return struct_of(
+                pa.field(field.name, from_spark(field.dataType), field.nullable) for field in kind
+            )
+        case t.ArrayType():
+            return list_of(from_spark(kind.elementType), nullable=kind.containsNull)
+        case t.MapType():
+            value = from_spark(kind.valueType)
+            return map_of(from_spark(kind.keyType), value, nullable=kind.valueContainsNull)
+        case t.CharType() | t.VarcharType():
+            return pa.string()
+        case t.NumericType() | t.BooleanType() | t.BinaryType() | t.DateType():
+            return to_arrow_type(kind)
+        case t.TimestampType() | t.TimestampNTZType():
+            return to_arrow_type(kind, timezone="UTC")
+        case t.StringType() if kind == t.StringType():  # Without a collation.
+            return pa.string()
+    raise InvalidArgumentError(
+        f"the schema has a field of type {kind.simpleString()}, which is not decoded",
+        hint="take string for it, and cast it afterwards",
+    )
+
+
+def from_spark_json(found: Mapping[str, Any]) -> Any:
+    """What `StructType.jsonValue()` gives."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql.types import StructType
+
+    try:
+        return from_spark(StructType.fromJson(dict(found)))
+    except (PySparkException, LookupError, TypeError, AttributeError, AssertionError) as error:
+        raise InvalidArgumentError(f"the schema is no JSON of Spark's: {error!r}") from None
+
+
+@lru_cache(maxsize=64)
+def from_ddl(text: str) -> Any:
+    """Read by Spark's own parser: `a int, b struct<c: string NOT NULL>`. JavaError without Java."""
+    check_installed()
+    from pyspark.errors import PySparkException
+    from pyspark.sql.types import StructType
+
+    hint = "as in: id bigint NOT NULL, name string, tags array<string>"
+    try:
+        found = _parsed(text)
+    except PySparkException as error:
+        reason = re.search(r"\[[A-Z_.]+\] (.+?)(?: SQLSTATE.*)?$", str(error), re.MULTILINE)
+        raise InvalidArgumentError(
+            f"Spark cannot read the schema as DDL: {reason[1] if reason else error} ({text})",
+            hint=hint,
+        ) from None
+    if not isinstance(found, StructType):
+        raise InvalidArgumentError(f"the schema has no fields: {text}", hint=hint)
+    return from_spark(found)
+
+
+def _parsed(text: str) -> Any:
+    from py4j.protocol import Py4JError
+    from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkException, PySparkRuntimeError
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql.types import DataType, _parse_datatype_json_string
+
+    try:
+        return DataType.fromDDL(text)
+    except PySparkRuntimeError:
+        pass  # There is no session.
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        # spark-submit has started Java, with its settings.
+        SparkContext._ensure_initialized()
+    java, gateway = SparkContext._jvm, None
+    if java is None:
+        # One that ends: a session would take one that stays, which has not its settings.
+        os.environ["JAVA_HOME"] = str(find_java().home)
+        conf = SparkConf(False).set("spark.driver.extraJavaOptions", _QUICK_START)
+        gateway = launch_gateway(conf, {"stderr": DEVNULL})
+        java = gateway.jvm
+    try:
+        return _parse_datatype_json_string(java.PythonSQLUtils.ddlToJson(text))
+    except Py4JError as error:
+        # Its text is asked of Java, as long as there is one.
+        raise PySparkException(str(error)) from None
+    finally:
+        if gateway is not None:
+            gateway.shutdown()
+            gateway.proc.stdin.close()
+            gateway.proc.wait()
+
+
+# -- values
+
+
+def array_of(values: list[Any], kind: Any) -> Any:
+    """A pyarrow.Array. Raises ValueError, TypeError or ArithmeticError for what does not fit.
+
+    Structs are taken apart, and moments are made numbers: pyarrow asks the time zone of each for
+    its offset, which takes longer than all the rest of decoding.
+    """
+    if kind == TIMESTAMP:
+        return pa.array([_micros(value) for value in values], pa.int64()).cast(kind)
+    if not pa.types.is_struct(kind):
+        return pa.array(values, type=kind)
+    there = [{} if value is None else value for value in values]
+    columns = []
+    for field in kind:
+        name = field.name
+        columns.append(array_of([value.get(name) for value in there], field.type))
+    mask = pa.array([value is None for value in values], pa.bool_())
+    return pa.StructArray.from_arrays(columns, fields=list(kind), mask=mask)
+
+
+def _micros(moment: dt.datetime | None) -> int | None:
+    """Since 1970; a moment without a zone is UTC."""
+    if moment is None:
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=dt.UTC)
+    if not _LEAST <= moment <= _MOST:
+        raise OverflowError("a time outside of the years 1 to 9999")
+    passed = moment - _EPOCH
+    return (passed.days * 86_400 + passed.seconds) * 1_000_000 + passed.microseconds
