@@ -85,7 +85,7 @@ OPTIONS: Final[tuple[Callable[..., Any], ...]] = (
 
 def settings(common: Common, **values: Any) -> "Settings":
     """What the command line asks for. Checked when it is planned or run."""
-    from moldau.spark.pipelines.compact.settings import FILE_BYTES_DEFAULT, CompactSettings
+    from moldau.spark.pipelines.compact import FILE_BYTES_DEFAULT, CompactSettings
 
     return CompactSettings(
         **common.fields(),

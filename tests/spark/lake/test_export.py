@@ -88,16 +88,6 @@ def test_who_wrote_the_files_is_known_by_their_names(
     assert opened(tmp_path).mark("writer.orders") is None
 
 
-def test_a_table_with_the_log_of_earlier_versions_is_refused_with_the_way_to_move(
-    tmp_path: Path, schema: Any
-) -> None:
-    (tmp_path / "_moldau" / "log").mkdir(parents=True)
-    (tmp_path / "_moldau" / "log" / "0.json").write_text("{}")
-    with pytest.raises(InvalidArgumentError) as refused:
-        opened(tmp_path).ensure(schema)
-    assert "convert_to_deltalake" in refused.value.hint
-
-
 def test_plain_files_are_no_table(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError) as refused:
         open_table(str(tmp_path), "parquet")

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from moldau.spark.lake import LakeTable, Writing, open_table
 from moldau.spark.lake.files import write_files
-from moldau.spark.lake.iceberg_snapshots import expire_snapshots
+from moldau.spark.lake.iceberg import expire_snapshots
 
 pytestmark = pytest.mark.spark
 

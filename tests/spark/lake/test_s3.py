@@ -18,8 +18,7 @@ from lake_world import use_once
 
 from moldau.spark.lake import LakeError, Writing, open_table
 from moldau.spark.lake.files import write_files
-from moldau.spark.lake.opening import open_destination
-from moldau.spark.lake.places import check_place
+from moldau.spark.lake.opening import check_place, open_destination
 from moldau.spark.lake.storage import folder_at
 from moldau.spark.pipelines.checkpoints import batches_in, query_id
 from moldau.spark.pipelines.home import Home

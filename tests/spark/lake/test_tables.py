@@ -70,6 +70,7 @@ def test_rows_come_back_as_they_were_with_their_partition_column(
     table.ensure(schema)
     written = rows(0, 4)
     table.append(write_files(table.layout, schema, [written]), Writing("q", 0))
+    assert sorted(file.offsets for file in opened().snapshot().files) == [(0, 2), (1, 3)]
     back = pa.Table.from_batches(list(read_table(opened()))).sort_by("offset")
     assert back.schema.names == schema.names
     assert back.to_pylist() == written.to_pylist()
@@ -379,7 +380,7 @@ def test_a_column_that_was_renamed_is_not_taken_for_nulls(
     table: Any = open_table(str(tmp_path / "table"), "iceberg")
     table.ensure(schema)
     table.append(write_files(table.layout, schema, [rows(0, 2)]), Writing("q", 0))
-    with table._table().update_schema() as update:
+    with table._load().update_schema() as update:
         update.rename_column("key", "name")
     with pytest.raises(LakeError, match="has the column key, which the table does not know"):
         list(read_table(table))

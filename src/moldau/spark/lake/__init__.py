@@ -1,25 +1,6 @@
 """Tables of a lake in Delta or Iceberg: `open_table`; see `moldau.spark.lake.table`."""
 
 from moldau.spark.lake.opening import open_table
-from moldau.spark.lake.table import (
-    ConflictError,
-    DataFile,
-    LakeError,
-    LakeTable,
-    Layout,
-    Snapshot,
-    TableFormat,
-    Writing,
-)
+from moldau.spark.lake.table import ConflictError, LakeError, LakeTable, Writing
 
-__all__ = [
-    "ConflictError",
-    "DataFile",
-    "LakeError",
-    "LakeTable",
-    "Layout",
-    "Snapshot",
-    "TableFormat",
-    "Writing",
-    "open_table",
-]
+__all__ = ["ConflictError", "LakeError", "LakeTable", "Writing", "open_table"]

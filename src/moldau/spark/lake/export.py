@@ -10,52 +10,33 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from moldau.client.errors import InvalidArgumentError
 from moldau.spark.lake import schemas
-from moldau.spark.lake.storage import folder_at
+from moldau.spark.lake.storage import open_folder
 from moldau.spark.lake.table import WRITER, DataFile, Layout, TableFormat, Writing, marked
 
 STAGED: Final = "_staged/"
-OLD_LOG: Final = "_moldau/log"
 
 
 class ParquetExport:
     """A folder of Parquet files."""
 
     format: Final = TableFormat.PARQUET
+    partition_columns: Final = ("date",)
 
-    def __init__(
-        self, location: str, *, storage: Mapping[str, str], partition_columns: tuple[str, ...]
-    ) -> None:
+    def __init__(self, location: str, storage: Mapping[str, str]) -> None:
         self.location: Final = location
-        self.partition_columns: Final = partition_columns
-        self._storage = dict(storage)
-        self._folder = folder_at(location, storage)
+        self.layout: Final = Layout(
+            location, self.format, dict(storage), self.partition_columns, staged_prefix=STAGED
+        )
+        self._folder = open_folder(self.layout)
         self._begun: set[str] = set()
         """Queries of which nothing is left over from an earlier run."""
-
-    @property
-    def layout(self) -> Layout:
-        return Layout(
-            location=self.location,
-            format=self.format,
-            storage=self._storage,
-            partition_columns=self.partition_columns,
-            staged_prefix=STAGED,
-        )
 
     def schema(self) -> None:
         """Nobody keeps it: each file has its own."""
 
     def ensure(self, schema: Any) -> None:
         schemas.with_partitions_last(schema, self.partition_columns)
-        if next(self._folder.list(OLD_LOG), None) is not None:
-            raise InvalidArgumentError(
-                f"{self.location} is a table with a log of its own, which is not written any more",
-                hint="write to another place (--to); to go on with this one as a Delta table: "
-                "deltalake.convert_to_deltalake(PLACE, partition_by=pyarrow.schema([('date', "
-                "pyarrow.string())])), then --format delta with another --name",
-            )
 
     def last_batch(self, query: str) -> None:
         """Only Spark's checkpoint knows."""

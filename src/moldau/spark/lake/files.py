@@ -8,6 +8,8 @@ not closed is `abort`ed, or left to the table's `clean`.
 import contextlib
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import date
+from functools import reduce
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
@@ -15,19 +17,27 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from moldau.spark.lake.storage import Folder, open_folder
-from moldau.spark.lake.table import DataFile, LakeError, LakeTable, Layout, TableFormat
+from moldau.spark.lake.storage import open_folder
+from moldau.spark.lake.table import (
+    NULL_PARTITION,
+    DataFile,
+    LakeError,
+    LakeTable,
+    Layout,
+    TableFormat,
+)
 
 GROUP_ROWS_MAX: Final = 256 * 1024
 GROUP_BYTES_MAX: Final = 64 * 1024 * 1024
 """A row group ends with the first of them: readers skip by it, and hold one in memory."""
 OPEN_FILES_MAX: Final = 32
-"""Of one task; with more values of the partition columns, the fullest is closed."""
-NULL_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
+"""Of one task; with more values of the partition columns, the oldest is closed."""
 
-_DICTIONARY: Final = ("topic", "headers.list.element.key")
+_HEADER_KEYS: Final = "headers.list.element.key"
 _DELTAS: Final = ("offset", "timestamp")
 """Numbers that go up in small steps: their differences take next to no room."""
+_TEXT_LENGTH_MAX: Final = 32
+"""Of a text that is worth its place in statistics."""
 
 
 class _Open(NamedTuple):
@@ -51,21 +61,24 @@ class FileWriter:
         )
         self._open: dict[tuple[str, ...], _Open] = {}
         self._done: list[DataFile] = []
+        self._paths: list[str] = []
+        """Of all files, done or not."""
 
     def write(self, batch: Any) -> None:
         """A pyarrow.RecordBatch whose columns are those of the schema, in any order."""
-        if not batch.num_rows:
-            return
-        for values, rows in _by_partition(batch, self._layout.partition_columns):
-            self.write_part(values, rows)
+        if batch.num_rows:
+            for values, rows in _by_partition(batch, self._layout.partition_columns):
+                self.write_part(values, rows)
 
     def write_part(self, values: tuple[str, ...], rows: Any) -> None:
         """Rows that all have these values in the partition columns, which need not be in `rows`."""
-        partition = dict(zip(self._layout.partition_columns, values, strict=True))
+        file = self._open.get(values) or self._begun(values)
         if not rows.schema.equals(self._schema):
-            rows = completed(rows, self._schema, partition)
-        self._file(values).held.append(rows)
-        self._flush(values, last=False)
+            rows = completed(rows, self._schema, file.partition)
+        file.held.append(rows)
+        count = sum(batch.num_rows for batch in file.held)
+        if count >= GROUP_ROWS_MAX or sum(batch.nbytes for batch in file.held) >= GROUP_BYTES_MAX:
+            self._flush(file)
 
     def close(self) -> tuple[DataFile, ...]:
         """All files, whole and on the disk; none if no row came."""
@@ -77,51 +90,49 @@ class FileWriter:
         """Remove what was written; it was not committed."""
         for file in self._open.values():
             # What made the task fail may keep a file from being closed, too.
-            with contextlib.suppress(pa.ArrowException, OSError):
-                file.writer.close()
-            with contextlib.suppress(pa.ArrowException, OSError):
-                file.sink.close()
-            self._remove(file.path)
-        self._open.clear()
-        for done in self._done:
-            self._remove(done.path)
-        self._done.clear()
+            for opened in (file.writer, file.sink):
+                with contextlib.suppress(pa.ArrowException, OSError):
+                    opened.close()
+        for path in self._paths:
+            self._folder.delete(path)
 
-    def _file(self, values: tuple[str, ...]) -> _Open:
-        found = self._open.get(values)
-        if found is not None:
-            return found
+    def _begun(self, values: tuple[str, ...]) -> _Open:
         if len(self._open) >= OPEN_FILES_MAX:
-            self._finish(max(self._open, key=lambda key: _rows(self._open[key].held)))
+            self._finish(next(iter(self._open)))
         partition = dict(zip(self._layout.partition_columns, values, strict=True))
         folder = "".join(f"{name}={quote(value, safe=' ')}/" for name, value in partition.items())
         path = f"{folder}{self._label}-{uuid.uuid4().hex}.parquet"
-        sink = self._folder.open_output(self._layout.staged_prefix + path)
+        self._paths.append(self._layout.staged_prefix + path)
+        sink = self._folder.open_output(self._paths[-1])
         encodings = _encodings(self._schema, self._layout.format)
         writer = pq.ParquetWriter(sink, self._schema, **encodings)
-        found = self._open[values] = _Open(path, partition, sink, writer, [])
-        return found
+        self._open[values] = _Open(path, partition, sink, writer, [])
+        return self._open[values]
 
-    def _flush(self, values: tuple[str, ...], *, last: bool) -> None:
-        file = self._open[values]
-        size = sum(batch.nbytes for batch in file.held)
-        if file.held and (last or _rows(file.held) >= GROUP_ROWS_MAX or size >= GROUP_BYTES_MAX):
+    def _flush(self, file: _Open) -> None:
+        if file.held:
             table = pa.Table.from_batches(file.held, self._schema)
             file.writer.write_table(table, row_group_size=2 * GROUP_ROWS_MAX)
             file.held.clear()
 
     def _finish(self, values: tuple[str, ...]) -> None:
-        self._flush(values, last=True)
-        file = self._open.pop(values)
+        file = self._open[values]
+        self._flush(file)
         file.writer.close()
         size = file.sink.tell()
         file.sink.close()
         self._folder.sync(self._layout.staged_prefix + file.path)
-        rows = file.writer.writer.metadata.num_rows
-        self._done.append(DataFile(path=file.path, rows=rows, bytes=size, partition=file.partition))
-
-    def _remove(self, path: str) -> None:
-        self._folder.delete(self._layout.staged_prefix + path)
+        footer = file.writer.writer.metadata
+        self._done.append(
+            DataFile(
+                path=file.path,
+                rows=footer.num_rows,
+                bytes=size,
+                partition=file.partition,
+                stats=_statistics(footer),
+            )
+        )
+        del self._open[values]
 
 
 def write_files(
@@ -129,16 +140,13 @@ def write_files(
 ) -> tuple[DataFile, ...]:
     """The files of some batches, which have the partition columns. Removes them if one fails."""
     writer = FileWriter(layout, schema, label=label)
-    finished = False
     try:
         for batch in batches:
             writer.write(batch)
-        files = writer.close()
-        finished = True
-        return files
-    finally:
-        if not finished:
-            writer.abort()
+        return writer.close()
+    except BaseException:
+        writer.abort()
+        raise
 
 
 def read_files(
@@ -154,7 +162,15 @@ def read_files(
         raise LakeError(f"the table at {layout.location} has no column {', '.join(strange)}")
     wanted = pa.schema([schema.field(name) for name in names])
     for file in files:
-        with _opened(folder, file.path) as source:
+        try:
+            source = folder.open_input(file.path)
+        except FileNotFoundError:
+            raise LakeError(
+                f"{file.path} is not in {layout.location} any more",
+                hint="files were replaced since the snapshot was taken, or removed by hand: read "
+                "again",
+            ) from None
+        with source:
             parquet = pq.ParquetFile(source)
             _check_columns(parquet.schema_arrow, schema, file.path)
             inner = [name for name in names if name in parquet.schema_arrow.names]
@@ -185,16 +201,6 @@ def read_table(table: LakeTable, columns: Sequence[str] | None = None) -> Iterat
     return read_files(table.layout, table.snapshot().files, schema, columns)
 
 
-def _opened(folder: Folder, path: str) -> Any:
-    try:
-        return folder.open_input(path)
-    except FileNotFoundError:
-        raise LakeError(
-            f"{path} is not in {folder.location} any more",
-            hint="files were replaced since the snapshot was taken, or removed by hand: read again",
-        ) from None
-
-
 def completed(batch: Any, wanted: Any, partition: Mapping[str, str]) -> Any:
     """With the columns that are not in the file: the partition's, and those that came later."""
     columns = []
@@ -215,14 +221,8 @@ def completed(batch: Any, wanted: Any, partition: Mapping[str, str]) -> Any:
 def is_data_path(path: str, partition_columns: Sequence[str]) -> bool:
     """Whether a table writes its files to such a path: below it may be other tables."""
     *folders, name = path.split("/")
-    return (
-        name.endswith(".parquet")
-        and len(folders) == len(partition_columns)
-        and all(
-            folder.startswith(f"{column}=")
-            for folder, column in zip(folders, partition_columns, strict=True)
-        )
-    )
+    named = [folder.partition("=")[:2] for folder in folders]
+    return name.endswith(".parquet") and named == [(name, "=") for name in partition_columns]
 
 
 def _by_partition(batch: Any, names: Sequence[str]) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -231,47 +231,60 @@ def _by_partition(batch: Any, names: Sequence[str]) -> Iterator[tuple[tuple[str,
         yield (), batch
         return
     keys = [pc.fill_null(batch.column(name).cast(pa.string()), NULL_PARTITION) for name in names]
-    distinct = [key.unique().to_pylist() for key in keys]
-    if all(len(values) == 1 for values in distinct):
-        yield tuple(values[0] for values in distinct), batch
-        return
-    grouped = pa.table(keys, names=list(names)).group_by(list(names)).aggregate([])
-    for row in grouped.to_pylist():
+    found = pa.table(keys, names=list(names)).group_by(list(names)).aggregate([]).to_pylist()
+    for row in found:
         values = tuple(row[name] for name in names)
-        mask = pc.equal(keys[0], values[0])
-        for key, value in zip(keys[1:], values[1:], strict=True):
-            mask = pc.and_(mask, pc.equal(key, value))
-        yield values, batch.filter(mask)
-
-
-def _rows(held: Iterable[Any]) -> int:
-    return sum(batch.num_rows for batch in held)
+        masks = [pc.equal(key, value) for key, value in zip(keys, values, strict=True)]
+        yield values, batch if len(found) == 1 else batch.filter(reduce(pc.and_, masks))
 
 
 def _encodings(schema: Any, format: TableFormat) -> dict[str, Any]:
     """Statistics where somebody may ask for a range; no dictionary of what hardly repeats."""
-    flat = [field.name for field in schema if not _is_bytes(field.type)]
-    deltas = {
-        field.name: "DELTA_BINARY_PACKED"
-        for field in schema
-        if field.name in _DELTAS and (pa.types.is_int64(field.type) or _is_time(field.type))
-    }
-    texts = [field.name for field in schema if pa.types.is_string(field.type)]
+    kinds = {field.name: field.type for field in schema}
+    deltas = [name for name in _DELTAS if str(kinds.get(name)).startswith(("int64", "timestamp"))]
     return {
         "compression": "zstd",
         "compression_level": 1,
         # pyiceberg warns of each column that has none; it keeps the first bytes of long ones.
-        "write_statistics": True if format is TableFormat.ICEBERG else flat,
-        "use_dictionary": sorted({*texts, *_DICTIONARY}),
-        "column_encoding": deltas,
+        "write_statistics": format is TableFormat.ICEBERG
+        or [name for name, kind in kinds.items() if kind not in (pa.binary(), pa.large_binary())],
+        "use_dictionary": [n for n, kind in kinds.items() if kind == pa.string()] + [_HEADER_KEYS],
+        "column_encoding": dict.fromkeys(deltas, "DELTA_BINARY_PACKED"),
         "version": "2.6",
         "store_schema": True,
     }
 
 
-def _is_bytes(kind: Any) -> bool:
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+def _statistics(footer: Any) -> dict[str, dict[str, Any]]:
+    """Of columns, as Delta has them in its log: by them, engines skip files without a look."""
+    lowest: dict[str, Any] = {}
+    highest: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+    for at in range(footer.num_columns):
+        name = footer.schema.column(at).path
+        found = [group.column(at).statistics for group in groups]
+        # With a dot it is a field of a struct, or the element of a list.
+        if "." in name or not found or any(each is None for each in found):
+            continue
+        if all(each.has_null_count for each in found):
+            nulls[name] = sum(each.null_count for each in found)
+        if any(each.num_values and not each.has_min_max for each in found):
+            continue
+        try:
+            bounds = [(each.min, each.max) for each in found if each.has_min_max]
+        except OverflowError:
+            # A year above 9999: Python's calendar has none.
+            continue
+        if bounds and all(_is_comparable(value) for pair in bounds for value in pair):
+            lowest[name] = min(low for low, _ in bounds)
+            highest[name] = max(high for _, high in bounds)
+    return {"minValues": lowest, "maxValues": highest, "nullCount": nulls}
 
 
-def _is_time(kind: Any) -> bool:
-    return bool(pa.types.is_timestamp(kind))
+def _is_comparable(value: object) -> bool:
+    """Whether engines agree on how a value is written, and on its order."""
+    # No floats: NaN is in no statistics, and above all numbers to some engines.
+    if isinstance(value, str):
+        return len(value) <= _TEXT_LENGTH_MAX
+    return isinstance(value, int | date) and not isinstance(value, bool)

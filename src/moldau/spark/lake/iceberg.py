@@ -3,50 +3,57 @@
 The catalog is whichever pyiceberg loads with the options that it is given (REST, Glue, Hive, SQL);
 with none, and a local folder, a SQLite file in that folder. Tables of archives are partitioned by
 the day of `timestamp`, which pyiceberg finds out from the files' statistics; `date` is a column for
-those who ask us, and none of the table. A commit's snapshot says
-in its summary which query and batch it is, and the table's properties say the last batch of each
-query, in the same commit: they outlive the snapshots, which are expired some day. The catalog takes
-a commit only on top of the snapshot that it was built on, so that nobody slips in between the look
-at the properties and the commit.
+those who ask us, and none of the table. A commit's snapshot says in its summary which query and
+batch it is, and the table's properties say the last batch of each query, in the same commit: they
+outlive the snapshots, which are expired some day. The catalog takes a commit only on top of the
+snapshot that it was built on, so that nobody slips in between the look at the properties and the
+commit.
 """
 
+import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
+from pyiceberg.catalog import load_catalog
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    CommitStateUnknownException,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+)
+from pyiceberg.io.pyarrow import parquet_file_to_data_file
+from pyiceberg.table import TableProperties
+from pyiceberg.table.snapshots import Operation, Summary
+from pyiceberg.table.update.snapshot import ExpireSnapshots, _OverwriteFiles
+from pyiceberg.transforms import DayTransform
+from pyiceberg.types import LongType
 
-from moldau.client.errors import ClientError, InvalidArgumentError
+from moldau.client.errors import InvalidArgumentError
 from moldau.spark.lake import schemas
-from moldau.spark.lake.files import NULL_PARTITION, is_data_path
-from moldau.spark.lake.iceberg_snapshots import change_files, expire_snapshots
-from moldau.spark.lake.storage import folder_at, is_local, normal_location
+from moldau.spark.lake.files import is_data_path
+from moldau.spark.lake.storage import Folder, folder_at, is_local, normal_location
 from moldau.spark.lake.table import (
-    ConflictError,
+    NULL_PARTITION,
     DataFile,
     LakeError,
+    LakeTable,
     Layout,
-    Snapshot,
     TableFormat,
     Writing,
-    marked,
 )
 
-ATTEMPTS_MAX: Final = 100
 NAMESPACE: Final = "moldau"
 CATALOG_FILE: Final = "_catalog.sqlite"
 CATALOG_OPTION: Final = "catalog"
 """The name of a catalog of pyiceberg's own configuration; all other options are pyiceberg's."""
 DATE: Final = "date"
-_DAY_OF: Final = "timestamp"
-_DAY_FIELD: Final = "timestamp_day"
 BATCH_PROPERTY: Final = "moldau.batch."
-MARK_PROPERTY: Final = "moldau.mark."
-RETRIES_PROPERTY: Final = "commit.retry.num-retries"
-QUERY_SUMMARY: Final = "moldau.query"
-BATCH_SUMMARY: Final = "moldau.batch"
 ORPHAN_SECONDS_MIN: Final = 24 * 3600.0
 SNAPSHOTS_MAX: Final = 500
 """That are kept. All of them stand in a file that every commit writes anew."""
@@ -58,231 +65,76 @@ _KEPT_PROPERTIES: Final = {
 """Unless the table says otherwise: of the file that every commit writes anew, a hundred stay."""
 
 
-class IcebergTable:
+class IcebergTable(LakeTable):
     """An Iceberg table through the package pyiceberg."""
 
-    format: Final = TableFormat.ICEBERG
+    format = TableFormat.ICEBERG
 
     def __init__(
         self,
         location: str,
-        *,
-        name: str,
         storage: Mapping[str, str],
         partition_columns: tuple[str, ...] | None,
+        name: str,
     ) -> None:
-        self.location: Final = location
-        self._storage = dict(storage)
+        super().__init__(location, storage, partition_columns)
         if partition_columns not in (None, (), (DATE,)):
             raise InvalidArgumentError("an Iceberg table is partitioned by day, or not at all")
-        self._asked_columns = partition_columns
         namespace, _, last = name.rpartition(".")
         self._identifier = (namespace or NAMESPACE, last)
         self._opened: Any = None
 
     @property
-    def partition_columns(self) -> tuple[str, ...]:
-        if self._asked_columns is None:
-            self._table()
-        return self._asked_columns or ()
-
-    @property
     def layout(self) -> Layout:
-        table = self._table()
-        return Layout(
-            location=self.location,
-            format=self.format,
-            # With credentials that a catalog hands out for the table.
-            storage=self._storage if table is None else dict(table.io.properties),
-            partition_columns=self.partition_columns,
-        )
-
-    # -- reading
-
-    def schema(self) -> Any | None:
-        return self._schema(self._table())
-
-    def last_batch(self, query: str) -> int | None:
-        table = self._table()
-        return None if table is None else _last_batch(table, query)
-
-    def mark(self, name: str) -> int | None:
-        table = self._table()
-        found = None if table is None else table.properties.get(f"{MARK_PROPERTY}{name}")
-        return None if found is None else marked(found)
-
-    def snapshot(self) -> Snapshot:
-        table = self._table()
-        if table is None:
-            return Snapshot(version=None, files=(), rows=0)
-        current = table.current_snapshot()
-        if current is None:
-            return Snapshot(version=None, files=(), rows=0)
-        tasks = list(table.scan().plan_files())
-        if any(task.delete_files for task in tasks):
-            # Who reads the files as they are would bring back what was deleted.
-            raise LakeError(
-                f"the table at {self.location} has files of deletes, which are not read here",
-                hint="rewrite it first, with rewrite_data_files of whoever deleted rows",
-            )
-        files = tuple(self._known(task.file, _prefix(table)) for task in tasks)
-        return Snapshot(
-            version=current.snapshot_id, files=files, rows=sum(file.rows for file in files)
-        )
-
-    # -- writing
-
-    def ensure(self, schema: Any) -> None:
-        for _ in range(ATTEMPTS_MAX):
-            table = self._table()
-            old = self._schema(table)
-            new = schemas.merged(old, schema, self.partition_columns, self.location)
-            if old is not None and new.equals(old):
-                return
-            kept = pa.schema([field for field in new if field.name not in self.partition_columns])
-            try:
-                if table is None:
-                    self._create(kept)
-                else:
-                    with table.update_schema() as update:
-                        update.union_by_name(kept)
-            except _conflicts():
-                continue
-            except ClientError:
-                raise
-            except Exception as error:
-                if _is_locked(error):
-                    continue
-                raise self._failed(error) from error
-            self._sync()
-            return
-        raise ConflictError(f"others commit to {self.location} faster than this could")
-
-    def append(self, files: Sequence[DataFile], writing: Writing) -> bool:
-        return self.replace((), files, writing)
-
-    def replace(
-        self,
-        removed: Sequence[DataFile],
-        added: Sequence[DataFile],
-        writing: Writing,
-        *,
-        same_rows: bool = False,
-        since: int | None = None,
-    ) -> bool:
-        def change(table: Any, transaction: Any) -> None:
-            current = table.current_snapshot()
-            if since is not None and (current is None or current.snapshot_id != since):
-                raise ConflictError(f"the table at {self.location} is not at snapshot {since} now")
-            gone = _files_there(table, removed)
-            paths = [f"{_prefix(table)}/{file.path}" for file in added]
-            if gone or paths:
-                said = {QUERY_SUMMARY: writing.query, BATCH_SUMMARY: str(writing.batch)}
-                change_files(transaction, gone, paths, said, same_rows=same_rows)
-
-        return self._commit(writing, change)
+        table = self._current()
+        # With credentials that a catalog hands out for the table.
+        storage = self._storage if table is None else table.io.properties
+        return replace(super().layout, storage=dict(storage))
 
     def clean(self, *, orphan_seconds_min: float = ORPHAN_SECONDS_MIN) -> int:
-        # Listed first: what is committed while we list is known to be so afterwards.
-        table = self._table()
+        table = self._current()
         if table is None:
             return 0
-        folder = folder_at(self.location, self.layout.storage, self.format)
+        # Listed first: what is committed while we list is known to be so afterwards.
+        folder = self._folder(table)
         listed = list(folder.list())
+        before = time.time() - orphan_seconds_min
         table = table.refresh()
         named = {*table.inspect.all_files()["file_path"].to_pylist()}
         named |= {*table.inspect.all_manifests()["path"].to_pylist()}
         named |= {snapshot.manifest_list for snapshot in table.snapshots()}
         prefix = _prefix(table)
-        if named and not any(path.startswith(f"{prefix}/") for path in named):
+        if named and not any(path.startswith(prefix) for path in named):
             raise LakeError(
                 f"the files of the table at {self.location} are not below {prefix}: nothing is "
                 "removed, since nobody can tell what is left over"
             )
-        count = 0
-        for found in listed:
-            is_ours = is_data_path(found.path, self.partition_columns) or (
-                found.path.startswith("metadata/") and found.path.endswith(".avro")
+        removed = [
+            found.path
+            for found in listed
+            # What does not say how old it is, is new.
+            if (found.mtime_ns or math.inf) / 1e9 <= before
+            and prefix + found.path not in named
+            and (
+                is_data_path(found.path, self.partition_columns)
+                or (found.path.startswith("metadata/") and found.path.endswith(".avro"))
             )
-            is_old = found.age_seconds >= orphan_seconds_min
-            if is_ours and is_old and f"{prefix}/{found.path}" not in named:
-                folder.delete(found.path)
-                count += 1
-        return count
+        ]
+        for path in removed:
+            folder.delete(path)
+        return len(removed)
 
-    def _commit(self, writing: Writing, change: Callable[[Any, Any], None]) -> bool:
-        for _ in range(ATTEMPTS_MAX):
-            table = self._table()
-            if table is None:
-                raise LakeError(f"there is no table at {self.location} yet: call ensure first")
-            last = _last_batch(table, writing.query)
-            if last is not None and last >= writing.batch:
-                return False
-            # pyiceberg would put the commit on top of those of others by itself, without a look at
-            # the batches they are of. Here only: the table keeps the property that it has.
-            table.metadata.properties[RETRIES_PROPERTY] = "0"
-            try:
-                with table.transaction() as transaction:
-                    change(table, transaction)
-                    kept = {k: v for k, v in _KEPT_PROPERTIES.items() if k not in table.properties}
-                    kept[f"{BATCH_PROPERTY}{writing.query}"] = str(writing.batch)
-                    kept |= {f"{MARK_PROPERTY}{name}": text for name, text in writing.marks}
-                    transaction.set_properties(kept)
-                    _expire(transaction)
-            except _conflicts():
-                continue
-            except ClientError:
-                raise
-            except FileNotFoundError as error:
-                raise LakeError(
-                    f"a file that was to be committed to {self.location} is not there: {error}",
-                    hint="it was cleaned away, or tasks see another disk than the driver: "
-                    "a table in a folder needs one that all machines share, or an object store",
-                ) from error
-            except Exception as error:
-                if _is_locked(error):
-                    continue
-                raise self._failed(error) from error
-            self._sync()
-            return True
-        raise ConflictError(f"others commit to {self.location} faster than this could")
+    # -- reading
 
-    def _failed(self, error: Exception) -> LakeError:
-        text = str(error).partition("\n")[0]
-        return LakeError(
-            f"the Iceberg table at {self.location}: {type(error).__name__}: {text}",
-            hint="are you allowed to write there? --storage says how the place and its catalog are "
-            "reached",
-        )
-
-    def _create(self, schema: Any) -> None:
-        from pyiceberg.transforms import DayTransform
-
-        catalog = self._catalog()
-        catalog.create_namespace_if_not_exists(self._identifier[0])
-        begun = catalog.create_table_transaction(
-            self._identifier, schema=schema, location=self._uri()
-        )
-        with begun as transaction, transaction.update_spec() as spec:
-            if self._asked_columns:
-                spec.add_field(_DAY_OF, DayTransform(), _DAY_FIELD)
-
-    # -- following the table
-
-    def _table(self) -> Any:
-        from pyiceberg.exceptions import NoSuchTableError
-
-        if self._opened is None and not self._is_begun():
+    def _load(self) -> Any:
+        # So that to look for a table leaves no catalog behind.
+        is_begun = self._has_catalog() or (Path(self.location) / CATALOG_FILE).exists()
+        if self._opened is None and not is_begun:
             return None
         try:
             table = self._catalog().load_table(self._identifier)
         except NoSuchTableError:
             return None
-        except ClientError:
-            raise
-        except Exception as error:
-            # Each kind of catalog has its own errors.
-            raise self._failed(error) from error
         if (place := _plain_location(table.location())) != self.location:
             raise LakeError(
                 f"the catalog has a table {'.'.join(self._identifier)}, and it is at {place}, not "
@@ -290,21 +142,11 @@ class IcebergTable:
                 hint="one of the two needs another catalog (--storage), or another last part of "
                 "its location",
             )
-        had = [f"{field.transform}({field.name})" for field in table.spec().fields]
-        if self._asked_columns is None:
-            self._asked_columns = (DATE,) if had else ()
-        asked = [f"day({_DAY_FIELD})"] if self._asked_columns else []
-        if had != asked:
-            raise LakeError(
-                f"the table at {self.location} is partitioned by {', '.join(had) or 'nothing'}, "
-                f"not by {', '.join(asked) or 'nothing'}",
-                hint="use another place (--to)",
-            )
+        had = tuple(f"{field.transform}({field.name})" for field in table.spec().fields)
+        if self._asked_columns is None and had:
+            self._asked_columns = (DATE,)
+        self._check_partitions((DATE,) if had == ("day(timestamp_day)",) else had)
         return table
-
-    def _is_begun(self) -> bool:
-        """So that to look for a table leaves no catalog behind."""
-        return self._has_catalog() or (Path(self.location) / CATALOG_FILE).exists()
 
     def _has_catalog(self) -> bool:
         return not self._storage.keys().isdisjoint((CATALOG_OPTION, "uri", "type"))
@@ -312,13 +154,6 @@ class IcebergTable:
     def _catalog(self) -> Any:
         if self._opened is not None:
             return self._opened
-        try:
-            from pyiceberg.catalog import load_catalog
-        except ImportError:
-            raise LakeError(
-                "Iceberg tables need the package pyiceberg",
-                hint="install it: pip install 'moldau[spark]'",
-            ) from None
         options = {"py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO", **self._storage}
         name = options.pop(CATALOG_OPTION, NAMESPACE)
         if not self._has_catalog():
@@ -331,45 +166,124 @@ class IcebergTable:
             Path(self.location).mkdir(parents=True, exist_ok=True)
             options |= {"type": "sql", "uri": f"sqlite:///{self.location}/{CATALOG_FILE}"}
             options.setdefault("warehouse", self._uri())
-        try:
-            self._opened = load_catalog(name, **options)
-        except Exception as error:
-            # Each kind of catalog has its own errors.
-            raise LakeError(
-                f"the catalog of {self.location} cannot be used: {error}",
-                hint="--storage has the options of pyiceberg's catalogs: type, uri, token, …",
-            ) from error
+        self._opened = load_catalog(name, **options)
         return self._opened
-
-    def _schema(self, table: Any) -> Any | None:
-        if table is None:
-            return None
-        known = schemas.plain_schema(table.schema().as_arrow())
-        for name in self.partition_columns:
-            known = known.append(pa.field(name, pa.string()))
-        return known
 
     def _uri(self) -> str:
         return f"file://{self.location}" if is_local(self.location) else self.location
 
-    def _known(self, file: Any, prefix: str) -> DataFile:
-        values = dict(zip(self.partition_columns, map(_day, file.partition), strict=True))
-        return DataFile(
-            path=str(file.file_path).removeprefix(f"{prefix}/"),
-            rows=file.record_count,
-            bytes=file.file_size_in_bytes,
-            partition=values,
+    def _folder(self, table: Any) -> Folder:
+        return folder_at(self.location, table.io.properties, self.format)
+
+    def _schema(self, table: Any) -> Any:
+        known = schemas.plain_schema(table.schema().as_arrow())
+        return pa.schema([*known, *((name, pa.string()) for name in self.partition_columns)])
+
+    def _last_batch(self, table: Any, query: str) -> int | None:
+        found = table.properties.get(f"{BATCH_PROPERTY}{query}")
+        return None if found is None else int(found)
+
+    def _version(self, table: Any) -> int | None:
+        current = table.current_snapshot()
+        return None if current is None else current.snapshot_id
+
+    def _files(self, table: Any) -> Iterable[DataFile]:
+        longs = {f.name: f.field_id for f in table.schema().fields if f.field_type == LongType()}
+        offset = longs.get("offset")
+        for path, entry in self._entries(table).items():
+            found = [
+                int.from_bytes(bounds[offset], "little", signed=True)
+                for bounds in (entry.lower_bounds, entry.upper_bounds)
+                if bounds and offset in bounds
+            ]
+            yield DataFile(
+                path=path,
+                rows=entry.record_count,
+                bytes=entry.file_size_in_bytes,
+                partition=dict(
+                    zip(self.partition_columns, map(_day, entry.partition), strict=True)
+                ),
+                offsets=(found[0], found[1]) if len(found) == 2 else None,
+            )
+
+    def _entries(self, table: Any) -> dict[str, Any]:
+        """What the table says of each file, by its path below the location."""
+        tasks = list(table.scan().plan_files())
+        if any(task.delete_files for task in tasks):
+            raise LakeError(
+                f"the table at {self.location} has files of deletes, which are not read here",
+                hint="rewrite it first, with rewrite_data_files of whoever deleted rows",
+            )
+        prefix = _prefix(table)
+        return {str(task.file.file_path).removeprefix(prefix): task.file for task in tasks}
+
+    # -- writing
+
+    def _set_columns(self, table: Any, new: Any) -> None:
+        inner = pa.schema([field for field in new if field.name not in self.partition_columns])
+        if table is not None:
+            with table.update_schema() as update:
+                update.union_by_name(inner)
+            return
+        catalog = self._catalog()
+        catalog.create_namespace_if_not_exists(self._identifier[0])
+        begun = catalog.create_table_transaction(
+            self._identifier, schema=inner, location=self._uri()
         )
+        with begun as transaction, transaction.update_spec() as spec:
+            if self._asked_columns:
+                spec.add_field("timestamp", DayTransform(), "timestamp_day")
+
+    def _commit(
+        self,
+        table: Any,
+        removed: Sequence[DataFile],
+        added: Sequence[DataFile],
+        writing: Writing,
+        *,
+        same_rows: bool,
+    ) -> None:
+        there = self._entries(table) if removed else {}
+        self._check_there(removed, there)
+        # pyiceberg would put the commit on top of those of others by itself, without a look at
+        # the batches they are of. Here only: the table keeps the property that it has.
+        table.metadata.properties["commit.retry.num-retries"] = "0"
+        kept = {k: v for k, v in _KEPT_PROPERTIES.items() if k not in table.properties}
+        kept |= {f"{BATCH_PROPERTY}{name}": str(n) for name, n in writing.numbers().items()}
+        if table.name_mapping() is None:
+            # The files do not hold the ids of the table's columns.
+            mapping = table.schema().name_mapping.model_dump_json()
+            kept[TableProperties.DEFAULT_NAME_MAPPING] = mapping
+        with table.transaction() as transaction:
+            transaction.set_properties(kept)
+            if removed or added:
+                said = {"moldau.query": writing.query, "moldau.batch": str(writing.batch)}
+                with _producer(transaction, said, bool(removed), same_rows) as producer:
+                    for file in removed:
+                        producer.delete_data_file(there[file.path])
+                    for file in added:
+                        path, metadata = _prefix(table) + file.path, transaction.table_metadata
+                        entry = parquet_file_to_data_file(table.io, metadata, path)
+                        producer.append_data_file(entry)
+            # As the table says, if it does; else as many and as old ones as stand above.
+            asked = table.properties.get("history.expire.max-snapshot-age-ms")
+            if asked is None:
+                expire_snapshots(transaction, SNAPSHOTS_MAX, SNAPSHOT_SECONDS_MAX)
+            else:
+                expire_snapshots(transaction, sys.maxsize, int(asked) / 1000)
+
+    def _is_conflict(self, error: Exception) -> bool:
+        # Whether one whose answer was lost is there is told by the table's last batch.
+        faster = (CommitFailedException, CommitStateUnknownException, TableAlreadyExistsError)
+        # A catalog of SQLite that somebody else is writing to.
+        return isinstance(error, faster) or "database is locked" in str(error)
 
     def _sync(self) -> None:
-        """pyiceberg leaves to the system when metadata reaches a local disk."""
-        table = self._table() if is_local(self.location) else None
+        table = self._current() if is_local(self.location) else None
         if table is None:
             return
-        folder = folder_at(self.location, {})
         paths = [table.metadata_location]
-        snapshot = table.current_snapshot()
-        if snapshot is not None:
+        if (snapshot := table.current_snapshot()) is not None:
             paths.append(snapshot.manifest_list)
             paths += [
                 manifest.manifest_path
@@ -377,7 +291,7 @@ class IcebergTable:
                 if manifest.added_snapshot_id == snapshot.snapshot_id
             ]
         for path in paths:
-            folder.sync(str(path).removeprefix(f"{_prefix(table)}/"))
+            self._folder(table).sync(str(path).removeprefix(_prefix(table)))
 
 
 def _day(value: int | None) -> str:
@@ -391,60 +305,48 @@ def _plain_location(text: str) -> str:
         return text
 
 
-def _last_batch(table: Any, query: str) -> int | None:
-    known = table.properties.get(f"{BATCH_PROPERTY}{query}")
-    if known is not None:
-        return int(known)
-    batches = [
-        int(snapshot.summary.additional_properties[BATCH_SUMMARY])
-        for snapshot in table.snapshots()
-        if snapshot.summary is not None
-        and snapshot.summary.additional_properties.get(QUERY_SUMMARY) == query
-    ]
-    return max(batches, default=None)
-
-
-def _is_locked(error: Exception) -> bool:
-    """A catalog of SQLite that somebody else is writing to."""
-    return "database is locked" in str(error)
-
-
-def _expire(transaction: Any) -> None:
-    """As the table says, if it does; else as many and as old ones as stand above."""
-    asked = transaction.table_metadata.properties.get("history.expire.max-snapshot-age-ms")
-    if asked is not None:
-        expire_snapshots(transaction, count_max=sys.maxsize, seconds_max=int(asked) / 1000)
-        return
-    expire_snapshots(transaction, count_max=SNAPSHOTS_MAX, seconds_max=SNAPSHOT_SECONDS_MAX)
-
-
 def _prefix(table: Any) -> str:
     """What the paths of its files begin with: a catalog may spell a place in another way."""
-    return str(table.location()).rstrip("/")
+    return str(table.location()).rstrip("/") + "/"
 
 
-def _files_there(table: Any, asked: Sequence[DataFile]) -> list[Any]:
-    """The table's own entries for files, which must be in it as they were read."""
-    if not asked:
-        return []
-    there = {task.file.file_path: task for task in table.scan().plan_files()}
-    found = [there.get(f"{_prefix(table)}/{file.path}") for file in asked]
-    for file, task in zip(asked, found, strict=True):
-        if task is None or task.delete_files:
-            raise ConflictError(
-                f"{file.path} is not in the table at {_prefix(table)} any more, or rows of it "
-                "were deleted",
-                hint="another commit changed it: read the table again",
-            )
-    return [task.file for task in found if task is not None]
+def _producer(transaction: Any, said: dict[str, str], is_change: bool, same_rows: bool) -> Any:
+    """Makes one snapshot with `said` in its summary. No public part of pyiceberg: the version is
+    pinned, and tests look at what comes of it.
+
+    Its public calls replace files by two snapshots, of which the first has neither the old nor the
+    new ones: whoever follows the table snapshot by snapshot sees rows vanish and come back. With
+    `same_rows` it is called a replacement, which readers of changes pass over.
+    """
+    if same_rows:
+        io = transaction._table.io
+        producer: Any = _Replacement(Operation.OVERWRITE, transaction, io, None, said)
+    else:
+        update = transaction.update_snapshot(snapshot_properties=said)
+        producer = update.overwrite() if is_change else update.fast_append()
+    # A commit that failed may be there after all: then its files are the table's.
+    producer._clean_all_uncommitted = lambda: None
+    return producer
 
 
-def _conflicts() -> tuple[type[Exception], ...]:
-    from pyiceberg.exceptions import (
-        CommitFailedException,
-        CommitStateUnknownException,
-        TableAlreadyExistsError,
-    )
+class _Replacement(_OverwriteFiles):
+    def _summary(self, snapshot_properties: dict[str, str]) -> Any:
+        # pyiceberg counts no totals for replacements, so it is renamed afterwards.
+        found = super()._summary(snapshot_properties)
+        return Summary(Operation.REPLACE, **found.additional_properties)
 
-    # Whether one whose answer was lost is there is told by the table's last batch.
-    return CommitFailedException, CommitStateUnknownException, TableAlreadyExistsError
+
+def expire_snapshots(transaction: Any, count_max: int, seconds_max: float) -> None:
+    """Forget the oldest, and those that are too old; never what a branch or a tag names."""
+    metadata = transaction.table_metadata
+    named = {ref.snapshot_id for ref in metadata.refs.values()}
+    known = sorted(metadata.snapshots, key=lambda snapshot: snapshot.timestamp_ms)
+    before_ms = (time.time() - seconds_max) * 1000
+    expired = [
+        snapshot.snapshot_id
+        for number, snapshot in enumerate(known)
+        if snapshot.snapshot_id not in named
+        and (snapshot.timestamp_ms < before_ms or number < len(known) - count_max)
+    ]
+    if expired:
+        ExpireSnapshots(transaction).by_ids(expired).commit()

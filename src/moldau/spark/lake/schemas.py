@@ -1,10 +1,9 @@
-"""Owns what may become of a table's columns.
+"""Responsible for what may become of a table's columns.
 
 New columns, and new fields of structs, come at the end. Numbers may become wider. All else is
 another table.
 """
 
-import base64
 from collections.abc import Sequence
 from typing import Any
 
@@ -84,11 +83,6 @@ def _merged_struct(old: Any, new: Any) -> Any | None:
     return pa.struct(list(fields.values()))
 
 
-def same_type(one: Any, other: Any) -> bool:
-    """Whatever the names of a list's elements, and whichever of text's two sizes."""
-    return bool(_plain(one).equals(_plain(other)))
-
-
 def _plain(kind: Any) -> Any:
     if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         return pa.string()
@@ -108,11 +102,3 @@ def _plain(kind: Any) -> Any:
 def plain_schema(schema: Any) -> Any:
     """With one spelling of each type, without metadata."""
     return pa.schema([pa.field(field.name, _plain(field.type)) for field in schema])
-
-
-def to_text(schema: Any) -> str:
-    return base64.b64encode(schema.remove_metadata().serialize().to_pybytes()).decode()
-
-
-def from_text(text: str) -> Any:
-    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))

@@ -5,42 +5,32 @@ the options of that library, so that whatever it reads and writes, we do, too. A
 disk is there, whole, when a call returns: neither library waits for the disk.
 """
 
+import contextlib
 import os
 import re
 import shutil
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from uuid import uuid4
 
 from moldau.client.errors import InvalidArgumentError
 from moldau.spark.lake.table import LakeError, Layout, TableFormat
 
-TEMPORARY: Final = ".tmp-"
 SCHEMES: Final = ("s3", "gs", "abfs", "abfss", "hdfs")
 _SAME: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
 _SCHEME: Final = re.compile(r"([A-Za-z][\w+.-]+):")
 _PLACES: Final = f"a folder, or one of {', '.join(f'{scheme}://' for scheme in SCHEMES)}"
 
 
-class Stored(NamedTuple):
-    """A file of a folder."""
-
-    path: str
-    """Relative to the folder, with `/`."""
-    age_seconds: float
-
-
 class Folder:
     """Files by their path below a location."""
 
-    def __init__(self, location: str, filesystem: Any, root: str) -> None:
-        """`root` is the location as pyarrow's file system names it."""
+    def __init__(self, location: str, filesystem: Any) -> None:
+        """`filesystem` is one of pyarrow's, and begins at the location."""
         self.location = location
         self.is_local = is_local(location)
         self._filesystem = filesystem
-        self._root = root
 
     def __str__(self) -> str:
         """As Spark's own file systems name it."""
@@ -48,13 +38,17 @@ class Folder:
 
     def open_output(self, path: str) -> Any:
         """A stream; on a local disk, `sync` the file after it was closed."""
-        if self.is_local:
-            Path(self._root, path).parent.mkdir(parents=True, exist_ok=True)
-        return self._filesystem.open_output_stream(self._full(path))
+        self._make_folder(path)
+        return self._filesystem.open_output_stream(path)
 
     def open_input(self, path: str) -> Any:
         """A file that can be read at any position. Raises FileNotFoundError."""
-        return self._filesystem.open_input_file(self._full(path))
+        return self._filesystem.open_input_file(path)
+
+    def size(self, path: str) -> int | None:
+        """In bytes; None if it is not there."""
+        size: int | None = self._filesystem.get_file_info(path).size
+        return size
 
     def read(self, path: str) -> bytes | None:
         """All of it; None if it is not there."""
@@ -68,32 +62,28 @@ class Folder:
     def write(self, path: str, data: bytes) -> None:
         """What was there is replaced as a whole. Nobody but the owner may read it on a disk."""
         if not self.is_local:
-            with self.open_output(path) as file:
-                file.write(data)
+            # deltalake's streams take bytes alone, which is what comes out of a buffer.
+            size = len(data) + 1
+            with self._filesystem.open_output_stream(path, buffer_size=size) as stream:
+                stream.write(data)
             return
-        aside = Path(self._root, path).with_name(f"{TEMPORARY}{uuid4().hex}")
-        aside.parent.mkdir(parents=True, exist_ok=True)
-        with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        self._make_folder(path)
+        aside = f"{path}.tmp-{uuid4().hex}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        with open(os.open(Path(self.location, aside), flags, 0o600), "wb") as file:
             file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        self.move(str(aside.relative_to(self._root)), path)
+        self.sync(aside)
+        self.move(aside, path)
 
     def move(self, source: str, target: str) -> None:
-        if not self.is_local:
-            self._filesystem.move(self._full(source), self._full(target))
-            return
-        into = Path(self._root, target)
-        into.parent.mkdir(parents=True, exist_ok=True)
-        os.replace(Path(self._root, source), into)
+        self._make_folder(target)
+        self._filesystem.move(source, target)
         self.sync(target)
 
     def delete(self, path: str) -> None:
         """Also if it is not there."""
-        try:
-            self._filesystem.delete_file(self._full(path))
-        except FileNotFoundError:
-            return
+        with contextlib.suppress(FileNotFoundError):
+            self._filesystem.delete_file(path)
 
     def move_all(self, source: str, target: str) -> None:
         """All files of a folder; on a local disk in one step."""
@@ -106,48 +96,40 @@ class Folder:
     def delete_all(self) -> None:
         """The folder itself."""
         if self.is_local:
-            shutil.rmtree(self._root)
+            shutil.rmtree(self.location)
             return
         for found in list(self.list()):
             self.delete(found.path)
 
-    def list(self, folder: str = "") -> Iterator[Stored]:
-        """All files, or those of a folder, also in folders of it."""
+    def list(self, folder: str = "") -> Iterator[Any]:
+        """The pyarrow.fs.FileInfo of all files, or of those of a folder, also in folders of it."""
         from pyarrow import fs
 
-        now = time.time()
-        start = self._full(folder).rstrip("/")
-        selector = fs.FileSelector(start, recursive=True, allow_not_found=True)
-        for found in self._filesystem.get_file_info(selector):
-            if found.type == fs.FileType.File:
-                path = found.path.removeprefix(self._root).lstrip("/")
-                # What does not say how old it is, is new: nobody removes it.
-                yield Stored(path, now - found.mtime_ns / 1e9 if found.mtime_ns else 0.0)
+        selector = fs.FileSelector(folder, recursive=True, allow_not_found=True)
+        return (found for found in self._filesystem.get_file_info(selector) if found.is_file)
 
     def sync(self, path: str) -> None:
         """Have a file and its name reach a local disk; object stores need no such call."""
         if not self.is_local:
             return
-        full = Path(self._root, path)
+        full = Path(self.location, path)
         try:
             # Folders may be new, up to the location.
             for each in (full, *full.parents):
-                _fsync(each)
-                if each == Path(self._root).parent:
+                handle = os.open(each, os.O_RDONLY)
+                try:
+                    os.fsync(handle)
+                finally:
+                    os.close(handle)
+                if each == Path(self.location).parent:
                     break
         except OSError as error:
             raise LakeError(f"{full} did not reach the disk: {error}") from error
 
-    def _full(self, path: str) -> str:
-        return f"{self._root}/{path}" if self._root else path
-
-
-def _fsync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    def _make_folder(self, path: str) -> None:
+        """For a file; object stores have none."""
+        if self.is_local:
+            Path(self.location, path).parent.mkdir(parents=True, exist_ok=True)
 
 
 def is_local(location: str) -> bool:
@@ -195,46 +177,20 @@ def folder_at(
     from pyarrow import fs
 
     if is_local(location):
-        return Folder(location, fs.LocalFileSystem(), location)
+        return Folder(location, fs.SubTreeFileSystem(location, fs.LocalFileSystem()))
     try:
         if format is TableFormat.ICEBERG:
             from pyiceberg.io.pyarrow import PyArrowFileIO
 
             scheme, host, path = PyArrowFileIO.parse_location(location)
-            return Folder(location, PyArrowFileIO(dict(storage)).fs_by_scheme(scheme, host), path)
-        return Folder(location, fs.PyFileSystem(_delta_handler(location, storage)), "")
-    except ImportError as error:
-        raise LakeError(
-            f"a table at {location} needs the package {error.name}",
-            hint="install it: pip install 'moldau[spark]'",
-        ) from None
+            whole = PyArrowFileIO(dict(storage)).fs_by_scheme(scheme, host)
+            return Folder(location, fs.SubTreeFileSystem(path, whole))
+        from deltalake.fs import DeltaStorageHandler
+
+        return Folder(location, fs.PyFileSystem(DeltaStorageHandler(location, dict(storage))))
     except Exception as error:
         # Each library has its own errors, and one of them panics.
         raise LakeError(
-            f"{location} cannot be reached: {error}", hint="--storage KEY=VALUE says how"
+            f"{location} cannot be reached: {error}",
+            hint="--storage KEY=VALUE says how; packages: pip install 'moldau[spark]'",
         ) from error
-
-
-def _delta_handler(location: str, storage: Mapping[str, str]) -> Any:
-    import pyarrow as pa
-    from deltalake.fs import DeltaStorageHandler
-
-    class Handler(DeltaStorageHandler):
-        def open_output_stream(self, path: str, metadata: dict[str, str] | None = None) -> Any:
-            return pa.PythonFile(_TakesBuffers(self._handler.open_output_stream(path, metadata)))
-
-    return Handler(location, dict(storage))
-
-
-class _TakesBuffers:
-    """pyarrow hands over buffers, of which deltalake takes those only that are bytes."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-
-    def write(self, data: Any) -> int:
-        written: int = self._stream.write(bytes(data))
-        return written
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)

@@ -4,16 +4,16 @@ Files are read and written with pyarrow inside of Spark's tasks, so that neither
 nor an object store needs anything of Java's.
 """
 
-import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from moldau.client.errors import InvalidArgumentError, NotFoundError
 from moldau.spark.lake.opening import open_table
-from moldau.spark.lake.storage import Folder, open_folder
-from moldau.spark.lake.table import DataFile, Destination, LakeTable, Layout
+from moldau.spark.lake.storage import open_folder
+from moldau.spark.lake.table import DataFile, Destination, LakeTable
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -25,7 +25,6 @@ NEEDED: Final = (*IDENTITY, "key", "value", "timestamp")
 TASK_BYTES: Final = 64 * 1024 * 1024
 """What a task reads, unless one file alone is more."""
 TASKS_MAX: Final = 2000
-FOOTERS_AT_ONCE: Final = 16
 
 
 def existing_table(location: str, format: str, storage: Mapping[str, str]) -> tuple[LakeTable, Any]:
@@ -67,82 +66,45 @@ def table_rows(
     from pyspark.sql.pandas.types import from_arrow_schema
 
     groups = grouped(files)
+    layout = table.layout
     names = list(columns)
     fields = [schema.field(name) for name in names]
     if path_column is not None:
         fields.append(pa.field(path_column, pa.string()))
-    wanted = from_arrow_schema(pa.schema(fields))
-    reader = _Reader(table.layout, schema, names, groups, path_column)
-    # A row for each task, whose number says what it reads.
-    numbers = spark.range(0, len(groups), 1, max(1, len(groups)))
-    return numbers.mapInArrow(reader, wanted)
 
-
-class _Reader:
-    """Reads the files of a task. Travels there."""
-
-    def __init__(
-        self,
-        layout: Layout,
-        schema: Any,
-        columns: list[str],
-        groups: list[list[DataFile]],
-        path_column: str | None,
-    ) -> None:
-        self._layout = layout
-        self._schema = schema
-        self._columns = columns
-        self._groups = groups
-        self._path_column = path_column
-
-    def __call__(self, numbers: Iterable[Any]) -> Iterator[Any]:
+    def read(numbers: Iterable[Any]) -> Iterator[Any]:
         from moldau.spark.lake.files import read_files
 
-        for batch in numbers:
-            for number in batch.column(0).to_pylist():
-                for file in self._groups[number]:
-                    rows = read_files(self._layout, [file], self._schema, self._columns)
-                    yield from rows if self._path_column is None else self._with(file, rows)
+        for number in (number for batch in numbers for number in batch.column(0).to_pylist()):
+            for file in groups[number]:
+                for rows in read_files(layout, [file], schema, names):
+                    if path_column is not None:
+                        rows = rows.append_column(path_column, pa.repeat(file.path, rows.num_rows))
+                    yield rows
 
-    def _with(self, file: DataFile, rows: Iterable[Any]) -> Iterator[Any]:
-        import pyarrow as pa
-
-        for batch in rows:
-            yield batch.append_column(self._path_column, pa.repeat(file.path, batch.num_rows))
+    # A row for each task, whose number says what it reads.
+    numbers = spark.range(0, len(groups), 1, max(1, len(groups)))
+    return numbers.mapInArrow(read, from_arrow_schema(pa.schema(fields)))
 
 
 def write_rows(
     rows: "DataFrame", table: Destination, schema: Any, label: str
 ) -> tuple[DataFile, ...]:
     """A file for each task, and each value of the partition columns. Nobody sees them yet."""
-    written = rows.mapInArrow(_Writer(table.layout, schema, label), "file string").collect()
-    return tuple(sorted((_file(row[0]) for row in written), key=lambda file: file.path))
+    import pyarrow as pa
 
+    layout = table.layout
 
-class _Writer:
-    """Writes the rows of a task; its result is a row for each file. Travels there."""
-
-    def __init__(self, layout: Layout, schema: Any, label: str) -> None:
-        self._layout = layout
-        self._schema = schema
-        self._label = label
-
-    def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
-        import pyarrow as pa
-
+    def write(batches: Iterable[Any]) -> Iterator[Any]:
         from moldau.spark.lake.files import write_files
 
-        rows = (batch.cast(self._schema) for batch in batches)
-        files = write_files(self._layout, self._schema, rows, label=self._label)
-        texts = [
-            json.dumps([file.path, file.rows, file.bytes, dict(file.partition)]) for file in files
-        ]
-        yield pa.RecordBatch.from_arrays([pa.array(texts, pa.string())], names=["file"])
+        cast = (batch.cast(schema) for batch in batches)
+        files = write_files(layout, schema, cast, label=label)
+        yield pa.RecordBatch.from_pydict({"files": [msgspec.json.encode(files).decode()]})
 
-
-def _file(text: str) -> DataFile:
-    path, rows, size, partition = json.loads(text)
-    return DataFile(path=path, rows=rows, bytes=size, partition=partition)
+    texts = [row[0] for row in rows.mapInArrow(write, "files string").collect()]
+    found = [file for text in texts for file in msgspec.json.decode(text, type=list[DataFile])]
+    return tuple(sorted(found, key=lambda file: file.path))
 
 
 def discard(table: LakeTable, files: Iterable[DataFile]) -> None:
@@ -175,47 +137,6 @@ def _leaves(value: "Column", kind: Any) -> list[Any]:
     if "map<" in kind.simpleString():
         value = F.to_json(F.struct(value), {"ignoreNullFields": "false"})
     return [value, value.isNull()]
-
-
-class OffsetBounds(NamedTuple):
-    """The lowest and the highest offset of a file, whichever partition they are of."""
-
-    first: int
-    last: int
-
-
-def offset_bounds(table: LakeTable, files: Sequence[DataFile]) -> dict[str, OffsetBounds | None]:
-    """By the path of the file, from its footer; None where that does not say."""
-    if not files:
-        return {}
-    folder = open_folder(table.layout)
-
-    def look(file: DataFile) -> OffsetBounds | None:
-        return _bounds_in(folder, file.path)
-
-    with ThreadPoolExecutor(FOOTERS_AT_ONCE) as pool:
-        return dict(zip((file.path for file in files), pool.map(look, files), strict=True))
-
-
-def _bounds_in(folder: Folder, path: str) -> OffsetBounds | None:
-    import pyarrow.parquet as pq
-
-    try:
-        with folder.open_input(path) as source:
-            footer = pq.ParquetFile(source).metadata
-    except FileNotFoundError:
-        # Gone: whoever reads it will say so.
-        return None
-    places = [at for at in range(footer.num_columns) if footer.schema.column(at).path == "offset"]
-    if not places:
-        return None
-    found = [
-        footer.row_group(number).column(places[0]).statistics
-        for number in range(footer.num_row_groups)
-    ]
-    if not found or any(each is None or not each.has_min_max for each in found):
-        return None
-    return OffsetBounds(min(each.min for each in found), max(each.max for each in found))
 
 
 def grouped(files: Sequence[DataFile], task_bytes: int = TASK_BYTES) -> list[list[DataFile]]:

@@ -3,9 +3,9 @@
 from typing import TYPE_CHECKING, Any
 
 from moldau.client.errors import InvalidArgumentError
-from moldau.spark.decode.schemas import columns_of, from_spark
-from moldau.spark.lake.opening import open_table
-from moldau.spark.lake.places import check_place
+from moldau.spark.decode.column_types import arrow_of
+from moldau.spark.decode.ddl import from_spark_json
+from moldau.spark.lake.opening import check_place, open_table
 from moldau.spark.lake.table import WRITER, LakeTable, Writing, marked
 from moldau.spark.pipelines.aggregate.settings import AggregateSettings
 from moldau.spark.pipelines.home import Home
@@ -22,12 +22,12 @@ def opened(settings: AggregateSettings, result: "DataFrame") -> tuple[LakeTable,
     table = _table(settings)
     try:
         # Moments in UTC, and every column may be null, whatever Spark knows about this query.
-        struct = columns_of(from_spark(result.schema))
+        struct = from_spark_json(result.schema.jsonValue())
     except InvalidArgumentError as error:
         raise InvalidArgumentError(
             f"what --sql gives cannot be kept in a table: {error}", hint="CAST it in the SQL"
         ) from None
-    schema = pa.schema(list(struct))
+    schema = pa.schema(list(arrow_of(struct)))
     check_place(table)
     table.ensure(schema)
     return table, schema

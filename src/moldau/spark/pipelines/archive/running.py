@@ -5,8 +5,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from moldau.client.errors import ClientError
-from moldau.spark.lake.opening import open_destination
-from moldau.spark.lake.places import check_place
+from moldau.spark.lake.opening import check_place, open_destination
 from moldau.spark.lake.table import Destination
 from moldau.spark.pipelines.archive.committing import Committer
 from moldau.spark.pipelines.archive.decoding import DeadLetters, made_decoder

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
@@ -238,17 +239,13 @@ def by_day(rows: Any) -> Iterator[tuple[str, Any]]:
 
 def file_rows(files: list[tuple[str, DataFile]]) -> Any:
     """A row for each file of each table."""
-    texts = [
-        json.dumps([location, file.path, file.rows, file.bytes, dict(file.partition)])
-        for location, file in files
-    ]
+    texts = [msgspec.json.encode(each).decode() for each in files]
     return _returned(len(files), {FILE: texts, "rows": [file.rows for _, file in files]})
 
 
 def file_of(text: str) -> tuple[str, DataFile]:
     """A file that a task wrote, and the table's location."""
-    location, path, rows, size, partition = json.loads(text)
-    return location, DataFile(path=path, rows=rows, bytes=size, partition=partition)
+    return msgspec.json.decode(text, type=tuple[str, DataFile])
 
 
 def bad_rows(rows: Any) -> Any:

@@ -11,12 +11,7 @@ from moldau.spark.lake.table import DataFile
 from moldau.spark.pipelines.replay.frames import selected
 from moldau.spark.pipelines.replay.selection import Selection
 from moldau.spark.pipelines.replay.settings import ReplaySettings
-from moldau.spark.pipelines.tables import (
-    OffsetBounds,
-    existing_table,
-    offset_bounds,
-    table_rows,
-)
+from moldau.spark.pipelines.tables import existing_table, table_rows
 from moldau.spark.source.planning import OffsetRange
 
 if TYPE_CHECKING:
@@ -33,8 +28,6 @@ class LakeSource:
         self._table, self._schema = existing_table(
             settings.table or "", settings.table_format, settings.storage
         )
-        self._bounds: dict[str, OffsetBounds | None] = {}
-        """Of files that were looked at; a file never changes."""
         self._value = _value_column(self._schema, self._table.location)
         self._columns = [
             self._value if name == "value" else name
@@ -106,17 +99,15 @@ class LakeSource:
 
     def _files_with(self, ranges: Sequence[OffsetRange]) -> list[DataFile]:
         """The files, as of now, that may hold some of these offsets."""
-        files = self._table.snapshot().files
-        unknown = [file for file in files if file.path not in self._bounds]
-        self._bounds.update(offset_bounds(self._table, unknown))
-        found = []
-        for file in files:
-            bounds = self._bounds[file.path]
-            if bounds is None or any(
-                bounds.first < planned.end and planned.start <= bounds.last for planned in ranges
-            ):
-                found.append(file)
-        return found
+        return [
+            file
+            for file in self._table.snapshot().files
+            if file.offsets is None
+            or any(
+                file.offsets[0] < planned.end and planned.start <= file.offsets[1]
+                for planned in ranges
+            )
+        ]
 
 
 def _any_of(conditions: "list[Column]") -> "Column":

@@ -10,8 +10,7 @@ pytest.importorskip("pyiceberg", reason="the extra moldau[spark] is not installe
 
 from moldau.client.errors import InvalidArgumentError  # noqa: E402
 from moldau.spark.lake import open_table  # noqa: E402
-from moldau.spark.lake.opening import open_destination  # noqa: E402
-from moldau.spark.lake.places import check_place  # noqa: E402
+from moldau.spark.lake.opening import check_place, open_destination  # noqa: E402
 from moldau.spark.lake.table import TABLES  # noqa: E402
 
 SCHEMA = pa.schema(
@@ -75,5 +74,5 @@ def test_a_file_is_no_place_for_a_table(tmp_path):
 
 def test_plain_files_are_not_written_into_a_table(tmp_path):
     made(tmp_path, "delta")
-    with pytest.raises(InvalidArgumentError, match="is a delta table"):
+    with pytest.raises(InvalidArgumentError, match="is the delta table"):
         check_place(open_destination(str(tmp_path), "parquet"))

@@ -13,7 +13,7 @@ from pipeline_context import PlainContext
 
 from moldau.client.errors import InvalidArgumentError, NotFoundError
 from moldau.spark.pipelines import compact
-from moldau.spark.pipelines.compact.settings import CompactSettings
+from moldau.spark.pipelines.compact import CompactSettings
 from moldau.testing.waiting import wait_until
 
 pytest.importorskip("pyarrow", reason="the extra `spark` is not installed: no tests of tables")
@@ -142,10 +142,7 @@ def test_files_come_out_as_large_as_asked_for_and_in_order(
     outcome = compact.run(new(file_bytes=260_000), PlainContext(spark))
     assert (outcome.details["files"], outcome.details["files_written"]) == (4, 2)
     assert rows_in(table) == wanted
-    from moldau.spark.pipelines.tables import offset_bounds
-
-    bounds = offset_bounds(table, table.snapshot().files).values()
-    assert sorted(tuple(each) for each in bounds if each) == [(0, 199), (200, 399)]
+    assert sorted(file.offsets for file in table.snapshot().files) == [(0, 199), (200, 399)]
 
 
 def test_rows_of_the_same_place_that_differ_stop_it(spark: Any, opened: Any, new: New) -> None:
@@ -195,13 +192,11 @@ def left_over(table: Any) -> int:
 def test_what_is_written_wrong_is_not_committed(
     spark: Any, opened: Any, new: New, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from moldau.spark.pipelines.compact import running
-
     table = opened()
     for first in (0, 10):
         append(table, [row(n) for n in range(first, first + 10)])
     before = table.snapshot()
-    right = running.once
+    right = compact.once
 
     def wrong(change: str) -> Callable[..., Any]:
         return lambda rows: right(rows).selectExpr(
@@ -213,7 +208,7 @@ def test_what_is_written_wrong_is_not_committed(
         "another value": wrong("if(offset = 7, key, value)"),
     }
     for what, fault in faults.items():
-        monkeypatch.setattr(running, "once", fault)
+        monkeypatch.setattr(compact, "once", fault)
         outcome = compact.run(new(), PlainContext(spark))
         assert not outcome.ok, what
         assert "20 rows were to be kept" in outcome.summary
@@ -253,12 +248,10 @@ def test_commits_that_come_in_between_are_not_lost(spark: Any, opened: Any, new:
 def test_another_compaction_that_is_faster_makes_it_begin_anew(
     spark: Any, opened: Any, new: New, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from moldau.spark.pipelines.compact import running
-
     table = opened()
     for first in (0, 10, 20):
         append(table, [row(n) for n in range(first, first + 10)])
-    compare = running._Compaction._compare
+    compare = compact._Compaction._compare
     calls = []
 
     def slow(self: Any, *args: Any) -> None:
@@ -269,7 +262,7 @@ def test_another_compaction_that_is_faster_makes_it_begin_anew(
             assert other.summary == "3 files became 1, 30 rows kept"
             append(opened(), [row(n) for n in range(30, 40)])
 
-    monkeypatch.setattr(running._Compaction, "_compare", slow)
+    monkeypatch.setattr(compact._Compaction, "_compare", slow)
     outcome = compact.run(new(), PlainContext(spark))
     assert (outcome.details["attempts"], outcome.details["files"]) == (2, 2)
     assert rows_in(table) == [row(n) for n in range(40)]
@@ -285,12 +278,11 @@ def test_a_crash_leaves_the_old_table_or_the_new_one(
     spark: Any, opened: Any, new: New, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from moldau.spark.lake.delta import DeltaLakeTable
-    from moldau.spark.pipelines.compact import running
 
     table = opened()
     for first in (0, 10):
         append(table, [row(n) for n in range(first, first + 10)])
-    owner: Any = DeltaLakeTable if step == "replace" else running._Compaction
+    owner: Any = DeltaLakeTable if step == "replace" else compact._Compaction
     real = getattr(owner, step)
 
     def deadly(self: Any, *args: Any, **options: Any) -> Any:
@@ -300,7 +292,7 @@ def test_a_crash_leaves_the_old_table_or_the_new_one(
 
     monkeypatch.setattr(owner, step, deadly)
     # Nothing is tidied up by who is dead.
-    monkeypatch.setattr(running, "discard", lambda table, added: None)
+    monkeypatch.setattr(compact, "discard", lambda table, added: None)
     with pytest.raises(Killed):
         compact.run(new(), PlainContext(spark))
     monkeypatch.undo()
