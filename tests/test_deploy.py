@@ -66,7 +66,7 @@ def test_what_kubernetes_runs_is_declared_and_reaches_its_files() -> None:
         (path,) = (word[7:] for word in container["command"] if word.startswith("--file="))
         assert Path(path).parent == Path(mounts["pipelines"])
         declared = yaml.safe_load(files[Path(path).name])
-        settings = from_plain({**declared, "bootstrap": "b:1", "home": "/h"}, lax=True)
+        settings = from_plain({**declared, "bootstrap": "b:1", "home": "/h"})
         assert settings.name == name
         kinds[name] = settings.kind
     assert kinds == {"archive-clicks": "archive", "compact-clicks": "compact"}

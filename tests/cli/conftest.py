@@ -43,11 +43,11 @@ def spawn():
     """Run a command in a process of its own; whatever still runs at the end is ended by pid."""
     started: list[subprocess.Popen] = []
 
-    def start(*arguments: object, env: dict[str, str] | None = None, **options):
+    def start(*arguments: object, env=None, module="moldau", **options):
         clean = {key: value for key, value in os.environ.items() if not key.startswith("MOLDAU_")}
         options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options}
         process = subprocess.Popen(
-            [sys.executable, "-m", "moldau", *map(str, arguments)],
+            [sys.executable, "-m", module, *map(str, arguments)],
             env={**clean, **(env or {})},
             **options,
         )

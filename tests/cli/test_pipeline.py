@@ -1,4 +1,4 @@
-"""`moldau pipeline` against a real broker, with a kind that an installed package brings."""
+"""`moldau pipeline` against a real broker, with a kind that needs no Spark."""
 
 import json
 import os
@@ -8,12 +8,13 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
+from counting_cli import add_count
 from prometheus_client.parser import text_string_to_metric_families
 from tab_key import complete, offered
 
 from moldau.cli.errors import ExitCode
+from moldau.cli.pipeline_run import _check_spark
 from moldau.client.kafka.client import KafkaClient
-from moldau.spark.pipelines import registry
 from moldau.spark.pipelines.home import Home
 from moldau.spark.pipelines.spec import State
 from moldau.spark.pipelines.state import TOPIC, Board, Record, now_ms
@@ -26,21 +27,11 @@ HELPERS = Path(__file__).parent.parent / "helpers"
 
 
 @pytest.fixture(autouse=True)
-def _kind(tmp_path, monkeypatch):
-    """An installed package with the kind `count`, for this process and those that it starts."""
-    info = tmp_path / "site" / "counting_kind-1.0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: counting-kind\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(
-        f"[{registry.GROUP}]\ncount = counting_kind\n\n"
-        f"[{registry.COMMANDS_GROUP}]\ncount = counting_command\n"
-    )
-    monkeypatch.syspath_prepend(str(info.parent))
-    paths = [str(info.parent), str(HELPERS), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+def _kind(monkeypatch):
+    """The kind `count`, for this process and those that it starts."""
+    add_count(monkeypatch)
+    paths = [str(HELPERS), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
-    registry.kinds.cache_clear()
-    yield
-    registry.kinds.cache_clear()
 
 
 @pytest.fixture
@@ -69,6 +60,7 @@ def going_on(spawn, root, brokers):
         process = spawn(
             *("pipeline", "run", "count", "clicks", "--trigger", "1s", "--name", name, *words),
             *("--home", root, "-b", brokers),
+            module="counting_cli",
         )
         wait_until(
             lambda: (r := published(brokers, name)) and r.state is State.RUNNING and r, "it runs"
@@ -106,7 +98,7 @@ def test_a_run_goes_to_the_end_and_says_so_to_all(pipeline, root, brokers, new_n
 
 def test_a_pipeline_is_named_by_what_it_reads(pipeline, root):
     assert pipeline("run", "count", "clicks", "orders").code == 0
-    assert (root / "count-clicks-orders" / "spec.json").exists()
+    assert (root / "count-clicks-orders").is_dir()
 
 
 def test_what_is_not_well_is_exit_code_1_and_the_outcome_comes_as_json(pipeline, new_name):
@@ -138,6 +130,7 @@ def test_ctrl_c_ends_a_run_in_order_and_a_script_can_tell(spawn, root, brokers, 
     process = spawn(
         *("pipeline", "run", "count", "clicks", "--rows", 100_000, "--name", name),
         *("--home", root, "-b", brokers),
+        module="counting_cli",
     )
     state = wait_until(
         lambda: (r := published(brokers, name)) and r.progress.rows and r, "rows are counted"
@@ -156,6 +149,7 @@ def test_a_second_ctrl_c_ends_it_at_once(spawn, root, brokers, new_name):
     process = spawn(
         *("pipeline", "run", "count", "clicks", "--fail", "deaf", "--name", name),
         *("--home", root, "-b", brokers),
+        module="counting_cli",
     )
     wait_until(lambda: (r := published(brokers, name)) and r.progress.rows, "rows are counted")
     process.send_signal(signal.SIGINT)
@@ -317,7 +311,8 @@ def test_a_pipeline_that_nobody_knows_is_not_found(pipeline):
         assert "moldau pipeline list" in outcome.err
 
 
-def test_a_broker_that_is_away_does_not_stop_a_pipeline(pipeline, root, nobody, new_name):
+def test_a_broker_that_is_away_does_not_stop_a_pipeline(pipeline, nobody, new_name, monkeypatch):
+    monkeypatch.setattr("moldau.spark.pipelines.running.FAREWELL_SECONDS_MAX", 0.5)
     name = new_name("brokerless")
     outcome = pipeline("run", "count", "clicks", "--name", name, "-b", nobody)
     assert (outcome.code, outcome.out) == (0, "counted to the end\n")
@@ -328,9 +323,8 @@ def test_a_broker_that_is_away_does_not_stop_a_pipeline(pipeline, root, nobody, 
 
 @pytest.mark.parametrize("verb", ["plan", "run"])
 def test_what_needs_brokers_says_at_once_that_there_are_none(
-    pipeline, root, nobody, tmp_path, verb, new_name, monkeypatch
+    pipeline, root, nobody, tmp_path, verb, new_name
 ):
-    monkeypatch.setattr("moldau.cli.pipeline_run._check_spark", lambda settings: None)
     name = new_name("none")
     words = ("--topic", "clicks", "--to", str(tmp_path / "lake"), "--name", name)
     outcome = pipeline(verb, "archive", *words, "-b", nobody)
@@ -343,6 +337,7 @@ def test_what_needs_brokers_says_at_once_that_there_are_none(
 
 
 def test_without_java_nothing_is_begun(pipeline, root, tmp_path, new_name, monkeypatch):
+    monkeypatch.setattr("moldau.cli.pipeline_run._check_spark", _check_spark)
     monkeypatch.setattr("moldau.spark.sessions.check_installed", lambda: None)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
     name, target = new_name("javaless"), new_name("again")
@@ -363,6 +358,16 @@ def test_a_master_that_is_none_is_refused_before_anything_is_made(pipeline, root
     assert not (root / name).exists()
 
 
+def test_settings_that_do_not_fit_together_are_refused_before_anything_is_made(
+    pipeline, root, new_name
+):
+    name = new_name("contradicts")
+    words = ("--table", "/lake", "--drop-tombstones", "--name", name)
+    outcome = pipeline("run", "compact", *words)
+    assert "--drop-tombstones goes with --latest-per-key" in outcome.err
+    assert not (root / name).exists()
+
+
 def test_a_plan_says_what_would_run(pipeline, root):
     outcome = pipeline("plan", "count", "clicks")
     assert outcome.code == 0
@@ -378,7 +383,8 @@ def test_a_pipeline_is_declared_in_a_file(pipeline, root, tmp_path, new_name, mo
     name = new_name("declared")
     file = tmp_path / "count.yml"
     file.write_text(
-        f"kind: count\nname: {name}\ntopics: clicks\nrows: 4\npassword: ${{COUNT_PW}}\n"
+        f"kind: count\nname: {name}\ntopics: [clicks]\nrows: 4\n"
+        "options:\n  my.password: x${COUNT_PW}x\n"
     )
     missing = pipeline("run", "-f", file)
     assert "wants the variable COUNT_PW" in missing.err
@@ -397,9 +403,9 @@ def test_a_pipeline_is_declared_in_a_file(pipeline, root, tmp_path, new_name, mo
         ("kind: cuont\nname: x\n", "there is no kind of pipeline 'cuont'"),
         ("kind: count\nname: x\ntopics: [a]\nrwos: 4\n", "count has no setting 'rwos'"),
         ("kind: count\nname: x\ntopics: [a]\nrows: many\n", "rows: Expected `int`"),
-        ("kind: count\nname: x\n", "count needs the setting 'topics'"),
+        ("kind: count\nname: x\n", "missing required field `topics`"),
         ("kind: count\ntopics: [a]\n", "does not say what the pipeline is called"),
-        ("name: x\n", "kind is missing"),
+        ("name: x\n", "there is no kind of pipeline None"),
         ("- a\n", "declares no pipeline"),
         ("a: [", "is neither YAML nor JSON"),
     ],
@@ -423,7 +429,7 @@ def test_settings_of_spark_come_from_files_and_words_and_the_last_counts(pipelin
 
     assert told("count", "x", *words) == {"spark.a": "1", "spark.b": "3", "spark.c": "1"}
     file = tmp_path / "count.yml"
-    file.write_text("kind: count\nname: n\ntopics: x\nconf: {spark.a: 0, spark.d: true}\n")
+    file.write_text("kind: count\nname: n\ntopics: [x]\nconf: {spark.a: 0, spark.d: true}\n")
     whole = {"spark.a": "1", "spark.b": "3", "spark.c": "1", "spark.d": "true"}
     assert told("-f", file, *words) == whole
     wrong = pipeline("run", "count", "x", "--conf", "executor.memory=1g")
@@ -431,7 +437,7 @@ def test_settings_of_spark_come_from_files_and_words_and_the_last_counts(pipelin
     assert "'executor.memory' is no setting of Spark" in wrong.err
     conf.write_text("spark.x\n")
     assert "line 1 of" in pipeline("plan", "-f", file, *words).err
-    file.write_text("kind: count\nname: n\ntopics: x\nconf: many\n")
+    file.write_text("kind: count\nname: n\ntopics: [x]\nconf: many\n")
     assert "conf: Expected `object`" in pipeline("plan", "-f", file).err
 
 
@@ -450,7 +456,7 @@ def test_hints_name_the_form_with_a_file_as_it_is_typed(pipeline, tmp_path):
     assert "moldau pipeline run -f FILE --help" in outcome.err
 
 
-def test_kinds_of_packages_are_in_the_help_and_typos_get_a_suggestion(pipeline):
+def test_kinds_are_in_the_help_and_typos_get_a_suggestion(pipeline):
     assert re.search(r"count +Count, and do nothing else\.", pipeline("run", "--help").out)
     assert "moldau pipeline plan count clicks --ill" in pipeline("plan", "count", "--help").out
     assert "did you mean `moldau pipeline run count`?" in pipeline("run", "cuont").err
@@ -534,7 +540,7 @@ def test_partitions_that_come_after_a_reset_are_read_from_their_beginning(
     [
         ("yesterday", "none of: earliest, latest"),
         ("{name}:0=99", "has no offset 99"),
-        ("{name}:7=0", "there is no partition"),
+        ("{name}:7=0", "has partitions 0 to 1, not 7"),
         ("nothing-here:0=0", "nothing-here"),
     ],
 )
@@ -565,4 +571,4 @@ def test_names_are_completed(pipeline, brokers, nobody, new_name):
     here = {"MOLDAU_BROKERS": brokers}
     assert name in offered(["moldau", "pipeline", "status", name[:-1]], here)
     assert complete(["moldau", "pipeline", "reset", name[:-1]], {"MOLDAU_BROKERS": nobody}) == []
-    assert complete(["moldau", "pipeline", "run", "cou"], here) == ["count"]
+    assert complete(["moldau", "pipeline", "run", "comp"], here) == ["compact"]

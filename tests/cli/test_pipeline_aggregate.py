@@ -1,35 +1,18 @@
 """The command line of `aggregate` becomes its settings."""
 
 from pathlib import Path
-from typing import Any
 
-import click
 import pytest
-from click.testing import CliRunner
+from pipeline_words import settings_from
 
-from moldau.cli import pipeline_aggregate
-from moldau.cli.pipeline_common import Common
 from moldau.client.errors import InvalidArgumentError
 from moldau.spark.pipelines.aggregate.settings import AggregateSettings, check
 
-COMMON = Common(name="sums", bootstrap="localhost:1", home="/nowhere")
-
 
 def parsed(*words: str) -> AggregateSettings:
-    found: list[Any] = []
-
-    def take(**values: Any) -> None:
-        found.append(pipeline_aggregate.settings(COMMON, **values))
-
-    for option in reversed(pipeline_aggregate.OPTIONS):
-        take = option(take)
-    result = CliRunner().invoke(
-        click.command()(take), list(words), standalone_mode=False, catch_exceptions=False
-    )
-    if result.exception is not None:
-        raise result.exception
-    assert isinstance(found[0], AggregateSettings)
-    return found[0]
+    found = settings_from("aggregate", words)
+    assert isinstance(found, AggregateSettings)
+    return found
 
 
 def test_options_become_settings(tmp_path: Path) -> None:
@@ -48,9 +31,13 @@ def test_options_become_settings(tmp_path: Path) -> None:
 
 
 def test_what_is_left_out_is_as_the_settings_have_it() -> None:
-    given = {"topics": ("a",), "sql": "SELECT 1", "to_topic": "t"}
     assert parsed("--topic", "a", "--sql", "SELECT 1", "--to", "t") == AggregateSettings(
-        **COMMON.fields(), **given
+        name="n",
+        bootstrap="b:1",
+        home="/nowhere/n",
+        topics=("a",),
+        sql="SELECT 1",
+        to_topic="t",
     )
 
 

@@ -5,24 +5,18 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
+from pipeline_words import settings_from
 
 from moldau.cli import pipeline_archive
-from moldau.cli.pipeline_common import Common
+from moldau.cli.pipeline_kinds import _parameters
 from moldau.spark.pipelines.archive.settings import OFFSETS_PER_TRIGGER_DEFAULT
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "spark" / "archive.md"
-COMMON = Common(name="n", bootstrap="b:1", home="/nowhere")
 
 
 def parsed(words: list[str]) -> Any:
-    def made(**values: Any) -> Any:
-        return pipeline_archive.settings(COMMON, **values)
-
-    for option in reversed(pipeline_archive.OPTIONS):
-        made = option(made)
-    return click.command()(made).main(words, standalone_mode=False)
+    return settings_from("archive", words)
 
 
 @pytest.mark.parametrize("example", pipeline_archive.EXAMPLES)
@@ -55,18 +49,9 @@ def test_what_is_said_arrives() -> None:
 
 def test_every_option_is_on_the_page_about_archives() -> None:
     text = PAGE.read_text()
-    params = getattr(parsed_function(), "__click_params__", [])
-    names = [name for param in params for name in param.opts]
+    names = [name for param in _parameters(pipeline_archive.OPTIONS) for name in param.opts]
     assert len(names) == len(pipeline_archive.OPTIONS)
     assert [name for name in names if f"`{name}`" not in text] == []
-
-
-def parsed_function() -> Any:
-    def nothing() -> None: ...
-
-    for option in pipeline_archive.OPTIONS:
-        option(nothing)
-    return nothing
 
 
 def test_commands_of_the_page_about_archives_are_what_an_archive_takes() -> None:

@@ -3,22 +3,16 @@
 from typing import Any
 
 import pytest
+from pipeline_words import settings_from
 
-from moldau.cli.pipeline_audit import EXAMPLES, OPTIONS, settings
-from moldau.cli.pipeline_common import Common
-from moldau.cli.pipeline_kinds import _parameters
+from moldau.cli.pipeline_audit import EXAMPLES
 from moldau.client.errors import InvalidArgumentError
-
-COMMON = Common(name="audit-orders", bootstrap="localhost:9092", home="/tmp/audit-orders")
 
 
 def parsed(*words: str) -> Any:
-    """The settings that a command line makes."""
-    import click
-
-    command = click.Command("audit", params=_parameters(OPTIONS))
-    with command.make_context("audit", list(words)) as context:
-        return settings(COMMON, **context.params)
+    found = settings_from("audit", words)
+    found.check()
+    return found
 
 
 def test_a_table_is_named_with_its_format_and_storage() -> None:

@@ -6,6 +6,8 @@ import pytest
 
 from moldau.cli.errors import ExitCode
 from moldau.spark.pipelines.home import Home
+from moldau.spark.pipelines.spec import State
+from moldau.spark.pipelines.state import Board, Record
 
 pytestmark = pytest.mark.spark
 
@@ -29,13 +31,14 @@ def moldau(cli, root, moldau_session_broker, monkeypatch):
     return cli
 
 
-def test_what_has_no_position_is_not_reset(moldau, root, new_name):
+def test_what_has_no_position_is_not_reset(moldau, root, moldau_session_broker, new_name):
     home = Home(root / new_name("replayed"))
-    home.write_spec({"kind": "replay", "name": home.name, "topics": ["clicks"]})
+    with home.held(), Board(moldau_session_broker.bootstrap) as board:
+        board.publish(Record(name=home.name, kind="replay", state=State.FINISHED))
     refused = moldau("pipeline", "reset", home.name, "--to", "latest", "-y")
     assert refused.code == ExitCode.FAILED
     assert f"moldau pipeline delete {home.name}" in refused.err
-    assert home.read_start() is None
+    assert home.read_start() == {}
 
 
 @pytest.mark.usefixtures("_spark_packages")

@@ -36,7 +36,6 @@ def ended(root, brokers):
     def make(name):
         home = Home(root / name)
         record = Record(name=name, kind="count", state=State.FINISHED, updated_at=now_ms())
-        home.write_spec({"name": name, "bootstrap": brokers})
         home.checkpoint.write("offsets/0", b"v1")
         with Board(brokers) as board:
             board.publish(record)

@@ -3,25 +3,16 @@
 import re
 import shlex
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
+from pipeline_words import settings_from
 
 from moldau.cli import pipeline_compact, pipeline_replay
-from moldau.cli.pipeline_common import Common
+from moldau.cli.pipeline_kinds import _parameters
 
 ROOT = Path(__file__).parent.parent.parent
 MODULES = {"replay": pipeline_replay, "compact": pipeline_compact}
-COMMON = Common(name="n", bootstrap="b:1", home="/nowhere")
-
-
-def parsed(module: Any, words: list[str]) -> Any:
-    command = click.Command("c", callback=lambda **values: module.settings(COMMON, **values))
-    for option in reversed(module.OPTIONS):
-        command.callback = option(command.callback)
-    command.params = list(reversed(command.callback.__click_params__))
-    return command.main(words, standalone_mode=False)
 
 
 @pytest.mark.parametrize("kind", MODULES)
@@ -31,7 +22,7 @@ def test_examples_are_what_the_kind_takes(kind: str) -> None:
     for example in module.EXAMPLES:
         words = shlex.split(example)
         assert words[:4] == ["moldau", "pipeline", "run", kind]
-        settings = parsed(module, words[4:])
+        settings = settings_from(kind, words[4:])
         settings.check()
         assert (settings.kind, settings.name, settings.bootstrap) == (kind, "n", "b:1")
 
@@ -39,10 +30,7 @@ def test_examples_are_what_the_kind_takes(kind: str) -> None:
 @pytest.mark.parametrize("kind", MODULES)
 def test_every_option_is_on_its_page(kind: str) -> None:
     page = (ROOT / "docs" / "spark" / f"{kind}.md").read_text()
-    command = click.Command("c", callback=lambda: None)
-    for option in MODULES[kind].OPTIONS:
-        option(command.callback)
-    options = [name for each in command.callback.__click_params__ for name in each.opts]
+    options = [name for each in _parameters(MODULES[kind].OPTIONS) for name in each.opts]
     named = set(re.findall(r"`(--[\w-]+)", page))
     assert [name for name in options if name not in named] == []
 
@@ -53,12 +41,12 @@ def test_a_replay_is_told_all_that_the_command_line_says() -> None:
         "--offsets 0:1-2 --offsets b/1:-9 --key x --key-encoding hex --no-keep-partitions "
         "--origin-headers --batch-rows 7 --times-rise"
     )
-    found = parsed(pipeline_replay, words.split())
+    found = settings_from("replay", words.split())
     assert (found.topics, found.target, found.create) == (("a", "b"), "c", True)
     assert (found.from_time, found.to_time, found.times_rise) == ("-2h", "1700000000000", True)
     assert (found.offsets, found.keys, found.key_encoding) == (("0:1-2", "b/1:-9"), ("x",), "hex")
     assert (found.keep_partitions, found.origin_headers, found.batch_rows) == (False, True, 7)
-    plain = parsed(pipeline_replay, ["--table", "/lake", "--storage", "region=x", "--to", "c"])
+    plain = settings_from("replay", ["--table", "/lake", "--storage", "region=x", "--to", "c"])
     assert (plain.table, plain.table_format, plain.storage) == ("/lake", "delta", {"region": "x"})
     assert (plain.keep_partitions, plain.batch_rows) == (None, 500_000)
 
@@ -68,11 +56,11 @@ def test_a_replay_is_told_all_that_the_command_line_says() -> None:
 )
 def test_sizes_have_units(text: str, size: int) -> None:
     words = ["--table", "/lake", "--file-size", text, "--clean", "7d"]
-    found = parsed(pipeline_compact, words)
+    found = settings_from("compact", words)
     assert (found.file_bytes, found.clean_seconds) == (size, 7 * 86400.0)
-    assert parsed(pipeline_compact, ["--table", "/lake"]).file_bytes == 128 << 20
+    assert settings_from("compact", ["--table", "/lake"]).file_bytes == 128 << 20
 
 
 def test_a_size_that_is_none_is_refused() -> None:
     with pytest.raises(click.BadParameter, match="is no size"):
-        parsed(pipeline_compact, ["--table", "/lake", "--file-size", "large"])
+        settings_from("compact", ["--table", "/lake", "--file-size", "large"])

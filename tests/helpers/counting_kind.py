@@ -14,7 +14,6 @@ class CountSettings(Settings):
 
     topics: tuple[str, ...]
     rows: int = 10
-    password: str = ""
     fail: str = ""
     """refused: by an error of ours; defect: by one of nobody's; late: after the first rows; deaf:
     it does not stop when it is told to."""

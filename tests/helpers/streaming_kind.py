@@ -1,7 +1,7 @@
 """A kind of pipelines that streams topics to nowhere: for tests of how a query is watched."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from moldau.spark.pipelines.spec import Context, Outcome, Plan, Settings
 
@@ -10,30 +10,32 @@ from moldau.spark.pipelines.spec import Context, Outcome, Plan, Settings
 class StreamSettings(Settings):
     kind: ClassVar[str] = "stream"
 
-    topic: str
+    topics: tuple[str, ...]
     starting: str = "earliest"
 
 
 SETTINGS = StreamSettings
 
+in_batch: Any = None
+"""What is done with a batch, if anything."""
+
 
 def plan(settings: StreamSettings) -> Plan:
-    return Plan(reads=(settings.topic,), writes=(), steps=())
+    return Plan(reads=settings.topics, writes=(), steps=())
 
 
 def run(settings: StreamSettings, context: Context) -> Outcome:
     stream = (
         context.spark.readStream.format("moldau")
         .option("kafka.bootstrap.servers", settings.bootstrap)
-        .option("subscribe", settings.topic)
+        .option("subscribe", ",".join(settings.topics))
         .option("groupId", settings.name)
         .option("startingOffsets", settings.starting)
         .options(**settings.options)
         .load()
     )
-    writer = stream.writeStream.format("noop").option(
-        "checkpointLocation", str(settings.checkpoint)
-    )
+    writer = stream.writeStream.option("checkpointLocation", str(settings.checkpoint))
+    writer = writer.format("noop") if in_batch is None else writer.foreachBatch(in_batch)
     if settings.continuous:
         writer = writer.trigger(processingTime=f"{settings.trigger_seconds} seconds")
     else:

@@ -2,11 +2,10 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
-from moldau.cli.pipeline_common import Common
 from moldau.cli.pipeline_options import (
     FRAMING,
     REGISTRY,
@@ -15,9 +14,6 @@ from moldau.cli.pipeline_options import (
     TABLE_FORMAT,
     topics_option,
 )
-
-if TYPE_CHECKING:
-    from moldau.spark.pipelines.spec import Settings
 
 SUMMARY: Final = "Run SQL with windows over topics; results to a topic or table, late rows aside."
 
@@ -112,29 +108,15 @@ OPTIONS: Final[tuple[Callable[..., Any], ...]] = (
 )
 
 
-def settings(common: Common, **values: Any) -> "Settings":
-    """What the command line asks for. Checked when it is planned or run."""
+def complete(values: dict[str, Any]) -> None:
+    """The query may stand in a file."""
     from moldau.client.errors import InvalidArgumentError
-    from moldau.spark.pipelines.aggregate.settings import AggregateSettings
 
-    sql, file = values["sql"], values["sql_file"]
-    if (sql is None) == (file is None):
+    file = values.pop("sql_file")
+    if (values["sql"] is None) == (file is None):
         raise InvalidArgumentError("exactly one of --sql and --sql-file has the query")
     if file is not None:
         try:
-            sql = Path(file).read_text()
+            values["sql"] = Path(file).read_text()
         except (OSError, UnicodeDecodeError) as error:
             raise InvalidArgumentError(f"--sql-file {file} cannot be read: {error}") from None
-    names = (
-        *("view", "decode", "schema", "message", "framing", "registry", "event_time"),
-        *("watermark", "mode", "start", "to_topic", "key", "to_table", "table_format"),
-        *("late_topic", "dead_letter_topic"),
-    )
-    return AggregateSettings(
-        **common.fields(),
-        topics=tuple(dict.fromkeys(values["topics"])),
-        sql=sql,
-        storage=dict(values["storage"]),
-        registry_options=dict(values["registry_options"]),
-        **{name: values[name] for name in names},
-    )

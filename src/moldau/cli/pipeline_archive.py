@@ -1,11 +1,10 @@
 """Owns the command line of the pipeline `archive`."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
-from moldau.cli.pipeline_common import Common
 from moldau.cli.pipeline_options import (
     DESTINATION_FORMAT,
     FRAMING,
@@ -14,9 +13,6 @@ from moldau.cli.pipeline_options import (
     STORAGE,
     topics_option,
 )
-
-if TYPE_CHECKING:
-    from moldau.spark.pipelines.spec import Settings
 
 SUMMARY: Final = "Keep topics in a lake: Delta, Iceberg or Parquet, each record exactly once."
 
@@ -108,39 +104,9 @@ OPTIONS: Final[tuple[Callable[..., Any], ...]] = (
     ),
     click.option(
         "--max-offsets",
+        "offsets_per_trigger_max",
         type=click.IntRange(min=1),
         metavar="N",
         help="Most records of a batch, which is one commit. [default: 2000000]",
     ),
 )
-
-
-def settings(common: Common, **values: Any) -> "Settings":
-    """What the command line asks for. Checked when it is planned or run."""
-    from moldau.spark.pipelines.archive.settings import (
-        OFFSETS_PER_TRIGGER_DEFAULT,
-        ArchiveSettings,
-    )
-
-    return ArchiveSettings(
-        **common.fields(),
-        topics=tuple(dict.fromkeys(values["topics"])),
-        to=values["to"],
-        table_format=values["table_format"],
-        table_per_topic=values["table_per_topic"],
-        storage=dict(values["storage"]),
-        decode=values["decode"],
-        schema=values["schema"],
-        message=values["message"],
-        framing=values["framing"],
-        registry=values["registry"],
-        registry_options=dict(values["registry_options"]),
-        keep_raw=values["keep_raw"],
-        mode=values["mode"],
-        keys=values["keys"],
-        envelope=values["envelope"],
-        key_framing=values["key_framing"],
-        dead_letter_topic=values["dead_letter_topic"],
-        starting_offsets=values["starting_offsets"],
-        offsets_per_trigger_max=values["max_offsets"] or OFFSETS_PER_TRIGGER_DEFAULT,
-    )

@@ -7,7 +7,6 @@ import click
 
 from moldau.cli.options import complete_groups, complete_topics
 from moldau.cli.output import color_wanted, emit_table, say
-from moldau.cli.pipeline_common import Common
 from moldau.cli.pipeline_options import (
     FRAMING,
     REGISTRY,
@@ -18,7 +17,7 @@ from moldau.cli.pipeline_options import (
 )
 
 if TYPE_CHECKING:
-    from moldau.spark.pipelines.spec import Outcome, Settings
+    from moldau.spark.pipelines.spec import Outcome
 
 SUMMARY: Final = (
     "Prove that a lake's table, or another topic, holds every record of topics exactly once."
@@ -118,17 +117,6 @@ OPTIONS: Final[tuple[Callable[..., Any], ...]] = (
         help="The share of such values that may be. [default: 0]",
     ),
 )
-
-
-def settings(common: Common, **values: Any) -> "Settings":
-    """What the command line asks for. Raises InvalidArgumentError if it does not fit together."""
-    from moldau.spark.pipelines.audit.settings import AuditSettings
-
-    for name in ("storage", "registry_options"):
-        values[name] = dict(values[name])
-    told = AuditSettings(**common.fields(), **values)
-    told.check()
-    return told
 
 
 # -- the report

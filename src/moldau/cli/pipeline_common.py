@@ -1,11 +1,12 @@
 """Owns what all kinds of pipelines have in common on the command line.
 
-A kind's own module (`moldau.cli.pipeline_<kind>`, or one that an installed package names) has
+A kind's own module (`moldau.cli.pipeline_<kind>`) has
 
     SUMMARY: str                                     # one sentence
     EXAMPLES: tuple[str, ...]                        # three lines: moldau pipeline run <kind> …
-    OPTIONS: tuple[Callable, ...]                    # click's decorators, in the order shown
-    def settings(common: Common, **values) -> Settings
+    OPTIONS: tuple[Callable, ...]                    # click's decorators, in the order shown;
+                                                     # their values are named as its settings
+    def complete(values: dict) -> None               # if they are not yet what settings are
     CONTINUOUS = False                               # if it always ends by itself; else left out
     NEEDS_BROKERS = True                             # if it can do nothing without; else left out
     def show(outcome: Outcome) -> None               # if `run` shows more than the summary
@@ -16,43 +17,23 @@ and imports nothing heavy. `run` and `plan` are made of it.
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from moldau.cli.options import DEFAULT_BROKERS, Duration, KeyValue, plain_brokers_option
 
+if TYPE_CHECKING:
+    from moldau.client.errors import NotFoundError
+
 HOME_VARIABLE: Final = "MOLDAU_PIPELINES_HOME"
 MASTER_DEFAULT: Final = "local[*]"
-TRIGGER_SECONDS_DEFAULT: Final = 5.0
 NAME_CHARACTERS_MAX: Final = 100
 _COMPLETE_SECONDS_MAX: Final = 1.0
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Common:
-    """What every pipeline is told: the first fields of its settings."""
-
-    name: str
-    bootstrap: str
-    home: str
-    """The folder of this pipeline."""
-    master: str = MASTER_DEFAULT
-    continuous: bool = False
-    trigger_seconds: float = TRIGGER_SECONDS_DEFAULT
-    options: Mapping[str, str] = field(default_factory=dict)
-    """For the source `moldau`; to be applied after the kind's own ones, since they are meant."""
-    conf: Mapping[str, str] = field(default_factory=dict)
-    """Settings of Spark."""
-
-    def fields(self) -> dict[str, Any]:
-        """For the settings of a kind: `Settings(**common.fields(), …)`."""
-        return {name: getattr(self, name) for name in self.__slots__}
 
 
 def default_home() -> str:
@@ -70,6 +51,11 @@ def default_name(kind: str, words: Iterable[str]) -> str:
         mark = hashlib.sha256(text.encode()).hexdigest()[:8]
         name = f"{name[: NAME_CHARACTERS_MAX - 9].strip('-.')}-{mark}"
     return name
+
+
+def mapping(ctx: click.Context, param: click.Parameter, value: Iterable[Any]) -> dict[str, str]:
+    """For options KEY=VALUE that may be repeated: of the same one, the last counts."""
+    return dict(value)
 
 
 def home_option(function: _F) -> _F:
@@ -122,6 +108,7 @@ def conf_options(function: _F) -> _F:
             "--conf",
             type=KeyValue(),
             multiple=True,
+            callback=mapping,
             metavar="KEY=VALUE",
             help="A setting of Spark, as spark.executor.memory=4g; goes before those of files; "
             "may be repeated.",
@@ -138,11 +125,11 @@ def told_conf(values: dict[str, Any]) -> dict[str, str]:
     found: dict[str, str] = {}
     for path in values.pop("conf_files"):
         found |= read_conf(Path(path))
-    return found | dict(values.pop("conf"))
+    return {**found, **values.pop("conf")}
 
 
 def running_options(function: _F) -> _F:
-    """--name, --master, --conf, -o, --home, -b: with --trigger, what `Common` is made of."""
+    """--name, --master, --conf, -o, --home, -b: with --trigger, what all settings have."""
     for option in (
         plain_brokers_option,
         home_option,
@@ -152,6 +139,7 @@ def running_options(function: _F) -> _F:
             "options",
             type=KeyValue(),
             multiple=True,
+            callback=mapping,
             metavar="KEY=VALUE",
             help="An option of the source, as maxOffsetsPerTrigger=100000; may be repeated.",
         ),
@@ -167,6 +155,15 @@ def running_options(function: _F) -> _F:
     ):
         function = option(function)
     return function
+
+
+def unknown(name: str) -> "NotFoundError":
+    from moldau.client.errors import NotFoundError
+
+    return NotFoundError(
+        f"there is no pipeline {name}",
+        hint="list them: moldau pipeline list · other brokers: -b HOST:PORT",
+    )
 
 
 def complete_pipelines(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:

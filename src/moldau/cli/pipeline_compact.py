@@ -7,12 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from moldau.cli.options import Duration
-from moldau.cli.pipeline_common import Common
-from moldau.cli.pipeline_options import STORAGE, TABLE_FORMAT
+from moldau.cli.pipeline_options import STORAGE, TABLE_FORMAT, once_each
 
 if TYPE_CHECKING:
-    from moldau.spark.pipelines.spec import Settings
-
     _SizeParam = click.ParamType[int]
 else:
     _SizeParam = click.ParamType
@@ -57,6 +54,7 @@ OPTIONS: Final[tuple[Callable[..., Any], ...]] = (
         "--date",
         "dates",
         multiple=True,
+        callback=once_each,
         metavar="YYYY-MM-DD",
         help="Only this partition; may be repeated. [default: all]",
     ),
@@ -81,20 +79,3 @@ OPTIONS: Final[tuple[Callable[..., Any], ...]] = (
         help="Afterwards remove files older than that which no commit names, as 7d.",
     ),
 )
-
-
-def settings(common: Common, **values: Any) -> "Settings":
-    """What the command line asks for. Checked when it is planned or run."""
-    from moldau.spark.pipelines.compact import FILE_BYTES_DEFAULT, CompactSettings
-
-    return CompactSettings(
-        **common.fields(),
-        table=values["table"],
-        table_format=values["table_format"],
-        storage=dict(values["storage"]),
-        dates=tuple(dict.fromkeys(values["dates"])),
-        file_bytes=values["file_bytes"] or FILE_BYTES_DEFAULT,
-        latest_per_key=values["latest_per_key"],
-        drop_tombstones=values["drop_tombstones"],
-        clean_seconds=values["clean_seconds"],
-    )

@@ -1,7 +1,8 @@
 """Owns `moldau pipeline reset` and `delete`: what changes a pipeline that does not run."""
 
+import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -9,20 +10,28 @@ from moldau.cli.errors import CommandError, ExitCode
 from moldau.cli.lazy import command
 from moldau.cli.options import output_option, plain_brokers_option, yes_option
 from moldau.cli.output import confirm, counted, emit_rows, say
-from moldau.cli.pipeline_common import complete_pipelines, home_option
+from moldau.cli.pipeline_common import complete_pipelines, home_option, unknown
 
 if TYPE_CHECKING:
+    from moldau.model.ids import TopicPartition
     from moldau.spark.pipelines.home import Home
-    from moldau.spark.pipelines.moving import Move, Target
     from moldau.spark.pipelines.state import Record
 
+_PLACE: Final = re.compile(r"([\w.-]+):(\d{1,9})=(\d{1,18})")
 
-def brokers_of(home: "Home", given: str) -> str:
-    """Those of the command line, or those that the pipeline used if none were given."""
-    source = click.get_current_context().get_parameter_source("brokers")
-    if source is click.core.ParameterSource.DEFAULT:
-        return str(home.read_spec().get("bootstrap") or given)
-    return given
+
+def _known(name: str, bootstrap: str) -> "Record | None":
+    """What the brokers say of it. Raises CommandError while it runs, here or elsewhere."""
+    from moldau.spark.pipelines.state import Board
+
+    with Board(bootstrap) as board:
+        record = board.read().get(name)
+    if record is not None and record.is_alive():
+        raise CommandError(
+            f"pipeline {name} runs on {record.host}, as process {record.pid}; nothing was changed",
+            hint="stop it there first",
+        )
+    return record
 
 
 @command(
@@ -62,79 +71,65 @@ def reset(
     The checkpoint is moved aside, not deleted. What was written before stays.
     """
     from moldau.client.kafka.client import KafkaClient
-    from moldau.spark.pipelines.home import Home, home_at
-    from moldau.spark.pipelines.moving import apply_moves, planned_moves
-    from moldau.spark.pipelines.state import unknown
+    from moldau.spark.pipelines.home import Home, home_at, planned_reset
 
     target = parse_target(positions)
     found = Home(home_at(home, name))
     if not found.exists:
         raise unknown(name)
     found.check_idle()
-    _check_has_position(found)
-    bootstrap = brokers_of(found, brokers)
-    with KafkaClient(bootstrap) as client:
-        moves = planned_moves(client, found, target)
-    check_not_elsewhere(name, bootstrap)
-    emit_rows([_row(move) for move in moves], output, name="topic")
-    for line in consequences(moves):
+    record = _known(name, brokers)
+    if record is not None:
+        _check_has_position(record)
+    topics = () if record is None else record.settings.get("topics", ())
+    with KafkaClient(brokers) as client:
+        rows, starts = planned_reset(client, found, target, topics)
+    emit_rows(rows, output, name="topic")
+    for line in consequences([row["change"] for row in rows]):
         say(line)
     if dry_run:
         say("nothing was changed")
         return
     confirm(f"Reset {name}?", yes=yes)
-    old = apply_moves(found, moves)
-    say(f"reset {name}: {counted(len(moves), 'partition')}; it begins there when it is run again")
+    old = found.reset(starts)
+    partitions = counted(len(rows), "partition")
+    say(f"reset {name}: {partitions}; it begins there when it is run again")
     if old is not None:
         say(f"its old checkpoint is in {old}")
 
 
-def parse_target(positions: Sequence[str]) -> "Target":
-    """Raises CommandError for what is no position."""
+def parse_target(positions: Sequence[str]) -> "int | dict[TopicPartition, int]":
+    """A moment for all, or offsets. Raises CommandError for what is no position."""
     from moldau.cli.positions import parse_position
     from moldau.client.kafka.client import OFFSET_EARLIEST, OFFSET_LATEST
-    from moldau.spark.pipelines.moving import Target, parse_offset
+    from moldau.model.ids import PartitionIndex, TopicPartition
 
-    offsets = dict(found for text in positions if (found := parse_offset(text)) is not None)
-    others = [text for text in positions if parse_offset(text) is None]
-    if offsets and not others:
-        return Target(None, offsets)
-    words = {
-        "earliest": OFFSET_EARLIEST,
-        "beginning": OFFSET_EARLIEST,
-        "latest": OFFSET_LATEST,
-        "end": OFFSET_LATEST,
-    }
-    if len(others) == 1 and not offsets:
-        text = others[0].strip()
+    places = [_PLACE.fullmatch(text.strip()) for text in positions]
+    if all(places):
+        return {
+            TopicPartition(found[1], PartitionIndex(int(found[2]))): int(found[3])
+            for found in places
+            if found
+        }
+    if len(positions) == 1:
+        text = positions[0].strip()
+        words = {"earliest": OFFSET_EARLIEST, "latest": OFFSET_LATEST}
         if text in words:
-            return Target(words[text], {})
+            return words[text]
         position = parse_position("@" + text.removeprefix("@"))
         if position is not None and position.time_ms is not None:
-            return Target(position.time_ms, {})
+            return position.time_ms
     raise CommandError(
-        f"{' '.join(others)!r} is none of: earliest, latest, a time, TOPIC:PARTITION=OFFSET",
+        f"{' '.join(positions)!r} is none of: earliest, latest, a time, TOPIC:PARTITION=OFFSET",
         hint="one position for all, or offsets of partitions: --to clicks:0=10 --to clicks:1=12",
         code=ExitCode.USAGE,
     )
 
 
-def _row(move: "Move") -> dict[str, Any]:
-    change = None if move.before is None else move.after - move.before
-    return {
-        "topic": move.place.topic,
-        "partition": move.place.partition,
-        "now": move.before,
-        "new": move.after,
-        "change": change,
-    }
-
-
-def consequences(moves: "Sequence[Move]") -> list[str]:
+def consequences(changes: Sequence[int | None]) -> list[str]:
     """What exactly once means after it."""
-    changes = [move.after - move.before for move in moves if move.before is not None]
-    again = -sum(change for change in changes if change < 0)
-    left_out = sum(change for change in changes if change > 0)
+    again = -sum(change for change in changes if change and change < 0)
+    left_out = sum(change for change in changes if change and change > 0)
     lines = []
     if again:
         lines.append(
@@ -147,40 +142,17 @@ def consequences(moves: "Sequence[Move]") -> list[str]:
     return lines
 
 
-def _check_has_position(home: "Home") -> None:
+def _check_has_position(record: "Record") -> None:
     """A kind that always ends by itself begins at what its options say, each time."""
     from moldau.cli.pipeline_kinds import goes_on, module_of
-    from moldau.spark.pipelines.registry import kinds
+    from moldau.spark.pipelines import spec
 
-    kind = str(home.read_spec().get("kind"))
-    if kind in kinds() and not goes_on(module_of(kind)):
+    name, kind = record.name, record.kind
+    if kind in spec.KINDS and not goes_on(module_of(kind)):
         raise CommandError(
-            f"pipeline {home.name} has no position to reset: {kind} begins where its options say",
-            hint=f"run it with another --name, or anew after: moldau pipeline delete {home.name}",
+            f"pipeline {name} has no position to reset: {kind} begins where its options say",
+            hint=f"run it with another --name, or anew after: moldau pipeline delete {name}",
         )
-
-
-def check_not_elsewhere(name: str, bootstrap: str) -> None:
-    """Raises CommandError while it runs on another machine, or if brokers cannot be asked."""
-    from moldau.client.errors import ClientError
-    from moldau.spark.pipelines.running import running_now
-
-    try:
-        record = running_now(name, bootstrap)
-    except ClientError as error:
-        raise CommandError(
-            f"nobody knows whether {name} runs somewhere else: {error}; nothing was changed"
-        ) from error
-    if record is not None:
-        raise _running(record)
-
-
-def _running(record: "Record") -> CommandError:
-    return CommandError(
-        f"pipeline {record.name} runs on {record.host}, as process {record.pid}; nothing was "
-        "changed",
-        hint="stop it there first",
-    )
 
 
 @command(
@@ -198,28 +170,24 @@ def _running(record: "Record") -> CommandError:
 def delete(name: str, yes: bool, home: str, brokers: str) -> None:
     """Delete the folder of a pipeline that does not run, and its line in the list.
 
-    With its checkpoint and settings. Tables, topics and offsets of its group stay as they
+    With its checkpoint. Tables, topics and offsets of its group stay as they
     are. A new pipeline of that name begins anew, and writes again what it reads again.
     """
     from moldau.client.errors import ClientError
     from moldau.spark.pipelines.home import Home, check_name, home_at
-    from moldau.spark.pipelines.state import Board, unknown
+    from moldau.spark.pipelines.state import Board
 
     found = Home(home_at(home, check_name(name)))
     found.check_idle()
-    bootstrap = brokers_of(found, brokers)
     record, problem = None, None
     try:
-        with Board(bootstrap) as board:
-            record = board.read().get(name)
+        record = _known(name, brokers)
     except ClientError as error:
         problem = error
     if not found.exists and record is None:
         raise problem or unknown(name)
-    if record is not None and record.is_alive():
-        raise _running(record)
     if found.exists:
-        say(f"{found.location} will be deleted, with checkpoint and settings")
+        say(f"{found.location} will be deleted, with the checkpoint")
     if problem is not None:
         say(f"the brokers cannot be told, and will still list it: {problem}")
     confirm(f"Delete {name}?", yes=yes)
@@ -227,7 +195,7 @@ def delete(name: str, yes: bool, home: str, brokers: str) -> None:
         _remove(found)
     if problem is None:
         try:
-            with Board(bootstrap) as board:
+            with Board(brokers) as board:
                 board.forget(name)
         except ClientError as error:
             raise CommandError(

@@ -6,7 +6,8 @@ when it is called. What is no kind may be `-f` and a file.
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -15,11 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from moldau.cli.errors import CommandError
 from moldau.cli.lazy import Command, ExamplesMixin, NoSuchCommand
 from moldau.cli.pipeline_common import (
-    TRIGGER_SECONDS_DEFAULT,
-    Common,
     default_name,
     running_options,
     told_conf,
@@ -62,19 +60,16 @@ class KindGroup(ExamplesMixin, click.Group):
         self._file_command = file_command
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        from moldau.spark.pipelines.registry import kinds
+        from moldau.spark.pipelines import spec
 
-        return [kind.name for kind in kinds().values() if kind.command]
+        return list(spec.KINDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name == _FILE:
             return self._file_command
-        from moldau.spark.pipelines.registry import kinds
-
-        kind = kinds().get(cmd_name)
-        if kind is None or kind.command is None:
+        if cmd_name not in self.list_commands(ctx):
             return None
-        return kind_command(self._verb, kind.name, command_module(kind.command))
+        return kind_command(self._verb, cmd_name, module_of(cmd_name))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         is_file = args[:1] and args[0].startswith("-") and any(map(_is_file_option, args))
@@ -93,13 +88,7 @@ class KindGroup(ExamplesMixin, click.Group):
             raise NoSuchCommand(ctx, args[0], self.list_commands(ctx)) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        from moldau.spark.pipelines.registry import kinds
-
-        rows = [
-            (kind.name, str(command_module(kind.command).SUMMARY))
-            for kind in kinds().values()
-            if kind.command
-        ]
+        rows = [(kind, str(module_of(kind).SUMMARY)) for kind in self.list_commands(ctx)]
         rows.append(("-f FILE", self._file_command.get_short_help_str(200)))
         with formatter.section("Kinds"):
             formatter.write_dl(rows)
@@ -117,49 +106,20 @@ def _is_file_option(word: str) -> bool:
     return word in _FILE_OPTIONS or word.startswith("--file=")
 
 
-def command_module(name: str) -> ModuleType:
-    """The command line of a kind. Raises CommandError if it is none."""
-    try:
-        module = import_module(name)
-    except ModuleNotFoundError as error:
-        raise CommandError(
-            f"the command line of a kind of pipelines is missing: {error}",
-            hint="install the package that brings it again",
-        ) from error
-    if missing := [
-        part for part in ("SUMMARY", "EXAMPLES", "OPTIONS", "settings") if not hasattr(module, part)
-    ]:
-        raise CommandError(f"{name} is no command line of a pipeline: no {', '.join(missing)}")
-    return module
-
-
-def module_of(kind: str) -> ModuleType | None:
-    """The command line of a kind; None if it has none. Raises if there is no such kind."""
-    from moldau.spark.pipelines.registry import find
-
-    command = find(kind).command
-    return None if command is None else command_module(command)
+def module_of(kind: str) -> ModuleType:
+    """The command line of a kind."""
+    return import_module(f"moldau.cli.pipeline_{kind}")
 
 
 def kind_command(verb: Verb, kind: str, module: ModuleType) -> Command:
     """The command of a verb and a kind: the kind's options, the shared ones, the verb's."""
-    own = _parameters(module.OPTIONS)
-    taken = {option for parameter in own for option in parameter.opts}
-    # A kind may mean something of its own by the name of an option of the verb, but not less.
-    of_verb = [
-        parameter
-        for parameter in _parameters(verb.options)
-        if not taken.intersection(parameter.opts)
-    ]
-
+    own, of_verb = _parameters(module.OPTIONS), _parameters(verb.options)
     shared = (trigger_option, running_options) if goes_on(module) else (running_options,)
 
     def callback(**values: Any) -> int:
-        told = {
-            parameter.name: values.pop(parameter.name) for parameter in of_verb if parameter.name
-        }
-        common = common_of(kind, values, words=_words(own, values))
-        return verb.act(_settings_of(module, common, values), told)
+        told = {parameter.name: values.pop(parameter.name) for parameter in of_verb}
+        with extra_needed():
+            return verb.act(settings_of(kind, values, words=_words(own, values)), told)
 
     examples = tuple(
         example.replace("moldau pipeline run ", f"moldau pipeline {verb.name} ")
@@ -174,21 +134,20 @@ def kind_command(verb: Verb, kind: str, module: ModuleType) -> Command:
     )
 
 
-def goes_on(module: ModuleType | None) -> bool:
+def goes_on(module: ModuleType) -> bool:
     """Whether pipelines of this kind can go on until they are stopped."""
     return bool(getattr(module, "CONTINUOUS", True))
 
 
-def _settings_of(module: ModuleType, common: Common, values: Mapping[str, Any]) -> "Settings":
-    from moldau.spark.pipelines.registry import extra_missing
-
+@contextmanager
+def extra_needed() -> Iterator[None]:
+    """Within, a package that is missing is one of the extra `spark`."""
     try:
-        settings: Settings = module.settings(common, **values)
-    except ImportError as error:
-        if (missing := extra_missing(error)) is None:
-            raise
-        raise missing from error
-    return settings
+        yield
+    except ModuleNotFoundError as error:
+        from moldau.spark.pipelines.failures import missing_extra
+
+        raise missing_extra(error) from error
 
 
 def _parameters(decorators: Sequence[Callable[[Any], Any]]) -> list[click.Parameter]:
@@ -208,14 +167,10 @@ def _words(parameters: Sequence[click.Parameter], values: Mapping[str, Any]) -> 
     words: list[str] = []
     for parameter in arguments or needed[:1]:
         value = values.get(parameter.name or "")
-        if isinstance(parameter.type, click.Path) and isinstance(value, str):
-            words.append(Path(value).absolute().name)
-        elif parameter.metavar == "LOCATION" and isinstance(value, str) and "://" not in value:
+        if parameter.metavar == "LOCATION" and isinstance(value, str) and "://" not in value:
             words.append(_place(value))
-        elif isinstance(value, str | Path):
-            words.append(str(value))
-        elif isinstance(value, list | tuple):
-            words += [str(item) for item in value if isinstance(item, str | Path)]
+        elif value is not None:
+            words += [value] if isinstance(value, str) else value
     return words
 
 
@@ -225,19 +180,18 @@ def _place(folder: str) -> str:
     return f"{whole.name}-{hashlib.sha256(os.path.normpath(whole).encode()).hexdigest()[:8]}"
 
 
-def common_of(kind: str, values: dict[str, Any], *, words: Sequence[str]) -> Common:
-    """Takes the shared options out of `values`."""
+def settings_of(kind: str, values: dict[str, Any], *, words: Sequence[str]) -> "Settings":
+    """Options are named as the settings are; None is what a setting is by itself."""
     from moldau.spark.pipelines.home import check_name, home_at
+    from moldau.spark.pipelines.spec import load
 
-    name = check_name(values.pop("name") or default_name(kind, words))
-    trigger_seconds = values.pop("trigger_seconds", None)
-    return Common(
-        name=name,
-        bootstrap=values.pop("brokers"),
-        home=home_at(values.pop("home"), name),
-        master=values.pop("master"),
-        continuous=trigger_seconds is not None,
-        trigger_seconds=(TRIGGER_SECONDS_DEFAULT if trigger_seconds is None else trigger_seconds),
-        options=dict(values.pop("options")),
-        conf=told_conf(values),
-    )
+    values["name"] = check_name(values["name"] or default_name(kind, words))
+    values["home"] = home_at(values["home"], values["name"])
+    values["bootstrap"] = values.pop("brokers")
+    values["conf"] = told_conf(values)
+    values["continuous"] = values.get("trigger_seconds") is not None
+    if (complete := getattr(module_of(kind), "complete", None)) is not None:
+        complete(values)
+    given = {name: value for name, value in values.items() if value is not None}
+    settings: Settings = load(kind).SETTINGS(**given)
+    return settings

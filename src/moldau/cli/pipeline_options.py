@@ -6,6 +6,7 @@ from typing import Any, Final
 import click
 
 from moldau.cli.options import KeyValue, complete_topics
+from moldau.cli.pipeline_common import mapping
 
 Option = Callable[..., Any]
 
@@ -29,6 +30,7 @@ STORAGE: Final[Option] = click.option(
     "--storage",
     type=KeyValue(),
     multiple=True,
+    callback=mapping,
     metavar="KEY=VALUE",
     help="How the place is reached, in the words of deltalake (AWS_ENDPOINT_URL=…) or, for "
     "Iceberg, of pyiceberg (s3.endpoint=…, type=rest, uri=…, token=…); may be repeated.",
@@ -54,9 +56,16 @@ REGISTRY_OPTIONS: Final[Option] = click.option(
     "registry_options",
     type=KeyValue(),
     multiple=True,
+    callback=mapping,
     metavar="KEY=VALUE",
     help="For the registry's client, such as basic.auth.user.info=NAME:PASSWORD; may be repeated.",
 )
+
+
+def once_each(
+    ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
+) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(value))
 
 
 def topics_option(help_text: str, *, required: bool = True) -> Option:
@@ -65,6 +74,7 @@ def topics_option(help_text: str, *, required: bool = True) -> Option:
         "--topic",
         "topics",
         multiple=True,
+        callback=once_each,
         required=required,
         metavar="NAME",
         shell_complete=complete_topics,

@@ -1,15 +1,11 @@
 """Owns the command line of the pipeline `replay`."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
-from moldau.cli.pipeline_common import Common
 from moldau.cli.pipeline_options import STORAGE, TABLE_FORMAT, topics_option
-
-if TYPE_CHECKING:
-    from moldau.spark.pipelines.spec import Settings
 
 SUMMARY: Final = "Send records of topics, or of a lake's table, to a topic once more, in order."
 
@@ -86,28 +82,3 @@ OPTIONS: Final[tuple[Callable[..., Any], ...]] = (
         help="So many at a time, all of them or none. [default: 500000]",
     ),
 )
-
-
-def settings(common: Common, **values: Any) -> "Settings":
-    """What the command line asks for. Checked when it is planned or run."""
-    from moldau.spark.pipelines.replay.settings import BATCH_ROWS_DEFAULT, ReplaySettings
-
-    return ReplaySettings(
-        **common.fields(),
-        target=values["target"],
-        topics=tuple(dict.fromkeys(values["topics"])),
-        table=values["table"],
-        table_format=values["table_format"],
-        storage=dict(values["storage"]),
-        from_time=values["from_time"],
-        to_time=values["to_time"],
-        times_rise=values["times_rise"],
-        offsets=tuple(values["offsets"]),
-        keys=tuple(values["keys"]),
-        key_file=values["key_file"],
-        key_encoding=values["key_encoding"],
-        create=values["create"],
-        keep_partitions=values["keep_partitions"],
-        origin_headers=values["origin_headers"],
-        batch_rows=values["batch_rows"] or BATCH_ROWS_DEFAULT,
-    )

@@ -19,7 +19,7 @@ from moldau.cli.pipeline_common import (
     told_conf,
     trigger_option,
 )
-from moldau.cli.pipeline_kinds import KindGroup, Verb, goes_on, module_of
+from moldau.cli.pipeline_kinds import KindGroup, Verb, extra_needed, goes_on, module_of
 
 if TYPE_CHECKING:
     from moldau.spark.pipelines.home import Home
@@ -111,17 +111,11 @@ def _serving(port: int | None, host: str) -> "Iterator[Callable[[Record], None]]
 def plan_settings(settings: "Settings", told: Mapping[str, Any]) -> int:
     """Show what would run."""
     from moldau.spark.pipelines.declared import without_secrets
-    from moldau.spark.pipelines.registry import extra_missing, load
-    from moldau.spark.pipelines.running import begun_at
+    from moldau.spark.pipelines.home import begun_at
+    from moldau.spark.pipelines.spec import load
 
-    kind = load(settings.kind)
     _check_asked(settings)
-    try:
-        made = kind.plan(begun_at(settings, _home(settings)))
-    except ImportError as error:
-        if (missing := extra_missing(error)) is None:
-            raise
-        raise missing from error
+    made: Plan = load(settings.kind).plan(begun_at(settings, _home(settings)))
     if told["as_json"]:
         import msgspec
 
@@ -150,11 +144,8 @@ def show_plan(name: str, made: "Plan") -> None:
 def _check_spark(settings: "Settings") -> None:
     """Without Spark, or Java, nothing is begun that would then be left half done."""
     from moldau.spark.java import find_java
-    from moldau.spark.pipelines.registry import READY_MADE
     from moldau.spark.sessions import check_installed
 
-    if settings.kind not in READY_MADE:
-        return
     check_installed()
     if not settings.master.startswith("sc://"):
         find_java()
@@ -167,6 +158,8 @@ def _check_asked(settings: "Settings", *, is_patient: bool = False) -> None:
 
     check_master(settings.master)
     check_conf(settings.conf)
+    if (check := getattr(settings, "check", None)) is not None:
+        check()
     if not is_patient and getattr(module_of(settings.kind), "NEEDS_BROKERS", False):
         from moldau.client.connect import probe
 
@@ -193,15 +186,16 @@ def file_command(verb: Verb) -> Command:
         home: str,
         **told: Any,
     ) -> int:
-        settings = declared_settings(
-            Path(path),
-            name=name,
-            trigger_seconds=trigger_seconds,
-            conf=told_conf(told),
-            brokers=brokers,
-            home=home,
-        )
-        return verb.act(settings, told)
+        with extra_needed():
+            settings = declared_settings(
+                Path(path),
+                name=name,
+                trigger_seconds=trigger_seconds,
+                conf=told_conf(told),
+                brokers=brokers,
+                home=home,
+            )
+            return verb.act(settings, told)
 
     decorated: Any = callback
     for option in (
@@ -243,7 +237,7 @@ def declared_settings(
     from moldau.spark.pipelines.declared import from_plain, read_file
     from moldau.spark.pipelines.home import check_name, home_at
 
-    found = read_file(path, {"bootstrap": brokers})
+    found = {"bootstrap": brokers, **read_file(path)}
     if trigger_seconds is not None:
         found |= {"continuous": True, "trigger_seconds": trigger_seconds}
     if _was_given("brokers"):
@@ -258,7 +252,7 @@ def declared_settings(
         )
     if "home" not in found or _was_given("home"):
         found["home"] = home_at(home, check_name(found["name"]))
-    settings = from_plain(found, lax=True)
+    settings = from_plain(found)
     settings = replace(settings, conf={**settings.conf, **conf})
     if settings.continuous and not goes_on(module_of(settings.kind)):
         raise CommandError(

@@ -11,7 +11,7 @@ from moldau.cli.errors import ExitCode
 from moldau.cli.lazy import command
 from moldau.cli.options import output_option, plain_brokers_option
 from moldau.cli.output import emit_json, emit_rows, say
-from moldau.cli.pipeline_common import complete_pipelines
+from moldau.cli.pipeline_common import complete_pipelines, unknown
 from moldau.cli.signals import reader_gone
 
 if TYPE_CHECKING:
@@ -103,8 +103,6 @@ def status(name: str | None, watch: bool, as_json: bool, brokers: str) -> int:
 
 
 def _named(name: str | None, brokers: str) -> "list[Record]":
-    from moldau.spark.pipelines.state import unknown
-
     found = [record for record in _known(brokers) if name in (None, record.name)]
     if name is not None and not found:
         raise unknown(name)

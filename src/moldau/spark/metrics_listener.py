@@ -17,8 +17,7 @@ from pyspark.sql.streaming.listener import (
 
 from moldau.spark.metrics import HOST_DEFAULT, MetricsServer
 from moldau.spark.pipelines.spec import State
-from moldau.spark.pipelines.state import Record
-from moldau.spark.pipelines.watching import QueryProgress
+from moldau.spark.pipelines.state import QueryProgress, Record
 
 
 class MetricsListener(StreamingQueryListener):
@@ -56,5 +55,7 @@ class MetricsListener(StreamingQueryListener):
         """How a query is, unless it was started before this listener."""
         if run in self._running:
             record, counted = self._running[run]
-            progress = counted.progress(dead_letters=0, is_idle=is_idle, is_continuous=True)
+            progress = counted.progress
+            if is_idle:
+                progress = replace(progress, rows_per_second=0.0)
             self._server.tell(replace(record, state=state, progress=progress))

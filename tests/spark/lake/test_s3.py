@@ -20,8 +20,7 @@ from moldau.spark.lake import LakeError, Writing, open_table
 from moldau.spark.lake.files import write_files
 from moldau.spark.lake.opening import check_place, open_destination
 from moldau.spark.lake.storage import folder_at
-from moldau.spark.pipelines.checkpoints import batches_in, query_id
-from moldau.spark.pipelines.home import Home
+from moldau.spark.pipelines.home import Home, batches_in, query_id
 from moldau.testing.ports import free_ports
 from moldau.testing.waiting import wait_until
 
@@ -119,8 +118,8 @@ def test_a_pipeline_keeps_at_s3_what_it_has_to_remember(
     home = Home("s3a://lake/pipelines/keep")
     assert not home.exists
     with home.held():
-        home.write_spec({"kind": "archive"})
-    assert home.read_spec() == {"kind": "archive"}
+        pass
+    assert home.exists
     home.checkpoint.write("metadata", b'{"id": "abc"}')
     home.checkpoint.write("commits/7", b"v1")
     assert query_id(home.checkpoint) == "abc"

@@ -34,7 +34,7 @@ def test_the_declared_example_is_understood(tmp_path: Path) -> None:
     (text,) = re.findall(r"^```yaml\n(.*?)^```$", PAGE, flags=re.M | re.S)
     file = tmp_path / "lake.yml"
     file.write_text(text.replace("${LAKE_SECRET}", "x"))
-    settings = from_plain(read_file(file, {"bootstrap": "b:1", "home": "h"}), lax=True)
+    settings = from_plain({"bootstrap": "b:1", "home": "h", **read_file(file)})
     assert settings.options == {"maxOffsetsPerTrigger": "100000"}
 
 

@@ -2,18 +2,20 @@
 
 import os
 import signal
-import threading
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import streaming_kind
 from streaming_kind import StreamSettings
 
 from moldau.client.errors import ClientError
-from moldau.spark.pipelines import registry
-from moldau.spark.pipelines.home import Home
-from moldau.spark.pipelines.running import execute
+from moldau.spark.pipelines import spec
+from moldau.spark.pipelines.home import Home, batches_in
+from moldau.spark.pipelines.running import POLL_SECONDS, execute
 from moldau.spark.pipelines.spec import State
 from moldau.spark.pipelines.state import Record
 from moldau.testing.broker import Broker
@@ -23,14 +25,14 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture(autouse=True)
 def _kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    kind = registry.Kind(name="stream", module="streaming_kind", command=None)
-    monkeypatch.setattr(registry, "kinds", lambda: {"stream": kind})
+    monkeypatch.setattr(spec, "KINDS", ("stream",))
+    monkeypatch.setitem(sys.modules, "moldau.spark.pipelines.stream", streaming_kind)
 
 
 @pytest.fixture
 def settings(broker: Broker, topic: str, tmp_path: Path) -> StreamSettings:
     return StreamSettings(
-        name=topic, bootstrap=broker.bootstrap, home=str(tmp_path / topic), topic=topic
+        name=topic, bootstrap=broker.bootstrap, home=str(tmp_path / topic), topics=(topic,)
     )
 
 
@@ -43,8 +45,8 @@ def changed(settings: StreamSettings, **changes: Any) -> StreamSettings:
 def test_what_is_there_is_read_and_told_batch_by_batch(
     spark: Any, settings: StreamSettings, fill: Callable[..., None]
 ) -> None:
-    fill(settings.topic, 0, count=30)
-    fill(settings.topic, 1, count=10)
+    fill(settings.name, 0, count=30)
+    fill(settings.name, 1, count=10)
     told: list[Record] = []
     limited = changed(settings, options={"maxOffsetsPerTrigger": "20"})
     outcome = execute(limited, watcher=told.append)
@@ -58,10 +60,10 @@ def test_what_is_there_is_read_and_told_batch_by_batch(
     assert spark.range(1).count() == 1, "a session that was there before stays"
 
     # It goes on where it was, and after a reset where that says.
-    fill(settings.topic, 0, count=5)
+    fill(settings.name, 0, count=5)
     execute(settings, watcher=told.append)
     assert told[-1].progress.rows == 5
-    Home(Path(settings.home)).reset({settings.topic: {"0": 33, "1": 9}})
+    Home(Path(settings.home)).reset({settings.name: {"0": 33, "1": 9}})
     execute(settings, watcher=told.append)
     assert told[-1].progress.rows == 3
 
@@ -76,23 +78,29 @@ def test_settings_of_spark_reach_the_session(
         execute(told)
 
 
-def test_a_continuous_one_stops_in_order_when_it_is_told_to(
-    spark: Any, settings: StreamSettings, fill: Callable[..., None]
+def test_a_continuous_one_that_is_told_to_stop_ends_after_the_batch_at_hand(
+    spark: Any,
+    settings: StreamSettings,
+    fill: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    fill(settings.topic, 0, count=30)
+    fill(settings.name, 0, count=30)
     told: list[Record] = []
-    asked = threading.Event()
+    rows: list[int] = []
 
-    def watch(record: Record) -> None:
-        told.append(record)
-        if record.progress.rows >= 30 and not asked.is_set():
-            asked.set()
-            os.kill(os.getpid(), signal.SIGTERM)
+    def in_batch(batch: Any, number: int) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        # For as long as it looks a few times whether the batch is over.
+        time.sleep(5 * POLL_SECONDS)
+        rows.append(batch.count())
 
+    monkeypatch.setattr(streaming_kind, "in_batch", in_batch)
     before = signal.getsignal(signal.SIGTERM)
-    execute(changed(settings, continuous=True, trigger_seconds=0.2), watcher=watch)
+    execute(changed(settings, continuous=True, trigger_seconds=0.2), watcher=told.append)
     assert told[-1].state is State.STOPPED
-    assert told[-1].progress.rows == 30
+    assert "stopping after this batch" in {record.progress.note for record in told}
+    assert (rows, told[-1].progress.rows) == ([30], 30)
+    assert batches_in(Home(settings.home).checkpoint, "commits") == [0]
     assert signal.getsignal(signal.SIGTERM) is before
 
 
@@ -100,7 +108,7 @@ def test_an_error_of_the_source_comes_out_as_ours_and_before_it_is_running(
     spark: Any, settings: StreamSettings
 ) -> None:
     told: list[Record] = []
-    wrong = changed(settings, topic="not-there", continuous=True)
+    wrong = changed(settings, topics=("not-there",), continuous=True)
     with pytest.raises(ClientError, match="not-there") as caught:
         execute(wrong, watcher=told.append)
     assert "Traceback" not in str(caught.value)

@@ -1,5 +1,6 @@
 """The board on the broker."""
 
+import msgspec
 import pytest
 
 from moldau.client.errors import UnreachableError
@@ -7,7 +8,7 @@ from moldau.client.kafka.client import KafkaClient
 from moldau.model.ids import Offset, TimestampMs
 from moldau.records.record import Record as LogRecord
 from moldau.records.record import build_batch
-from moldau.spark.pipelines.spec import Progress, State
+from moldau.spark.pipelines.spec import Outcome, Progress, State
 from moldau.spark.pipelines.state import TOPIC, Board, Record
 from moldau.testing.broker import Broker
 
@@ -15,7 +16,14 @@ pytestmark = pytest.mark.system
 
 
 def record(name: str, rows: int = 0) -> Record:
-    return Record(name=name, kind="count", state=State.RUNNING, progress=Progress(rows=rows))
+    return Record(
+        name=name,
+        kind="count",
+        state=State.RUNNING,
+        settings={"a": [1, "x"]},
+        progress=Progress(rows=rows, lag=4),
+        outcome=Outcome(summary="s", details={"k": {"z": 1}}),
+    )
 
 
 def test_the_last_word_of_each_counts_and_what_is_forgotten_is_gone(broker: Broker) -> None:
@@ -39,11 +47,16 @@ def test_a_board_that_was_never_written_to_is_empty(moldau_broker: Broker) -> No
 def test_what_somebody_else_writes_there_spoils_nothing(broker: Broker) -> None:
     with Board(broker.bootstrap) as board, KafkaClient(broker.bootstrap) as client:
         board.publish(record("state-d"))
-        entry = LogRecord(Offset(0), TimestampMs(0), b"odd", b"\xff{", [])
-        client.produce(TOPIC, 0, build_batch([entry]))
+        odd = [b"\xff{", b"", b"[]", b'{"name": "x"}']
+        later = msgspec.json.encode(record("later"))[:-1] + b',"new_field":1}'
+        entries = [(b"odd%d" % number, value) for number, value in enumerate(odd)]
+        for key, value in (*entries, (b"later", later)):
+            entry = LogRecord(Offset(0), TimestampMs(0), key, value, [])
+            client.produce(TOPIC, 0, build_batch([entry]))
         found = board.read()
     assert "state-d" in found
-    assert "odd" not in found
+    assert found["later"] == record("later"), "fields of later versions are let be"
+    assert not [name for name in found if name.startswith("odd")]
 
 
 def test_nobody_waits_for_a_broker_that_is_not_there() -> None:

@@ -1,19 +1,11 @@
-"""Owns settings of pipelines as plain values: to and from JSON and files, and without secrets.
+"""Responsible for settings of pipelines as plain values: in files, and without secrets.
 
-A declared pipeline is a mapping with `kind`, `name` and the settings of that kind:
-
-    kind: archive
-    name: clicks-to-lake
-    topics: [clicks]
-    to: s3://lake/clicks
-    options: {maxOffsetsPerTrigger: "100000"}
-
-`${NAME}` in a text is replaced by that variable of the environment, so that secrets need not stand
-in the file.
+A file has `kind`, `name` and the settings of that kind; see docs/spark/pipelines.md. `${NAME}` in a
+text is replaced by that variable of the environment, so that secrets need not stand in the file.
 """
 
 import dataclasses
-import difflib
+import json
 import os
 import re
 from collections.abc import Mapping
@@ -24,88 +16,110 @@ import msgspec
 import yaml
 
 from moldau.client.errors import InvalidArgumentError
-from moldau.model.errors import MoldauError
-from moldau.spark.pipelines import registry
-from moldau.spark.pipelines.spec import Settings
+from moldau.spark.pipelines.spec import Settings, load
 
-KIND: Final = "kind"
 MASK: Final = "******"
 
-_SECRET_WORD: Final = re.compile(r"password|passwd|secret|token|credential|jaas", re.IGNORECASE)
-_SECRET_OPTION: Final = re.compile(_SECRET_WORD.pattern + r"|key|auth", re.IGNORECASE)
-"""Among options a key is something that opens; among settings it is mostly that of a record."""
-_ASSIGNED: Final = re.compile(rf"((?:{_SECRET_WORD.pattern})[\w.-]*[=:])\S+", re.IGNORECASE)
-"""Among many words of one option, such as those for Java."""
-_URL_PASSWORD: Final = re.compile(r"(\w://[^/@:\s]*):[^/@\s]+@")
+_SECRET_WORDS: Final = "password|passwd|secret|token|credential|jaas"
+_SECRET: Final = re.compile(rf"{_SECRET_WORDS}|key|auth", re.IGNORECASE)
+"""Names of options whose values are for nobody's eyes."""
+_IN_TEXT: Final = re.compile(
+    rf"((?:{_SECRET_WORDS})[\w.-]*[=:])\S+|(\w://[^/@:\s]*:)[^/@\s]+(?=@)", re.IGNORECASE
+)
+"""The same among many words, such as options for Java; and passwords in addresses."""
 _VARIABLE: Final = re.compile(r"\$\{(\w+)\}")
-_CONF_LINE: Final = re.compile(r"([^\s=:]+)(?:\s*[=:]\s*|\s+)(\S.*)")
-
-
-def to_plain(settings: Settings) -> dict[str, Any]:
-    """With secrets: for the process that runs it, never to be shown."""
-    found: dict[str, Any] = msgspec.to_builtins(settings)
-    return {KIND: settings.kind, **found}
+_CONF_DELIMITER: Final = re.compile(r"\s*[=:]\s*|\s+")
 
 
 def without_secrets(settings: Settings) -> dict[str, Any]:
-    """For everyone's eyes."""
-    return {name: _masked(name, value) for name, value in to_plain(settings).items()}
+    """As plain values for everyone's eyes."""
+    plain: dict[str, Any] = msgspec.to_builtins(settings)
+    return {"kind": settings.kind, **{name: _masked(value) for name, value in plain.items()}}
 
 
-def from_plain(document: Mapping[str, Any], *, lax: bool = False) -> Settings:
-    """Settings of the kind that is named. `lax`: of a file, where a number may be a text.
+def _masked(value: Any) -> Any:
+    if isinstance(value, str):
+        return _IN_TEXT.sub(lambda found: f"{found[1] or found[2]}{MASK}", value)
+    if isinstance(value, list | tuple):
+        return [_masked(each) for each in value]
+    if isinstance(value, dict):
+        return {
+            name: MASK if _SECRET.search(name) else _masked(each) for name, each in value.items()
+        }
+    return value
+
+
+def from_plain(document: Mapping[str, Any]) -> Settings:
+    """Settings of the kind that is named.
 
     Raises InvalidArgumentError for an unknown kind or setting, and for a value that does not fit.
     """
-    kind = document.get(KIND)
-    if not isinstance(kind, str):
+    kind = document.get("kind")
+    settings_type: type[Settings] = load(kind).SETTINGS
+    known = [field.name for field in dataclasses.fields(settings_type)]
+    if unknown := document.keys() - {"kind", *known}:
         raise InvalidArgumentError(
-            "a pipeline must say what it is: kind is missing",
-            hint=f"kind: {' | '.join(registry.kinds())}",
+            f"{kind} has no setting {min(unknown)!r}", hint=f"known are {', '.join(known)}"
         )
-    settings_type = registry.load(kind).settings
-    given = {name: value for name, value in document.items() if name != KIND}
-    _check_names(kind, settings_type, given)
     try:
-        return msgspec.convert(_wrapped(settings_type, given), settings_type, strict=not lax)
+        # Not strict: in a file, a number may be a text.
+        return msgspec.convert(document, settings_type, strict=False)
     except msgspec.ValidationError as error:
-        if isinstance(error.__cause__, MoldauError):
-            raise error.__cause__ from None
-        raise InvalidArgumentError(f"these are no settings of {kind}: {_readable(error)}") from None
+        text, _, place = str(error).partition(" - at `$.")
+        told = f"{place.rstrip('`')}: {text}" if place else text
+        raise InvalidArgumentError(f"these are no settings of {kind}: {told}") from None
 
 
-def read_file(path: Path, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """What a file declares, over `defaults`; to be handed to `from_plain(…, lax=True)`."""
+def read_file(path: Path) -> dict[str, Any]:
+    """What a YAML or JSON file declares, for `from_plain`."""
     try:
-        found = yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        found = yaml.safe_load(path.read_text(errors="replace"))
+    except yaml.YAMLError as error:
         raise InvalidArgumentError(
             f"{path} is neither YAML nor JSON: {' '.join(str(error).split())}"
         ) from error
-    if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
+    if not isinstance(found, dict):
         raise InvalidArgumentError(
             f"{path} declares no pipeline", hint="it must begin as in: kind: archive"
         )
-    return {**defaults, **{name: _expanded(value, path) for name, value in found.items()}}
+    return {str(name): _expanded(value, path) for name, value in found.items()}
+
+
+def _expanded(value: Any, path: Path) -> Any:
+    if isinstance(value, str):
+
+        def replaced(match: re.Match[str]) -> str:
+            if (found := os.environ.get(match[1])) is not None:
+                return found
+            raise InvalidArgumentError(
+                f"{path} wants the variable {match[1]}, which is not set",
+                hint=f"export {match[1]}=…",
+            )
+
+        return _VARIABLE.sub(replaced, value)
+    if isinstance(value, list):
+        return [_expanded(each, path) for each in value]
+    if isinstance(value, dict):
+        # Options are texts; in YAML they look like numbers and flags, too.
+        found = {str(name): _expanded(each, path) for name, each in value.items()}
+        return {n: each if isinstance(each, str) else json.dumps(each) for n, each in found.items()}
+    return value
 
 
 def read_conf(path: Path) -> dict[str, str]:
     """Settings of Spark from a file such as spark-defaults.conf: `key value` or `key=value`."""
     found: dict[str, str] = {}
-    try:
-        lines = path.read_text().splitlines()
-    except UnicodeDecodeError as error:
-        raise InvalidArgumentError(f"{path} is no text: {error}") from error
+    lines = path.read_text(errors="replace").splitlines()
     for number, line in enumerate(map(str.strip, lines), 1):
         if line and not line.startswith("#"):
-            match = _CONF_LINE.fullmatch(line)
-            if match is None:
+            name, *value = _CONF_DELIMITER.split(line, maxsplit=1)
+            if not value:
                 # Not the line itself: it may be a secret.
                 raise InvalidArgumentError(
                     f"line {number} of {path} is no setting of Spark",
                     hint="write: spark.executor.memory 4g · or: spark.executor.memory=4g",
                 )
-            found[match[1]] = match[2]
+            found[name] = value[0]
     return found
 
 
@@ -119,82 +133,3 @@ def check_conf(conf: Mapping[str, str]) -> None:
             )
         if name in ("spark.master", "spark.remote"):
             raise InvalidArgumentError(f"{name} is not set by --conf", hint="use --master URL")
-
-
-def _check_names(kind: str, settings_type: type[Settings], given: Mapping[str, Any]) -> None:
-    known = [field.name for field in dataclasses.fields(settings_type)]
-    for name in given:
-        if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            meant = f"did you mean {close[0]}? " if close else ""
-            raise InvalidArgumentError(
-                f"{kind} has no setting {name!r}", hint=f"{meant}known are {', '.join(known)}"
-            )
-    for field in dataclasses.fields(settings_type):
-        is_needed = (
-            field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-        )
-        if is_needed and field.name not in given:
-            raise InvalidArgumentError(f"{kind} needs the setting {field.name!r}")
-
-
-def _wrapped(settings_type: type[Settings], given: Mapping[str, Any]) -> dict[str, Any]:
-    """One text where several may stand is a list of one."""
-    several = {
-        field.name
-        for field in dataclasses.fields(settings_type)
-        if str(field.type).startswith("tuple[str")
-    }
-    return {
-        name: [value] if name in several and isinstance(value, str) else value
-        for name, value in given.items()
-    }
-
-
-def _readable(error: msgspec.ValidationError) -> str:
-    text, _, place = str(error).partition(" - at `$.")
-    return f"{place.rstrip('`')}: {text}" if place else text
-
-
-def _expanded(value: Any, path: Path) -> Any:
-    if isinstance(value, str):
-
-        def replaced(match: re.Match[str]) -> str:
-            found = os.environ.get(match[1])
-            if found is None:
-                raise InvalidArgumentError(
-                    f"{path} wants the variable {match[1]}, which is not set",
-                    hint=f"export {match[1]}=…",
-                )
-            return found
-
-        return _VARIABLE.sub(replaced, value)
-    if isinstance(value, dict):
-        # Options are texts; in YAML they look like numbers and flags, too.
-        return {str(key): _text(_expanded(item, path)) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_expanded(item, path) for item in value]
-    return value
-
-
-def _text(value: Any) -> Any:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value) if isinstance(value, int | float) else value
-
-
-def _unassigned(value: Any) -> Any:
-    return _ASSIGNED.sub(rf"\1{MASK}", value) if isinstance(value, str) else value
-
-
-def _masked(name: str, value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {
-            key: MASK if _SECRET_OPTION.search(key) else _masked("", _unassigned(item))
-            for key, item in value.items()
-        }
-    if isinstance(value, list | tuple):
-        return [_masked("", item) for item in value]
-    if not isinstance(value, str):
-        return value
-    return MASK if value and _SECRET_WORD.search(name) else _URL_PASSWORD.sub(rf"\1:{MASK}@", value)

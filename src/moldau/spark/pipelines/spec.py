@@ -1,24 +1,39 @@
-"""Owns what a pipeline is to those who start, watch and stop it: settings, plan, progress, outcome.
+"""Responsible for what a pipeline is to others: its kind, settings, plan, progress and outcome.
 
-Each kind of pipeline is a module or package `moldau.spark.pipelines.<kind>` with
+Each kind of `KINDS` is a package `moldau.spark.pipelines.<kind>` with
 
     SETTINGS: type[Settings]                        # a frozen dataclass with fields of its own
     def plan(settings) -> Plan                      # no Spark: looks at the broker and the lake
     def run(settings, context: Context) -> Outcome  # until all is done, or until told to stop
 
-Settings are plain values, so that they come from a file and go to the broker.
+and a module `moldau.cli.pipeline_<kind>` with its command line.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
+
+from moldau.client.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
     from moldau.spark.lake.storage import Folder
+
+KINDS: Final = ("archive", "compact", "replay", "aggregate", "audit")
+
+
+def load(kind: object) -> ModuleType:
+    """The package of a kind, which is not imported before. Raises InvalidArgumentError."""
+    if kind not in KINDS:
+        raise InvalidArgumentError(
+            f"there is no kind of pipeline {kind!r}", hint=f"kind is one of {', '.join(KINDS)}"
+        )
+    return import_module(f"moldau.spark.pipelines.{kind}")
 
 
 class State(StrEnum):
@@ -33,7 +48,10 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What every pipeline is told. Kinds add fields; text, numbers, flags, None, tuples of text."""
+    """What every pipeline is told. Kinds add fields: text, numbers, flags, None, tuples of text.
+
+    Secrets stand in mappings, under names that say so: `declared.without_secrets` hides those.
+    """
 
     kind: ClassVar[str] = ""
 
@@ -41,7 +59,7 @@ class Settings:
     """Unique in the cluster; also the name of the consumer group that shows its lag."""
     bootstrap: str
     home: str
-    """The folder with its checkpoint and spec; see `moldau.spark.pipelines.home`."""
+    """The folder with its checkpoint; see `moldau.spark.pipelines.home`."""
     master: str = "local[*]"
     continuous: bool = False
     """Goes on until it is stopped; else it ends with what is there when it starts."""
@@ -54,9 +72,9 @@ class Settings:
 
     @property
     def checkpoint(self) -> "Folder":
-        from moldau.spark.pipelines.checkpoints import checkpoint_of
+        from moldau.spark.pipelines.home import Home
 
-        return checkpoint_of(self.home)
+        return Home(self.home).checkpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,19 +1,20 @@
-"""Owns what is said of a pipeline, and where: on a compacted internal topic of the brokers.
+"""Responsible for what is said of a pipeline: how far it is, and where others read that.
 
-One partition, the key is the pipeline's name, the value a `Record` as JSON. Whoever wants to know
-reads the topic to its end; the last value of a key is true. See docs/decisions/0027.
+It is said on a compacted topic of the brokers with one partition; the key is the pipeline's name,
+the value a `Record` as JSON. Whoever wants to know reads the topic to its end; the last value of a
+key is true. See docs/decisions/0027.
 """
 
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self
 
 import msgspec
 
-from moldau.client.errors import NotFoundError, RejectedError
+from moldau.client.errors import InvalidArgumentError, NotFoundError, RejectedError
 from moldau.client.kafka.client import OFFSET_EARLIEST, KafkaClient
 from moldau.client.kafka.retrying import patiently
 from moldau.client.processes import ProcessKey, is_running
@@ -23,6 +24,7 @@ from moldau.records.record import Record as LogRecord
 from moldau.records.record import build_batch, read_records
 from moldau.spark.pipelines.spec import Outcome, Progress, State
 from moldau.spark.source.bodies import whole_batches
+from moldau.spark.source.positions import Positions
 
 TOPIC: Final = "__moldau_pipelines"
 _CONFIGS: Final = {
@@ -31,15 +33,12 @@ _CONFIGS: Final = {
     "segment.bytes": str(1024 * 1024),
     "min.cleanable.dirty.ratio": "0.1",
 }
-_FETCH_BYTES: Final = 4 * 1024 * 1024
-
-T = TypeVar("T")
 
 LOST: Final = "lost"
 """Said of a pipeline that should run and was not heard of for a while, or whose process is gone."""
 SILENT_SECONDS_MAX: Final = 30.0
 """Running pipelines say something every few seconds; after so long they are taken for lost."""
-
+OBSERVED: Final = "moldau"
 ALIVE: Final = (State.STARTING, State.RUNNING)
 
 
@@ -67,64 +66,45 @@ class Record:
     def changed(self, **changes: Any) -> "Record":
         return replace(self, **changes, updated_at=now_ms())
 
-    @property
-    def is_here(self) -> bool:
-        """Whether it is, or was, a process of this machine."""
-        return self.host == socket.gethostname()
-
     def shown_state(self, now: int | None = None) -> str:
         """As State, or LOST."""
         if self.state not in ALIVE:
-            return str(self.state)
-        if self.is_here:
+            return self.state
+        if self.host == socket.gethostname():
             # Nobody needs to guess about a process of this machine.
-            return str(self.state) if is_running(ProcessKey(self.pid, self.process)) else LOST
-        silent_ms = (now_ms() if now is None else now) - self.updated_at
-        return LOST if silent_ms > SILENT_SECONDS_MAX * 1000 else str(self.state)
+            is_lost = not is_running(ProcessKey(self.pid, self.process))
+        else:
+            is_lost = (now or now_ms()) - self.updated_at > SILENT_SECONDS_MAX * 1000
+        return LOST if is_lost else self.state
 
-    def is_alive(self, now: int | None = None) -> bool:
-        return self.shown_state(now) in ALIVE
+    def is_alive(self) -> bool:
+        return self.shown_state() in ALIVE
 
     def described(self) -> dict[str, Any]:
         """As plain values for those who read JSON: the state that is shown, and for how long."""
-        now = now_ms()
+        uptime = (now_ms() - self.started_at) / 1000 if self.is_alive() else None
         plain: dict[str, Any] = msgspec.to_builtins(self)
-        return {
-            **plain,
-            "state": self.shown_state(now),
-            "uptime_seconds": (now - self.started_at) / 1000 if self.is_alive(now) else None,
-        }
+        return {**plain, "state": str(self.shown_state()), "uptime_seconds": uptime}
 
 
 def now_ms() -> int:
     return int(time.time() * 1000)
 
 
-def decode_record(data: bytes) -> Record | None:
-    """None for what is no record that we know: of a version to come, or of somebody else."""
-    try:
-        return msgspec.json.decode(data, type=Record)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
-
-
 class Board:
     """A connection to it. Not for use by two threads."""
 
     def __init__(self, bootstrap: str, *, seconds_max: float = 5.0) -> None:
-        self._seconds_max = seconds_max
+        self._seconds_max = max(seconds_max, 1.0)
         self._client = KafkaClient(
-            bootstrap, client_id="moldau-pipelines", timeout=max(seconds_max, 1.0)
+            bootstrap, client_id="moldau-pipelines", timeout=self._seconds_max
         )
-
-    def close(self) -> None:
-        self._client.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self.close()
+        self._client.close()
 
     def publish(self, record: Record) -> None:
         """Raises ClientError."""
@@ -145,25 +125,35 @@ class Board:
             except NotFoundError:
                 self._create()
 
-        self._patiently(attempt, f"say how pipeline {name} is")
+        # An election is waited for; whether there is a broker at all is known at once.
+        self._client.any_broker()
+        patiently(
+            attempt,
+            forget=partial(self._client.forget, TOPIC),
+            seconds_max=self._seconds_max,
+            doing=f"say how pipeline {name} is",
+        )
+
+    def _create(self) -> None:
+        """Always raises: brokers hear of a new topic one after the other."""
+        try:
+            self._client.create_topic(TOPIC, 1, configs=_CONFIGS)
+        except RejectedError as error:
+            if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
+                raise
+        raise RejectedError(f"{TOPIC} was just created", ErrorCode.LEADER_NOT_AVAILABLE)
 
     def read(self) -> dict[str, Record]:
         """What was last said, by name; empty before the first word. Raises ClientError."""
-        try:
-            return self._patiently(self._read, "read how pipelines are")
-        except NotFoundError:
-            return {}
-
-    def _read(self) -> dict[str, Record]:
-        end = self._client.list_offset(TOPIC, 0)
-        position = self._client.list_offset(TOPIC, 0, OFFSET_EARLIEST)
         found: dict[str, Record] = {}
+        try:
+            end = self._client.list_offset(TOPIC, 0)
+            position = self._client.list_offset(TOPIC, 0, OFFSET_EARLIEST)
+        except NotFoundError:
+            return found
         while position < end:
-            fetched = self._client.fetch(
-                TOPIC, 0, position, bytes_max=_FETCH_BYTES, wait_ms_max=100
-            )
-            before = position
-            data = memoryview(fetched)
+            fetched = self._client.fetch(TOPIC, 0, position)
+            data, before = memoryview(fetched), position
             for start, header in whole_batches(data):
                 if not header.is_control:
                     for entry in read_records(data[start : start + header.size]):
@@ -173,40 +163,76 @@ class Board:
                 raise RejectedError(f"nothing came of {TOPIC}", ErrorCode.LEADER_NOT_AVAILABLE)
         return found
 
-    def _create(self) -> None:
-        """Always raises: brokers hear of a new topic one after the other."""
-        try:
-            self._client.create_topic(TOPIC, 1, configs=_CONFIGS)
-        except RejectedError as error:
-            if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
-                raise
-        self._client.forget(TOPIC)
-        raise RejectedError(f"{TOPIC} was just created", ErrorCode.LEADER_NOT_AVAILABLE)
-
-    def _patiently(self, attempt: Callable[[], T], doing: str) -> T:
-        # An election is waited for; whether there is a broker at all is known at once.
-        self._client.any_broker()
-        return patiently(
-            attempt,
-            forget=partial(self._client.forget, TOPIC),
-            seconds_max=self._seconds_max,
-            doing=doing,
-        )
-
-
-def unknown(name: str) -> NotFoundError:
-    return NotFoundError(
-        f"there is no pipeline {name}",
-        hint="list them: moldau pipeline list · other brokers: -b HOST:PORT",
-    )
-
 
 def _take(found: dict[str, Record], entry: LogRecord) -> None:
-    if entry.key is None:
-        return
-    name = bytes(entry.key).decode("utf-8", "replace")
-    record = None if entry.value is None else decode_record(bytes(entry.value))
-    if record is None:
+    """What is no record that we know, of a later version or of somebody else, says nothing."""
+    name = (entry.key or b"").decode("utf-8", "replace")
+    try:
+        found[name] = msgspec.json.decode(entry.value or b"", type=Record)
+    except (msgspec.DecodeError, UnicodeDecodeError):
         found.pop(name, None)
-    else:
-        found[name] = record
+
+
+class QueryProgress:
+    """Adds up the batches of one query, each once, from what Spark says about them.
+
+    Rows are counted by offsets where they can be: a batch that is used twice (as `foreachBatch`
+    may) is counted twice by Spark. A query whose rows are something else than records, such as
+    files that its tasks wrote, observes (`DataFrame.observe`) their sum as `rows` of OBSERVED. The
+    lag is what lies between the end of the last batch and the latest offsets by then.
+    """
+
+    def __init__(self) -> None:
+        self.progress = Progress()
+        self._batch_rows = 0
+
+    def take(self, told: Iterable[Mapping[str, Any]]) -> bool:
+        """The progress of batches, oldest first, as in Spark's JSON; True if one was new."""
+        is_new = False
+        for each in told:
+            known, number, rows = self.progress.batch, int(each.get("batchId", -1)), _rows(each)
+            if known is not None and number < known:
+                continue
+            before = self._batch_rows if number == known else 0
+            if number != known or rows > before:
+                # Spark also tells of a batch that it has not found anything for yet.
+                seconds = float(each.get("batchDuration") or 0) / 1000
+                self.progress = Progress(
+                    batch=number,
+                    rows=self.progress.rows + rows - before,
+                    rows_per_second=rows / seconds if seconds > 0 else None,
+                    batch_seconds=seconds,
+                )
+                self._batch_rows = rows
+                is_new = True
+            elif rows < before:
+                # The word that nothing has come since.
+                self.progress = replace(self.progress, rows_per_second=0.0)
+            self.progress = replace(self.progress, lag=_span(each, "endOffset", "latestOffset"))
+        return is_new
+
+
+def _rows(told: Mapping[str, Any]) -> int:
+    observed = (told.get("observedMetrics") or {}).get(OBSERVED)
+    if observed is not None and "rows" in observed:
+        return int(observed["rows"] or 0)
+    counted = int(told.get("numInputRows") or 0)
+    span = _span(told, "startOffset", "endOffset")
+    # Offsets also count what is no row, such as marks of transactions.
+    return counted if span is None else min(counted, span)
+
+
+def _span(told: Mapping[str, Any], start: str, end: str) -> int | None:
+    """How many offsets lie between, in all sources; None if one has no positions in topics."""
+    sources, count = told.get("sources"), 0
+    if not sources:
+        return None
+    try:
+        for source in sources:
+            before = Positions.from_json(source.get(start)).offsets
+            for place, offset in Positions.from_json(source.get(end)).offsets.items():
+                # A partition that was not known before begins at its first offset at most.
+                count += max(0, offset - before.get(place, 0))
+    except InvalidArgumentError:
+        return None
+    return count

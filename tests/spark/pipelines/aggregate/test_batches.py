@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from moldau.model.ids import PartitionIndex, TopicPartition
 from moldau.spark.lake.storage import Folder, folder_at
 from moldau.spark.pipelines.aggregate.batches import is_late, ranges_of, read_batch
-from moldau.spark.pipelines.checkpoints import CheckpointError
+from moldau.spark.pipelines.home import CheckpointError
 from moldau.spark.source.positions import Positions
 
 

@@ -15,7 +15,7 @@ from moldau.spark.lake import LakeTable, open_table
 from moldau.spark.pipelines.archive.remembered import FILE, recall, remember
 from moldau.spark.pipelines.archive.settings import ArchiveSettings
 from moldau.spark.pipelines.archive.starts import _widened
-from moldau.spark.pipelines.checkpoints import CheckpointError
+from moldau.spark.pipelines.home import CheckpointError
 from moldau.spark.source.cluster import TopicView
 
 pytestmark = pytest.mark.inprocess

@@ -8,7 +8,7 @@ import json
 from typing import Any, Final, NamedTuple
 
 from moldau.spark.lake.storage import Folder
-from moldau.spark.pipelines.checkpoints import CheckpointError
+from moldau.spark.pipelines.home import CheckpointError
 from moldau.spark.source.planning import OffsetRange
 from moldau.spark.source.positions import Positions, ranges_between
 

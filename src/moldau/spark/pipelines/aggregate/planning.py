@@ -10,7 +10,7 @@ from moldau.spark.option_table import Side, names_of
 from moldau.spark.options import BOOTSTRAP
 from moldau.spark.pipelines.aggregate.remembered import recall
 from moldau.spark.pipelines.aggregate.settings import AggregateSettings, check, decoder_of
-from moldau.spark.pipelines.checkpoints import batches_in, committed_positions
+from moldau.spark.pipelines.home import batches_in, committed_positions
 from moldau.spark.pipelines.spec import Plan, Step
 from moldau.spark.source.cluster import Cluster, places_of, starting_offsets
 from moldau.spark.source.positions import Positions

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from moldau.client.errors import InvalidArgumentError
 from moldau.spark.pipelines.aggregate.settings import AggregateSettings
-from moldau.spark.pipelines.checkpoints import CheckpointError
+from moldau.spark.pipelines.home import CheckpointError
 
 FILE: Final = "aggregate.json"
 _KEPT: Final = {

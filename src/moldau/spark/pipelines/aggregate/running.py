@@ -35,9 +35,8 @@ from moldau.spark.pipelines.aggregate.planning import (
 )
 from moldau.spark.pipelines.aggregate.remembered import Remembered, asked_of, recall, remember
 from moldau.spark.pipelines.aggregate.settings import AggregateSettings, check, decoder_of
-from moldau.spark.pipelines.checkpoints import query_id
 from moldau.spark.pipelines.failures import PipelineError, from_text
-from moldau.spark.pipelines.home import Home
+from moldau.spark.pipelines.home import Home, query_id
 from moldau.spark.pipelines.spec import Context, Outcome
 from moldau.spark.source.planning import OffsetRange
 from moldau.spark.source.positions import Positions

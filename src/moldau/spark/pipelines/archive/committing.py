@@ -15,7 +15,7 @@ from moldau.spark.lake.table import DataFile, Destination, LakeTable, Writing
 from moldau.spark.pipelines.archive.remembered import marks_of
 from moldau.spark.pipelines.archive.settings import ArchiveSettings
 from moldau.spark.pipelines.archive.source import FILE, UNKNOWN, file_of
-from moldau.spark.pipelines.checkpoints import query_id
+from moldau.spark.pipelines.home import query_id
 from moldau.spark.pipelines.spec import Context
 
 if TYPE_CHECKING:

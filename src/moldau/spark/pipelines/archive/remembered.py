@@ -13,8 +13,7 @@ from typing import Final
 from moldau.client.errors import InvalidArgumentError
 from moldau.spark.lake.table import WRITER, Destination, TableFormat, marked
 from moldau.spark.pipelines.archive.settings import APPEND, ArchiveSettings
-from moldau.spark.pipelines.checkpoints import CheckpointError, batches_in
-from moldau.spark.pipelines.home import Home
+from moldau.spark.pipelines.home import CheckpointError, Home, batches_in
 
 FILE: Final = "archive.json"
 """In the checkpoint's folder, and gone with it."""

@@ -13,7 +13,7 @@ from moldau.spark.pipelines.archive.remembered import recall, remember
 from moldau.spark.pipelines.archive.settings import UPSERT, ArchiveSettings
 from moldau.spark.pipelines.archive.starts import START_OPTIONS, first_offsets
 from moldau.spark.pipelines.spec import Context, Outcome
-from moldau.spark.pipelines.watching import OBSERVED
+from moldau.spark.pipelines.state import OBSERVED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

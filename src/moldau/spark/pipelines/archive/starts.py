@@ -8,9 +8,11 @@ from typing import Any, Final
 from moldau.model.ids import TopicPartition
 from moldau.spark.pipelines.archive.remembered import Remembered
 from moldau.spark.pipelines.archive.settings import ArchiveSettings
-from moldau.spark.pipelines.checkpoints import CheckpointError, batches_in
-from moldau.spark.source.cluster import Cluster, TopicView, places_of, starting_offsets
-from moldau.spark.source.positions import Positions, check_checkpoint, effective_starts
+from moldau.spark.pipelines.home import CheckpointError, batches_in
+from moldau.spark.source.bounds import places_of, starting_offsets
+from moldau.spark.source.cluster import Cluster, TopicView
+from moldau.spark.source.positions import Positions
+from moldau.spark.source.progress import check_checkpoint, effective_starts
 from moldau.spark.source.read_options import EARLIEST, parse_read_options
 
 START_OPTIONS: Final = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")

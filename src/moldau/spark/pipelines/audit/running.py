@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING, Final
 
 from moldau.spark.pipelines.audit.cut import take_cut
 from moldau.spark.pipelines.audit.settings import AuditSettings, Through
-from moldau.spark.pipelines.registry import missing_extra
 from moldau.spark.pipelines.spec import Context, Outcome, Plan, Settings, Step
 
 if TYPE_CHECKING:
@@ -22,10 +21,8 @@ def plan(settings: Settings) -> Plan:
     steps = [Step(what=f"read {len(cut.places)} partitions, committed records only", rows=offsets)]
     warnings = []
     if told.table is not None:
-        try:
-            from moldau.spark.pipelines.audit.tables import open_audited
-        except ModuleNotFoundError as error:
-            raise missing_extra(error.name or str(error)) from error
+        from moldau.spark.pipelines.audit.tables import open_audited
+
         snapshot = open_audited(told).snapshot()
         size = sum(file.bytes for file in snapshot.files)
         what = f"read {len(snapshot.files)} files of version {snapshot.version}"
@@ -54,11 +51,9 @@ def run(settings: Settings, context: Context) -> Outcome:
 
 
 def _report(settings: AuditSettings, context: Context) -> "Report":
-    try:
-        from moldau.spark.pipelines.audit.copies import CopyAudit
-        from moldau.spark.pipelines.audit.tables import TableAudit
-    except ModuleNotFoundError as error:
-        raise missing_extra(error.name or str(error)) from error
+    from moldau.spark.pipelines.audit.copies import CopyAudit
+    from moldau.spark.pipelines.audit.tables import TableAudit
+
     if settings.against_topic is not None:
         return CopyAudit(settings, context).report()
     from pyspark.errors import PySparkException

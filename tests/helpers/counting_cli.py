@@ -1,0 +1,23 @@
+"""`moldau` with one more kind of pipelines: `count`, which needs no Spark."""
+
+import sys
+
+import counting_command
+import counting_kind
+import pytest
+
+from moldau.cli import pipeline_run
+from moldau.cli.main import run
+from moldau.spark.pipelines import spec
+
+
+def add_count(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(spec, "KINDS", (*spec.KINDS, "count"))
+    patch.setitem(sys.modules, "moldau.spark.pipelines.count", counting_kind)
+    patch.setitem(sys.modules, "moldau.cli.pipeline_count", counting_command)
+    patch.setattr(pipeline_run, "_check_spark", lambda settings: None)
+
+
+if __name__ == "__main__":
+    add_count(pytest.MonkeyPatch())
+    sys.exit(run(sys.argv[1:]))
