@@ -18,12 +18,21 @@ def parsed(*words: str) -> Any:
 def test_a_table_is_named_with_its_format_and_storage() -> None:
     found = parsed(
         *("--topic", "orders", "--topic", "returns", "--table", "s3://lake/orders"),
-        *("--format", "delta", "--storage", "region=eu", "--group", "archive", "--through", "lake"),
+        *(
+            "--format",
+            "delta",
+            "--storage",
+            "region=eu",
+            "--group",
+            "archive",
+            "--through",
+            "group",
+        ),
     )
     assert found.topics == ("orders", "returns")
     assert (found.table, found.table_format) == ("s3://lake/orders", "delta")
     assert found.storage == {"region": "eu"}
-    assert (found.groups, found.through) == (("archive",), "lake")
+    assert (found.groups, found.through) == (("archive",), "group")
 
 
 def test_a_copy_is_matched_by_pairs_of_terms() -> None:
@@ -39,7 +48,7 @@ def test_a_copy_is_matched_by_pairs_of_terms() -> None:
         ("--topic", "a"),
         ("--topic", "a", "--table", "/t", "--against-topic", "b"),
         ("--topic", "a", "--against-topic", "a"),
-        ("--topic", "a", "--against-topic", "b", "--through", "lake"),
+        ("--topic", "a", "--against-topic", "b", "--through", "group"),
     ],
 )
 def test_what_does_not_fit_together_is_refused_with_a_word_about_the_option(

@@ -38,13 +38,13 @@ def test_every_option_is_on_its_page(kind: str) -> None:
 def test_a_replay_is_told_all_that_the_command_line_says() -> None:
     words = (
         "--topic a --topic b --topic a --to c --create --from-time -2h --to-time 1700000000000 "
-        "--offsets 0:1-2 --offsets b/1:-9 --key x --key-encoding hex --no-keep-partitions "
+        "--offsets 0:1-2 --offsets b/1:-9 --key x --no-keep-partitions "
         "--origin-headers --batch-rows 7 --times-rise"
     )
     found = settings_from("replay", words.split())
     assert (found.topics, found.target, found.create) == (("a", "b"), "c", True)
     assert (found.from_time, found.to_time, found.times_rise) == ("-2h", "1700000000000", True)
-    assert (found.offsets, found.keys, found.key_encoding) == (("0:1-2", "b/1:-9"), ("x",), "hex")
+    assert (found.offsets, found.keys) == (("0:1-2", "b/1:-9"), ("x",))
     assert (found.keep_partitions, found.origin_headers, found.batch_rows) == (False, True, 7)
     plain = settings_from("replay", ["--table", "/lake", "--storage", "region=x", "--to", "c"])
     assert (plain.table, plain.table_format, plain.storage) == ("/lake", "delta", {"region": "x"})

@@ -1,4 +1,4 @@
-"""Owns the command line of the pipeline `audit`, and how its report looks."""
+"""Responsible for the command line of the pipeline `audit`, and how its report looks."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -25,7 +25,7 @@ SUMMARY: Final = (
 
 EXAMPLES: Final = (
     "moldau pipeline run audit --topic orders --table /lake/orders",
-    "moldau pipeline run audit --topic orders --table /lake --through lake --group archive-orders",
+    "moldau pipeline run audit --topic orders --table /lake --through group --group archive-orders",
     "moldau pipeline run audit --topic orders --against-topic orders-copy --match key --json",
 )
 
@@ -33,13 +33,12 @@ CONTINUOUS: Final = False
 NEEDS_BROKERS: Final = True
 
 _RANGES_SHOWN: Final = 5
-_KINDS: Final = ("missing", "duplicated", "extra", "altered")
+_KINDS: Final = ("missing", "duplicated", "extra", "altered", "dead", "expired")
 
 OPTIONS: Final[tuple[Callable[..., Any], ...]] = (
     topics_option("What has to be there; may be repeated."),
     click.option("--table", metavar="LOCATION", help="Where: a folder, or s3://bucket/prefix."),
     TABLE_FORMAT,
-    click.option("--table-name", metavar="NAME", help="What the catalog of Iceberg calls it."),
     STORAGE,
     click.option(
         "--against-topic",
@@ -78,11 +77,11 @@ OPTIONS: Final[tuple[Callable[..., Any], ...]] = (
     ),
     click.option(
         "--through",
-        type=click.Choice(["now", "group", "lake"]),
+        type=click.Choice(["now", "group"]),
         default="now",
         show_default=True,
-        help="Up to where all must be there: the end of the topics now, what the first group has "
-        "committed, or (without a group) the table's last offset.",
+        help="Up to where all must be there: the end of the topics now, or what the first group "
+        "has committed.",
     ),
     click.option(
         "--dead-letters",
@@ -147,9 +146,7 @@ def _row(partition: Mapping[str, Any]) -> dict[str, Any]:
     row = {name: partition[name] for name in ("topic", "partition", "start", "end")}
     row["records"] = partition["source_rows"]
     row["found"] = partition["target_rows"]
-    row.update({kind: partition[kind] for kind in (*_KINDS, "dead")})
-    row["expired"] = partition["expired_rows"]
-    row["checksum"] = (partition["source_checksum"] or partition["target_checksum"] or "")[:8]
+    row.update({kind: partition[kind] for kind in _KINDS})
     row["same"] = partition["ok"]
     return row
 

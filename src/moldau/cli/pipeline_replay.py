@@ -1,4 +1,4 @@
-"""Owns the command line of the pipeline `replay`."""
+"""Responsible for the command line of the pipeline `replay`."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -56,13 +56,6 @@ OPTIONS: Final[tuple[Callable[..., Any], ...]] = (
         type=click.Path(dir_okay=False),
         metavar="FILE",
         help="Only the keys in this file, one per line.",
-    ),
-    click.option(
-        "--key-encoding",
-        type=click.Choice(["text", "hex", "base64"]),
-        default="text",
-        show_default=True,
-        help="How keys are written there.",
     ),
     click.option(
         "--keep-partitions/--no-keep-partitions",

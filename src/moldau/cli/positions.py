@@ -3,12 +3,12 @@
 import re
 import time
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
 import click
 
 from moldau.cli.output import say
+from moldau.client.moments import moment_ms
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, TopicPartition
@@ -22,8 +22,6 @@ _RESOLVE_SECONDS_MAX = 5.0
 _BEGINNING = -2
 _END = -1
 _TAIL_BASE = -2000
-
-_AGO_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,17 +114,7 @@ def parse_position(text: str) -> Position | None:
         return Position(offset=int(text))
     if re.fullmatch(r"-\d{1,9}", text):
         return Position.before_end(int(text[1:]))
-    moment = _time_ms(text[1:]) if text.startswith("@") else None
-    return None if moment is None else Position(time_ms=moment)
-
-
-def _time_ms(text: str) -> int | None:
-    """Milliseconds since 1970 from just that, an ISO 8601 time (local unless it says), or ago."""
-    if ago := re.fullmatch(r"-(\d{1,9})(ms|s|m|h|d)", text):
-        return int(time.time() * 1000) - int(ago[1]) * _AGO_MS[ago[2]]
-    if re.fullmatch(r"\d{10,15}", text):
-        return int(text)
-    try:
-        return int(datetime.fromisoformat(text).timestamp() * 1000)
-    except (ValueError, OverflowError):
+    if not text.startswith("@"):
         return None
+    moment = moment_ms(text[1:], now_ms=time.time_ns() // 1_000_000)
+    return None if moment is None else Position(time_ms=moment)

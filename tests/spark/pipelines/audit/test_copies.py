@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from pipeline_context import PlainContext
 
 pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 
@@ -11,23 +12,10 @@ from moldau.client.kafka.client import KafkaClient
 from moldau.model.ids import Offset, TimestampMs
 from moldau.records.record import Record, build_batch
 from moldau.spark.pipelines.audit import SETTINGS, run
-from moldau.spark.pipelines.spec import Outcome, Progress
+from moldau.spark.pipelines.spec import Outcome
 from moldau.testing.broker import Broker
 
 pytestmark = pytest.mark.spark
-
-
-class Context:
-    stopping = False
-
-    def __init__(self, spark: Any) -> None:
-        self.spark = spark
-
-    def report(self, progress: Progress) -> None: ...
-
-    def dead_letters(self, count: int) -> None: ...
-
-    def watch(self, query: Any) -> None: ...
 
 
 def record(key: bytes | None, value: bytes, *headers: tuple[str, bytes | None]) -> Record:
@@ -52,7 +40,7 @@ def audit(spark: Any, broker: Broker, topic: str, copied: str) -> Callable[..., 
             against_topic=copied,
             **values,
         )
-        return run(settings, Context(spark))
+        return run(settings, PlainContext(spark))
 
     return audited
 
@@ -87,10 +75,14 @@ def test_each_input_is_found_once_whatever_the_order(
     # One twice, one that has no input; and inputs without a copy.
     client.produce(copied, 0, build_batch([rows[3], record(b"x", b"v")]))
     client.produce(topic, 1, build_batch([record(b"late", b"v"), record(b"later", b"v")]))
+    # The same record twice more, and one copy of it too few.
+    client.produce(topic, 0, build_batch([rows[0], rows[0]]))
+    client.produce(copied, 0, build_batch([rows[0]]))
     outcome = audit()
     assert not outcome.ok
-    assert wrong(outcome) == {"missing": 2, "duplicated": 1, "extra": 1}
+    assert wrong(outcome) == {"missing": 3, "duplicated": 1, "extra": 1}
     assert ranges(outcome) == {
+        f"{topic}-0": {"missing": [[13, 13, 1]]},
         f"{topic}-1": {"missing": [[8, 9, 2]]},
         f"{copied}-0": {"duplicated": [[20, 20, 1]], "extra": [[21, 21, 1]]},
     }

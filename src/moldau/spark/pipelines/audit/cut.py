@@ -1,33 +1,34 @@
-"""Owns the cut of an audit: which offsets of which partitions have to be on both sides.
+"""Responsible for the cut of an audit: which offsets of which partitions have to be on both sides.
 
 The cut is taken before anything is compared, so that producers and pipelines may go on: what comes
 later is behind it. Its ends are taken before the table's snapshot. Whoever committed a position has
 put what lies before it into the table by then, so the snapshot holds at least that.
 """
 
+import json
 from collections.abc import Iterable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from moldau.client.admin import Admin
 from moldau.client.errors import RejectedError
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import PartitionIndex, TopicPartition
 from moldau.spark.options import BOOTSTRAP
-from moldau.spark.pipelines.audit.settings import AuditSettings, Through
+from moldau.spark.pipelines.audit.settings import AuditSettings
 from moldau.spark.source.cluster import Cluster, places_of
-from moldau.spark.source.planning import OffsetRange
+from moldau.spark.source.positions import Positions
 from moldau.spark.source.read_options import ReadOptions, parse_read_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 _NOT_OURS: Final = frozenset(
     {"subscribe", "subscribepattern", "assign", "groupid", "kafka.group.id", "includeheaders"}
 )
-_COMPACT: Final = "compact"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class Bounds(NamedTuple):
     """Of one partition. Offsets from `start` to before `end` are compared."""
 
     start: int
@@ -35,48 +36,88 @@ class Bounds:
     end: int
     latest: int
     """Where readers of committed records were at an end when the cut was taken."""
-    topic_id: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupPosition:
-    """How far a group is in a partition; None where it never committed."""
-
-    group: str
-    topic: str
-    partition: int
-    committed: int | None
-    end: int
-
-    @property
-    def lag(self) -> int | None:
-        return None if self.committed is None else max(0, self.end - self.committed)
+Places = Mapping[TopicPartition, Bounds]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
-    places: Mapping[TopicPartition, Bounds]
-    positions: tuple[GroupPosition, ...]
+class Cut(NamedTuple):
+    places: Places
+    groups: list[dict[str, Any]]
+    """How far each group is in each partition, as the report says it."""
     compacted: frozenset[str]
     """Topics of which the broker removes records that have a younger one of their key."""
 
-    def ranges(self, topics: Iterable[str] | None = None) -> list[OffsetRange]:
-        """What is read of the topics."""
-        return [
-            OffsetRange(
-                topic=place.topic,
-                partition=place.partition,
-                start=bounds.start,
-                end=bounds.end,
-                topic_id=bounds.topic_id,
-            )
-            for place, bounds in sorted(self.places.items())
-            if topics is None or place.topic in topics
-        ]
+
+def take_cut(settings: AuditSettings) -> Cut:
+    """Ask the brokers. Raises NotFoundError for a topic or group that is not there."""
+    admin = Admin(settings.bootstrap)
+    committed = {name: _committed(admin, name) for name in settings.groups}
+    places = whole_topics(settings, settings.topics)
+    groups = []
+    for name, found in committed.items():
+        for place, bounds in sorted(places.items()):
+            at = found.get(place)
+            lag = None if at is None else max(0, bounds.latest - at)
+            told = {"group": name, **place._asdict(), "committed": at, "end": bounds.latest}
+            groups.append({**told, "lag": lag})
+    if settings.through == "group":
+        leading = committed[settings.groups[0]]
+        # Never committed: nothing of it has to be there yet.
+        places = {
+            place: each._replace(end=min(each.end, max(each.start, leading.get(place, 0))))
+            for place, each in places.items()
+        }
+    compacted = frozenset(topic for topic in settings.topics if _is_compacted(admin, topic))
+    return Cut(places, groups, compacted)
 
 
-def read_options(settings: AuditSettings, topics: Iterable[str]) -> dict[str, str]:
-    """For the source: what a reader of committed records gets, with headers."""
+def whole_topics(settings: AuditSettings, topics: Iterable[str]) -> dict[TopicPartition, Bounds]:
+    """All that there is of some topics now."""
+    with closing(Cluster(parsed_options(settings, topics))) as cluster:
+        places = places_of(cluster.topics())
+        ends, starts = cluster.latest(places), cluster.earliest(places)
+    return {place: Bounds(starts[place], ends[place], ends[place]) for place in places}
+
+
+def offset_count(places: Places) -> int:
+    return sum(max(0, bounds.end - bounds.start) for bounds in places.values())
+
+
+def parsed_options(settings: AuditSettings, topics: Iterable[str]) -> ReadOptions:
+    return parse_read_options(_read_options(settings, topics), streaming=False)
+
+
+def topic_rows(spark: "SparkSession", settings: AuditSettings, places: Places) -> "DataFrame":
+    """What readers of committed records get of some partitions."""
+    starts = Positions(offsets={place: each.start for place, each in places.items()})
+    ends = Positions(offsets={place: each.end for place, each in places.items()})
+    return (
+        spark.read.format("moldau")
+        .options(**_read_options(settings, starts.topics()))
+        .option("startingOffsets", json.dumps(starts.to_json()))
+        .option("endingOffsets", json.dumps(ends.to_json()))
+        .load()
+    )
+
+
+def rows_and_later(
+    spark: "SparkSession",
+    settings: AuditSettings,
+    places: Places,
+    ends: Mapping[TopicPartition, int],
+) -> "DataFrame":
+    """The same, on to `ends`; `is_later` says which rows are behind the cut."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    wide = {place: each._replace(end=ends.get(place, each.end)) for place, each in places.items()}
+    cuts = [(*place, each.end) for place, each in places.items()]
+    limits = spark.createDataFrame(cuts, "topic string, partition int, cut bigint")
+    rows = topic_rows(spark, settings, wide).join(F.broadcast(limits), ["topic", "partition"])
+    return rows.withColumn("is_later", F.col("offset") >= F.col("cut")).drop("cut")
+
+
+def _read_options(settings: AuditSettings, topics: Iterable[str]) -> dict[str, str]:
     given = {k: v for k, v in settings.options.items() if k.lower() not in _NOT_OURS}
     return {
         **given,
@@ -89,72 +130,6 @@ def read_options(settings: AuditSettings, topics: Iterable[str]) -> dict[str, st
     }
 
 
-def parsed_options(settings: AuditSettings, topics: Iterable[str]) -> ReadOptions:
-    return parse_read_options(read_options(settings, topics), streaming=False)
-
-
-def take_cut(settings: AuditSettings) -> Cut:
-    """Ask the brokers. Raises NotFoundError for a topic or group that is not there."""
-    admin = Admin(settings.bootstrap)
-    committed = {name: _committed(admin, name) for name in settings.groups}
-    with closing(Cluster(parsed_options(settings, settings.topics))) as cluster:
-        topics = cluster.topics()
-        places = places_of(topics)
-        latest = cluster.latest(places)
-        starts = cluster.earliest(places)
-    leading = committed[settings.groups[0]] if settings.groups else {}
-    by_group = settings.through != Through.NOW and bool(settings.groups)
-    bounds = {}
-    for place in places:
-        end = latest[place]
-        if by_group:
-            # Never committed: nothing of it has to be there yet.
-            end = min(end, max(starts[place], leading.get(place, 0)))
-        bounds[place] = Bounds(
-            start=starts[place], end=end, latest=latest[place], topic_id=topics[place.topic].id
-        )
-    positions = [
-        GroupPosition(
-            group=name,
-            topic=place.topic,
-            partition=place.partition,
-            committed=found.get(place),
-            end=latest[place],
-        )
-        for name, found in committed.items()
-        for place in sorted(places)
-    ]
-    return Cut(
-        places=bounds, positions=tuple(positions), compacted=_compacted(admin, settings.topics)
-    )
-
-
-def whole_topics(settings: AuditSettings, topics: Iterable[str]) -> dict[TopicPartition, Bounds]:
-    """All that there is of some topics now."""
-    with closing(Cluster(parsed_options(settings, topics))) as cluster:
-        places = places_of(cluster.topics())
-        ends, starts = cluster.latest(places), cluster.earliest(places)
-    return {
-        place: Bounds(start=starts[place], end=ends[place], latest=ends[place]) for place in places
-    }
-
-
-def starts_now(
-    settings: AuditSettings, places: Iterable[TopicPartition]
-) -> dict[TopicPartition, int]:
-    """Where the logs start by now: retention goes on while an audit runs."""
-    with closing(Cluster(parsed_options(settings, settings.topics))) as cluster:
-        return cluster.earliest(places)
-
-
-def ends_now(
-    settings: AuditSettings, places: Iterable[TopicPartition]
-) -> dict[TopicPartition, int]:
-    """Where readers of committed records are at an end by now."""
-    with closing(Cluster(parsed_options(settings, settings.topics))) as cluster:
-        return cluster.latest(places)
-
-
 def _committed(admin: Admin, group: str) -> dict[TopicPartition, int]:
     return {
         TopicPartition(lag.topic, PartitionIndex(lag.partition)): lag.committed_offset
@@ -163,17 +138,12 @@ def _committed(admin: Admin, group: str) -> dict[TopicPartition, int]:
     }
 
 
-def _compacted(admin: Admin, topics: Iterable[str]) -> frozenset[str]:
-    found = set()
-    for topic in topics:
-        try:
-            configs = admin.topic_config(topic)
-        except RejectedError as error:
-            # Who may read a topic may not be allowed to see how it is set up.
-            if error.code != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-                raise
-            continue
-        policy = next((c.value for c in configs if c.name == "cleanup.policy"), None)
-        if policy is not None and _COMPACT in policy:
-            found.add(topic)
-    return frozenset(found)
+def _is_compacted(admin: Admin, topic: str) -> bool:
+    try:
+        configs = admin.topic_config(topic)
+    except RejectedError as error:
+        # Who may read a topic may not be allowed to see how it is set up.
+        if error.code != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            raise
+        return False
+    return any(c.name == "cleanup.policy" and "compact" in (c.value or "") for c in configs)

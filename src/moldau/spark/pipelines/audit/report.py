@@ -1,223 +1,175 @@
-"""Owns what an audit says in the end: per partition, in total, and whether anything is wrong.
+"""Responsible for what an audit says: counts and ranges per partition, and whether it is right.
 
-Everything in it becomes plain values (`document`), which `--json` prints, the broker keeps, and the
-command line draws its tables from.
+Audits of tables and of copies both end in rows of `topic`, `partition` and `offset` with columns of
+`COUNTED`: how often the row counts as that. Everything in a report becomes plain values, which
+`--json` prints, the broker keeps, and the command line draws its tables from.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
-from moldau.spark.pipelines.audit.cut import GroupPosition
-from moldau.spark.pipelines.audit.joining import Finding, Range
+from moldau.client.errors import ClientError
+from moldau.model.ids import PartitionIndex, TopicPartition
+from moldau.spark.pipelines.audit.cut import Bounds, Cut
+from moldau.spark.pipelines.audit.settings import AuditSettings
+from moldau.spark.pipelines.spec import Outcome
 
-WRONG: Final = (Finding.MISSING, Finding.DUPLICATED, Finding.EXTRA, Finding.ALTERED)
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
+WRONG: Final = ("missing", "duplicated", "extra", "altered")
+KINDS: Final = (*WRONG, "dead")
+COUNTED: Final = ("source_rows", "target_rows", *KINDS, "expired", "after_cut", "unmatched")
+"""Dead are those in the topic of dead letters instead; expired those below the start of the log;
+unmatched those of a copy's input in which nothing is what they are matched by."""
+RANGES_MAX: Final = 20
+"""Of one kind in one partition that are named; the counts go on."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offsets:
-    """How many rows of a kind, and where the first of them are."""
-
-    rows: int = 0
-    ranges: tuple[Range, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionReport:
-    """One partition of a topic. Without a count on one side, it is not read on that side."""
-
-    topic: str
-    partition: int
-    start: int
-    end: int
-    latest: int
-    source_rows: int | None = None
-    target_rows: int | None = None
-    source_checksum: str | None = None
-    target_checksum: str | None = None
-    expired_rows: int = 0
-    """In the table, but below the start of the log: only doubles can be found among them."""
-    is_unknown: bool = False
-    """The topic has no such partition."""
-    is_compacted: bool = False
-    """The broker may have removed what the table still has: extra rows are no mistake."""
-    found: Mapping[Finding, Offsets] = field(default_factory=dict)
-
-    def rows(self, kind: Finding) -> int:
-        return self.found.get(kind, Offsets()).rows
-
-    @property
-    def ok(self) -> bool:
-        return not any(
-            self.rows(kind)
-            for kind in WRONG
-            if not (kind is Finding.EXTRA and self.is_compacted and not self.is_unknown)
-        )
-
-    def document(self) -> dict[str, Any]:
-        return {
-            "topic": self.topic,
-            "partition": self.partition,
-            "ok": self.ok,
-            "start": self.start,
-            "end": self.end,
-            "latest": self.latest,
-            "source_rows": self.source_rows,
-            "target_rows": self.target_rows,
-            "source_checksum": self.source_checksum,
-            "target_checksum": self.target_checksum,
-            "expired_rows": self.expired_rows,
-            **{str(kind): self.rows(kind) for kind in Finding},
-            "ranges": {
-                str(kind): [list(found) for found in offsets.ranges]
-                for kind, offsets in sorted(self.found.items())
-                if offsets.ranges
-            },
-        }
+Found = dict[TopicPartition, dict[str, Any]]
+"""Of each partition the counts, and `ranges` by kind: lists of the first offset, the last one, and
+how many findings there are between them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Undecodable:
-    """Values that do not fit a schema."""
-
-    format: str
-    values: int
-    undecodable: int
-    share_max: float
-    example: str = ""
-
-    @property
-    def share(self) -> float:
-        return self.undecodable / self.values if self.values else 0.0
-
-    @property
-    def ok(self) -> bool:
-        return self.share <= self.share_max
+def find(judged: "DataFrame") -> Found:
+    """Count, and name where the first findings are. Raises ClientError for rows without a place."""
+    # Kept, so that counts and ranges agree.
+    rows = judged.persist()
+    try:
+        found = _counted(rows)
+        if any(counts.get(kind) for counts in found.values() for kind in KINDS):
+            _name_ranges(rows, found)
+        return found
+    finally:
+        rows.unpersist()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    topics: tuple[str, ...]
-    against: str
-    """The table's location, or the other topic."""
-    compared: tuple[str, ...]
-    """What of a record is compared."""
-    partitions: tuple[PartitionReport, ...]
-    positions: tuple[GroupPosition, ...] = ()
-    lag_max: int | None = None
-    after_cut: int = 0
-    not_compared: tuple[str, ...] = ()
-    """What of a record the other side does not hold as the topics do."""
-    undecodable: Undecodable | None = None
-    version: int | None = None
-    """Of the table."""
-    notes: tuple[str, ...] = ()
-    unmatched: int = 0
-    """Records of the topics in which nothing is what they are matched by: only counted."""
+def _counted(rows: "DataFrame") -> Found:
+    from pyspark.sql import functions as F  # noqa: N812
 
-    @property
-    def proves_nothing(self) -> bool:
-        """Records are there, and not one of them was compared: that is no proof of anything."""
-        there = sum(max(0, each.latest - each.start) for each in self._sources)
-        cut = sum(max(0, each.end - each.start) for each in self._sources)
-        if there and not cut:
-            return True
-        return 0 < self.source_rows == self.unmatched
-
-    @property
-    def _sources(self) -> list[PartitionReport]:
-        return [each for each in self.partitions if each.source_rows is not None]
-
-    @property
-    def lags_too_long(self) -> list[GroupPosition]:
-        if self.lag_max is None:
-            return []
-        # Nothing committed, and something there: as far behind as can be.
-        return [
-            each
-            for each in self.positions
-            if (each.end if each.lag is None else each.lag) > self.lag_max
-        ]
-
-    @property
-    def ok(self) -> bool:
-        return (
-            all(partition.ok for partition in self.partitions)
-            and not self.not_compared
-            and (self.undecodable is None or self.undecodable.ok)
-            and not self.lags_too_long
-            and not self.proves_nothing
-        )
-
-    def total(self, kind: Finding) -> int:
-        return sum(partition.rows(kind) for partition in self.partitions)
-
-    @property
-    def source_rows(self) -> int:
-        return sum(partition.source_rows or 0 for partition in self.partitions)
-
-    @property
-    def target_rows(self) -> int:
-        return sum(partition.target_rows or 0 for partition in self.partitions)
-
-    def summary(self) -> str:
-        """One line."""
-        counts = ", ".join(f"{self.total(kind):,} {kind}" for kind in WRONG)
-        text = (
-            f"{', '.join(self.topics)} against {self.against}: {self.source_rows:,} records, "
-            f"{self.target_rows:,} found: {counts}"
-        )
-        if self.not_compared:
-            text += (
-                f"; NOT COMPARED: {', '.join(self.not_compared)}, since the table does not hold "
-                "it as the topics do (archive with --keep-raw, or audit with --ignore)"
+    names = [name for name in COUNTED if name in rows.columns]
+    sums = [F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in names]
+    is_lost = (F.col("partition").isNull() | F.col("offset").isNull()).alias("lost")
+    found: Found = {}
+    for row in rows.groupBy("topic", "partition", is_lost).agg(*sums).collect():
+        if row["lost"]:
+            raise ClientError(
+                f"{row['target_rows']} rows of the table have no partition or offset, so nobody "
+                "can tell which records they are"
             )
-        if self.undecodable is not None and not self.undecodable.ok:
-            text += f"; {self.undecodable.share:.2%} of the values cannot be decoded"
-        if self.lags_too_long:
-            text += f"; {len(self.lags_too_long)} partitions lag behind"
-        if self.proves_nothing:
-            text += "; nothing was compared, so nothing is proved"
-        return text
+        found[_place(row)] = {name: row[name] for name in names}
+    return found
 
-    def document(self) -> dict[str, Any]:
-        undecodable = self.undecodable
-        return {
-            "ok": self.ok,
-            "topics": list(self.topics),
-            "against": self.against,
-            "version": self.version,
-            "compared": list(self.compared),
-            "not_compared": list(self.not_compared),
-            "totals": {
-                "source_rows": self.source_rows,
-                "target_rows": self.target_rows,
-                **{str(kind): self.total(kind) for kind in Finding},
-                "expired": sum(partition.expired_rows for partition in self.partitions),
-                "after_cut": self.after_cut,
-                "unmatched": self.unmatched,
-            },
-            "partitions": [partition.document() for partition in self.partitions],
-            "groups": [
-                {
-                    "group": each.group,
-                    "topic": each.topic,
-                    "partition": each.partition,
-                    "committed": each.committed,
-                    "end": each.end,
-                    "lag": each.lag,
-                }
-                for each in self.positions
-            ],
-            "undecodable": None
-            if undecodable is None
-            else {
-                "format": undecodable.format,
-                "values": undecodable.values,
-                "undecodable": undecodable.undecodable,
-                "share": undecodable.share,
-                "example": undecodable.example,
-                "ok": undecodable.ok,
-            },
-            "notes": list(self.notes),
-        }
+
+def _name_ranges(rows: "DataFrame", found: Found) -> None:
+    """Two findings share a range if no other record lies between them.
+
+    So a transaction's marker, an offset that nobody reads, does not cut what is missing to pieces.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F  # noqa: N812
+
+    kinds = [F.when(F.col(kind) > 0, F.lit(kind)) for kind in KINDS if kind in rows.columns]
+    in_order = Window.partitionBy("topic", "partition").orderBy("offset")
+    alike = Window.partitionBy("topic", "partition", "kind")
+    number = F.col("number") - F.row_number().over(alike.orderBy("offset"))
+    named = (
+        rows.withColumn("number", F.row_number().over(in_order))
+        .withColumn("kind", F.explode(F.array_compact(F.array(*kinds))))
+        .withColumn("range", number)
+        .groupBy("topic", "partition", "kind", "range")
+        .agg(F.min("offset").alias("first"), F.max("offset").alias("last"), F.count("*").alias("n"))
+        .withColumn("at", F.row_number().over(alike.orderBy("first")))
+        .where(F.col("at") <= RANGES_MAX)
+    )
+    for row in named.orderBy("topic", "partition", "kind", "first").collect():
+        ranges = found[_place(row)].setdefault("ranges", {})
+        ranges.setdefault(row["kind"], []).append([row["first"], row["last"], row["n"]])
+
+
+def _place(row: Any) -> TopicPartition:
+    return TopicPartition(row["topic"], PartitionIndex(row["partition"]))
+
+
+def partition_report(
+    place: TopicPartition,
+    bounds: Bounds,
+    found: Mapping[str, Any],
+    *,
+    extra_is_fine: bool = False,
+    **more: Any,
+) -> dict[str, Any]:
+    """A partition of a topic. A count that is None is of a side on which it is not read.
+
+    Extra rows are fine where the broker may have removed what the other side still has.
+    """
+    counts = {**dict.fromkeys(COUNTED, 0), "ranges": {}, **found, **more}
+    is_wrong = any(counts[kind] for kind in WRONG if not (kind == "extra" and extra_is_fine))
+    return {**place._asdict(), **bounds._asdict(), "ok": not is_wrong, **counts}
+
+
+def undecodable(
+    format: str, values: int, bad: int, *, share_max: float, example: str = ""
+) -> dict[str, Any]:
+    """What a report says of values that do not fit a schema."""
+    share = bad / values if values else 0.0
+    told = {"format": format, "values": values, "undecodable": bad, "share": share}
+    return {**told, "example": example, "ok": share <= share_max}
+
+
+def outcome(
+    settings: AuditSettings,
+    cut: Cut,
+    partitions: Sequence[Mapping[str, Any]],
+    *,
+    against: str,
+    compared: Sequence[str],
+    not_compared: Sequence[str] = (),
+    undecodable: Mapping[str, Any] | None = None,
+    version: int | None = None,
+    notes: Sequence[str] = (),
+) -> Outcome:
+    """`against` is the table's location, or the other topic; `version` that of the table.
+
+    What of a record the other side does not hold as the topics do is `not_compared`.
+    """
+    totals = {name: sum(each[name] or 0 for each in partitions) for name in COUNTED}
+    wrong = []
+    if not_compared:
+        wrong.append(
+            f"NOT COMPARED: {', '.join(not_compared)}, since the table does not hold it as the "
+            "topics do (archive with --keep-raw, or audit with --ignore)"
+        )
+    if undecodable is not None and not undecodable["ok"]:
+        wrong.append(f"{undecodable['share']:.2%} of the values cannot be decoded")
+    # Nothing committed, and something there: as far behind as can be.
+    lags = [at["end"] if at["lag"] is None else at["lag"] for at in cut.groups]
+    most = settings.lag_max
+    if most is not None and (late := sum(lag > most for lag in lags)):
+        wrong.append(f"{late} partitions lag behind")
+    # Records are there, and not one of them was compared: that is no proof of anything.
+    sources = [each for each in partitions if each["source_rows"] is not None]
+    is_there = any(each["latest"] > each["start"] for each in sources)
+    is_idle = is_there and not any(each["end"] > each["start"] for each in sources)
+    if is_idle or 0 < totals["source_rows"] == totals["unmatched"]:
+        wrong.append("nothing was compared, so nothing is proved")
+    counts = ", ".join(f"{totals[kind]:,} {kind}" for kind in WRONG)
+    summary = (
+        f"{', '.join(settings.topics)} against {against}: {totals['source_rows']:,} records, "
+        f"{totals['target_rows']:,} found: {counts}"
+    )
+    is_ok = not wrong and all(each["ok"] for each in partitions)
+    details = {
+        "ok": is_ok,
+        "topics": list(settings.topics),
+        "against": against,
+        "version": version,
+        "compared": list(compared),
+        "not_compared": list(not_compared),
+        "totals": totals,
+        "partitions": list(partitions),
+        "groups": cut.groups,
+        "undecodable": undecodable,
+        "notes": list(notes),
+    }
+    rows = totals["source_rows"] + totals["target_rows"]
+    return Outcome(ok=is_ok, summary="; ".join([summary, *wrong]), rows=rows, details=details)

@@ -1,8 +1,7 @@
-"""Owns what an audit is told, and checks what does not fit together."""
+"""Responsible for what an audit is told, and for what does not fit together. Asks nobody."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import ClassVar, Final
 
 from moldau.client.errors import InvalidArgumentError
@@ -10,17 +9,6 @@ from moldau.spark.pipelines.spec import Settings
 
 COMPARED: Final = ("key", "value", "timestamp", "timestampType", "headers")
 """What there is of a record beside its place."""
-
-
-class Through(StrEnum):
-    """Up to where everything has to be there."""
-
-    NOW = "now"
-    """The end of the topics when the audit starts."""
-    GROUP = "group"
-    """What the first group has committed."""
-    LAKE = "lake"
-    """As `group`; without a group, the last offset that is in the table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,19 +20,18 @@ class AuditSettings(Settings):
     topics: tuple[str, ...]
     table: str | None = None
     table_format: str = "delta"
-    table_name: str | None = None
-    """What a catalog calls it, where that is not the last part of its location."""
     storage: Mapping[str, str] = field(default_factory=dict)
     """How S3 and catalogs are reached; see `moldau.spark.lake.open_table`."""
     against_topic: str | None = None
     match: tuple[str, ...] = ()
-    """What makes a record of the topics the same as one of `against_topic`; see `matching`."""
+    """What makes a record of the topics the same as one of `against_topic`."""
     match_against: tuple[str, ...] = ()
     """The same for `against_topic`, where it differs."""
     ignored: tuple[str, ...] = ()
     """Columns that are not compared, though they may differ."""
     groups: tuple[str, ...] = ()
-    through: str = Through.NOW
+    through: str = "now"
+    """Up to where all has to be there: the end of the topics now, or what the first `group` has."""
     dead_letters: str | None = None
     lag_max: int | None = None
     value_format: str | None = None
@@ -77,27 +64,54 @@ class AuditSettings(Settings):
                 "rows of a table are known by topic, partition and offset; --match is for "
                 "--against-topic"
             )
-        strange = [name for name in self.ignored if name not in COMPARED]
-        if strange:
-            raise InvalidArgumentError(
-                f"--ignore is one of {', '.join(COMPARED)}, not {strange[0]!r}"
-            )
         if self.match_against and len(self.match_against) != len(self.match):
             raise InvalidArgumentError(
                 f"--match is given {len(self.match)} times and --match-against "
                 f"{len(self.match_against)} times: they go by pairs"
             )
-        if self.through not in tuple(Through):
-            raise InvalidArgumentError(
-                f"--through is one of {', '.join(Through)}, not {self.through!r}"
-            )
-        if self.through == Through.GROUP and not self.groups:
+        for term in (*self.match, *self.match_against):
+            expression(term)
+        for option, known, given in (
+            ("--ignore", COMPARED, self.ignored),
+            ("--through", ("now", "group"), (self.through,)),
+        ):
+            if strange := [name for name in given if name not in known]:
+                raise InvalidArgumentError(
+                    f"{option} is one of {', '.join(known)}, not {strange[0]!r}"
+                )
+        if self.through == "group" and not self.groups:
             raise InvalidArgumentError(
                 "--through group needs the group that has committed", hint="--group NAME"
             )
-        if self.through == Through.LAKE and self.table is None:
-            raise InvalidArgumentError("--through lake needs a table", hint="--table LOCATION")
+        if self.value_format is not None and self.value_schema is None:
+            raise InvalidArgumentError(
+                f"--decode {self.value_format} needs to know the schema", hint="--schema FILE"
+            )
         if not 0 <= self.undecodable_max <= 1:
             raise InvalidArgumentError(
                 f"--undecodable-max is a share from 0 to 1, not {self.undecodable_max}"
             )
+
+
+def expression(term: str) -> str:
+    """Spark's SQL for a term of `--match`. Raises InvalidArgumentError."""
+    word, _, rest = term.partition(":")
+    if term in ("key", "value"):
+        return term
+    if word == "header" and rest:
+        return f"get(reverse(filter(headers, h -> h.key = {_literal(rest)})), 0).value"
+    # A path of Spark's has no way to write a quote.
+    if word == "field" and rest and "'" not in rest:
+        path = "".join(f"['{part}']" for part in rest.split("."))
+        return f"get_json_object(CAST(value AS STRING), {_literal('$' + path)})"
+    if word == "sql" and rest:
+        return rest
+    raise InvalidArgumentError(
+        f"{term!r} does not say what to match by",
+        hint="--match is key, value, header:NAME, field:NAME (without quotes) or sql:EXPRESSION",
+    )
+
+
+def _literal(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"

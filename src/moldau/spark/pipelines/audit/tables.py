@@ -1,69 +1,54 @@
-"""Owns the audit of a table: which of the topics' committed records are in it, and how often."""
+"""Responsible for the audit of a table: which committed records are in it, and how often."""
 
 from collections.abc import Mapping
-from contextlib import closing
-from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from moldau.client.errors import InvalidArgumentError
-from moldau.model.ids import PartitionIndex, TopicPartition
-from moldau.spark.lake import LakeTable, open_table
-from moldau.spark.lake.storage import normal_location
-from moldau.spark.pipelines.audit.cut import (
-    Bounds,
-    Cut,
-    ends_now,
-    starts_now,
-    take_cut,
-    whole_topics,
-)
-from moldau.spark.pipelines.audit.decoding import count_undecodable, made_decoder
-from moldau.spark.pipelines.audit.joining import (
-    PLACE,
-    Comparison,
-    Counts,
-    Finding,
-    Limits,
-    Place,
-    Range,
-    dead_places,
-)
-from moldau.spark.pipelines.audit.report import Offsets, PartitionReport, Report
-from moldau.spark.pipelines.audit.settings import COMPARED, AuditSettings, Through
-from moldau.spark.pipelines.audit.sides import (
-    columns_of,
-    hashed,
-    table_side,
-    topic_rows,
-)
+from moldau.model.ids import TopicPartition
+from moldau.model.queue_headers import DEAD_OFFSET_HEADER, DEAD_PARTITION_HEADER, DEAD_TOPIC_HEADER
+from moldau.spark.decode import ERROR_COLUMN, RAW_COLUMN, Decoder, apply, decoder
+from moldau.spark.pipelines.audit import cut as cuts
+from moldau.spark.pipelines.audit import report
+from moldau.spark.pipelines.audit.settings import COMPARED, AuditSettings
 from moldau.spark.pipelines.newest import newest
-from moldau.spark.pipelines.spec import Context, Progress
+from moldau.spark.pipelines.spec import Context, Outcome, Progress
+from moldau.spark.pipelines.tables import IDENTITY, existing_table, row_hash, table_rows
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
-LOOKS_MAX: Final = 3
-"""At rows that differ, while retention takes the beginning of the log away under our eyes."""
+ATTEMPTS_MAX: Final = 3
+"""While the table is compacted, or retention removes the beginning of the log, under our eyes."""
+_FORMS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
+    "key": (("binary", "string"), "binary({})"),
+    "value": (("binary", "string"), "binary({})"),
+    "timestamp": (("timestamp",), "unix_micros(timestamp({}))"),
+    "timestampType": (("int",), "int({})"),
+    "headers": (
+        ("list<element: struct", "list<item: struct"),
+        # No headers, null and an empty list are the same.
+        "transform(coalesce({}, array()), h -> struct(h.key, h.value, h.value IS NULL))",
+    ),
+}
+"""With what the Arrow type of a column begins that holds it as topics do; and SQL that makes the
+same of either side."""
 
-Ranges = Mapping[Place, Mapping[Finding, list[Range]]]
 
+def audit_table(settings: AuditSettings, context: Context) -> Outcome:
+    from pyspark.errors import PySparkException
 
-def open_audited(settings: AuditSettings) -> LakeTable:
-    """Raises InvalidArgumentError if there is no table."""
-    location = settings.table or ""
-    table = open_table(
-        location,
-        settings.table_format,
-        name=settings.table_name,
-        storage=settings.storage,
-        partition_columns=None,
-    )
-    if table.schema() is None:
-        raise InvalidArgumentError(
-            f"there is no {table.format} table at {normal_location(location)}",
-            hint="see --table and --format; moldau pipeline run archive makes one",
-        )
-    return table
+    left = ATTEMPTS_MAX
+    while True:
+        left -= 1
+        audit = TableAudit(settings, context)
+        try:
+            found = audit.compared()
+        except PySparkException:
+            # Files of a snapshot go away when a table is compacted: its rows are in others now.
+            if not left or not audit.was_replaced():
+                raise
+        else:
+            if not left or not audit.has_moved(found):
+                return audit.outcome(found)
 
 
 class TableAudit:
@@ -73,45 +58,60 @@ class TableAudit:
         self._settings = settings
         self._context = context
         # The order matters: see `cut`.
-        self._cut = take_cut(settings)
-        self._table = open_audited(settings)
+        self._cut = cuts.take_cut(settings)
+        self._table, self._schema = existing_table(
+            settings.table or "", settings.table_format, settings.storage
+        )
         self._snapshot = self._table.snapshot()
-        self._ends = ends_now(settings, self._cut.places)
-        self._schema = self._table.schema()
-        found = columns_of(self._schema)
-        self._columns = {n: column for n, column in found.items() if n not in settings.ignored}
+        self._ends = {place: each.end for place, each in self._now().items()}
+        """Where the topics ended after the table was looked at: no row can come from behind."""
+        wanted = [name for name in COMPARED if name not in settings.ignored]
+        found = {name: column_of(name, self._schema) for name in wanted}
+        self._columns = {name: column for name, column in found.items() if column is not None}
+        self._not_compared = tuple(name for name in wanted if name not in self._columns)
         self._spark = context.spark
-        self._decoder = made_decoder(settings)
-        self._notes: list[str] = []
+        self._decoder = _decoder(settings)
 
-    def report(self) -> Report:
-        if self._settings.through == Through.LAKE and not self._settings.groups:
-            self._cut = self._through_lake()
-        planned = sum(r.size for r in self._cut.ranges()) + self._snapshot.rows
-        self._say("comparing", 0, planned)
-        counts, ranges = self._compared()
-        self._say("", planned, planned)
-        self._tell_what_is_special()
-        return Report(
-            topics=self._settings.topics,
+    def compared(self) -> report.Found:
+        planned = cuts.offset_count(self._cut.places) + self._snapshot.rows
+        self._context.report(Progress(rows_total=planned, note="comparing"))
+        found = report.find(self._judged())
+        self._context.report(Progress(rows=planned, rows_total=planned))
+        return found
+
+    def has_moved(self, found: report.Found) -> bool:
+        """Whether rows may only seem to be extra, since the log starts or ends elsewhere by now.
+
+        A leader that was new a moment ago may not have known yet how far all are.
+        """
+        suspects = [place for place in self._cut.places if found.get(place, {}).get("extra")]
+        now = self._now() if suspects else {}
+        return any(
+            now[place].start > self._cut.places[place].start or now[place].end > self._ends[place]
+            for place in suspects
+        )
+
+    def outcome(self, found: report.Found) -> Outcome:
+        strange = dict.fromkeys(found.keys() - self._cut.places.keys(), cuts.Bounds(0, 0, 0))
+        partitions = [
+            report.partition_report(
+                place,
+                bounds,
+                found.get(place, {}),
+                extra_is_fine=place.topic in self._cut.compacted and place not in strange,
+            )
+            for place, bounds in sorted({**self._cut.places, **strange}.items())
+        ]
+        return report.outcome(
+            self._settings,
+            self._cut,
+            partitions,
             against=self._table.location,
             compared=("offset", *self._columns),
-            not_compared=tuple(
-                n for n in COMPARED if n not in self._columns and n not in self._settings.ignored
-            ),
-            partitions=tuple(self._partitions(counts, ranges)),
-            positions=self._cut.positions,
-            lag_max=self._settings.lag_max,
-            after_cut=sum(each.after_cut for each in counts.values()),
-            undecodable=None
-            if self._decoder is None
-            else count_undecodable(
-                topic_rows(self._spark, self._settings, self._cut.places),
-                self._settings,
-                self._decoder,
-            ),
+            not_compared=self._not_compared,
+            undecodable=self._undecodable(),
             version=self._snapshot.version,
-            notes=tuple(self._notes),
+            notes=self._notes(),
         )
 
     def was_replaced(self) -> bool:
@@ -119,178 +119,146 @@ class TableAudit:
         now = {file.path for file in self._table.snapshot().files}
         return any(file.path not in now for file in self._snapshot.files)
 
-    # -- comparing
+    def _now(self) -> dict[TopicPartition, cuts.Bounds]:
+        now = cuts.whole_topics(self._settings, self._settings.topics)
+        return {place: now.get(place, bounds) for place, bounds in self._cut.places.items()}
 
-    def _compared(self) -> tuple[dict[Place, Counts], Ranges]:
-        """What retention removes while we read is no difference: then it is read once more."""
-        places = dict(self._cut.places)
-        left = LOOKS_MAX
-        while True:
-            left -= 1
-            with closing(self._comparison(places)) as comparison:
-                counts = comparison.counts()
-                if not any(each.found for each in counts.values()):
-                    return counts, {}
-                starts = starts_now(self._settings, places)
-                # A leader that was new a moment ago may not have known yet how far all are.
-                ends = ends_now(self._settings, places)
-                has_moved = any(
-                    starts[place] > bounds.start or ends[place] > self._ends[place]
-                    for place, bounds in places.items()
-                    if Finding.EXTRA in _found(counts, place)
-                )
-                if not has_moved or not left:
-                    return counts, comparison.ranges()
-            self._ends = {place: max(end, ends[place]) for place, end in self._ends.items()}
-            places = {
-                place: replace(bounds, start=max(bounds.start, starts[place]))
-                for place, bounds in places.items()
-            }
-
-    def _comparison(self, places: Mapping[TopicPartition, Bounds]) -> Comparison:
+    def _judged(self) -> "DataFrame":
+        """Both sides, in one full outer join. The topics have each place once."""
         from pyspark.sql import functions as F  # noqa: N812
 
-        source = topic_rows(self._spark, self._settings, places)
-        target = self._table_rows().where(F.col("topic").isin(list(self._settings.topics)))
-        if not self._table.partition_columns:
-            source, target = self._by_key(places, target)
-        limits = {
-            (place.topic, int(place.partition)): Limits(bounds.start, bounds.end, self._ends[place])
-            for place, bounds in places.items()
+        places = self._cut.places
+        source, target = self._sides()
+        there = target.groupBy(*IDENTITY).agg(
+            F.count("*").alias("n"), F.min("hash").alias("low"), F.max("hash").alias("high")
+        )
+        limits = self._spark.createDataFrame(
+            [(*place, each.start, each.end, self._ends[place]) for place, each in places.items()],
+            "topic string, partition int, start bigint, end bigint, topic_end bigint",
+        )
+        both = source.withColumnRenamed("hash", "wanted").join(there, list(IDENTITY), "full_outer")
+        both = both.join(F.broadcast(limits), ["topic", "partition"], "left")
+        is_dead = F.lit(False)
+        if self._settings.dead_letters is not None:
+            dead = self._dead(self._settings.dead_letters).withColumn("dead", F.lit(True))
+            both = both.join(dead, list(IDENTITY), "left")
+            is_dead = F.col("dead").isNotNull()
+        here, n = F.col("wanted").isNotNull(), F.coalesce("n", F.lit(0))
+        # Of a partition that the topic does not have, neither is known.
+        expired = F.coalesce(F.col("offset") < F.col("start"), F.lit(False))
+        later = (F.col("offset") >= F.col("end")) & (F.col("offset") < F.col("topic_end"))
+        later = F.coalesce(later, F.lit(False))
+        altered = (F.col("low") != F.col("wanted")) | (F.col("high") != F.col("wanted"))
+        found = {
+            "source_rows": F.when(here, 1),
+            "target_rows": F.when(~expired & ~later, n),
+            "missing": F.when(here & (n == 0) & ~is_dead, 1),
+            "duplicated": F.when((n > 1) & ~later, n - 1),
+            "extra": F.when(~here & ~expired & ~later, n),
+            "altered": F.when(here & (n > 0) & altered, 1),
+            "dead": F.when(here & (n == 0) & is_dead, 1),
+            "expired": F.when(expired, n),
+            "after_cut": F.when(later, n),
         }
-        columns = {name: name for name in self._columns}
-        return Comparison(self._spark, hashed(source, columns), target, limits, self._dead())
+        return both.select(*IDENTITY, *(count.alias(name) for name, count in found.items()))
 
-    def _by_key(
-        self, places: Mapping[TopicPartition, Bounds], target: "DataFrame"
-    ) -> tuple["DataFrame", "DataFrame"]:
-        """Both sides for a table that keeps the newest row of each key.
-
-        Keys with a record behind the cut are left out: the table may have either of the two.
-        """
+    def _sides(self) -> tuple["DataFrame", "DataFrame"]:
+        """What has to be in the table, and what is: places, and hashes of all that is compared."""
         from pyspark.sql import functions as F  # noqa: N812
 
-        wide = {place: replace(each, end=self._ends[place]) for place, each in places.items()}
-        rows = topic_rows(self._spark, self._settings, wide).where("key IS NOT NULL")
-        ends = self._spark.createDataFrame(
-            [(place.topic, int(place.partition), each.end) for place, each in places.items()],
-            "topic string, partition int, _end bigint",
+        names = [*IDENTITY, *self._columns.values()]
+        rows = table_rows(self._spark, self._table, self._schema, self._snapshot.files, names)
+        target = hashed(rows, self._columns).where(F.col("topic").isin(list(self._settings.topics)))
+        same = {name: name for name in self._columns}
+        if self._table.partition_columns:
+            return hashed(
+                cuts.topic_rows(self._spark, self._settings, self._cut.places), same
+            ), target
+        # A table that keeps the newest row of each key. Keys with a record behind the cut are left
+        # out: the table may have either of the two.
+        rows = cuts.rows_and_later(self._spark, self._settings, self._cut.places, self._ends)
+        rows = rows.where("key IS NOT NULL")
+        later = rows.where("is_later").select("topic", "key").distinct()
+        kept = newest(rows.where("NOT is_later"), ["key"]).where("value IS NOT NULL")
+        replaced = rows.join(later, ["topic", "key"], "left_semi").select(*IDENTITY)
+        return (
+            hashed(kept.join(later, ["topic", "key"], "left_anti"), same),
+            target.join(replaced, list(IDENTITY), "left_anti"),
         )
-        rows = rows.join(F.broadcast(ends), ["topic", "partition"])
-        later = rows.where("offset >= _end").select("topic", "key").distinct()
-        # Its last record alone says which row of the table is of such a key.
-        replaced = rows.join(later, ["topic", "key"], "left_semi").select(*PLACE)
-        kept = newest(rows.where("offset < _end"), ["key"]).join(
-            later, ["topic", "key"], "left_anti"
+
+    def _dead(self, topic: str) -> "DataFrame":
+        """Where dead letters come from; those that say it."""
+        from pyspark.sql import functions as F  # noqa: N812
+
+        def last(name: str) -> "Column":
+            # The last one of a name is that of whoever wrote the letter.
+            named = F.filter(F.col("headers"), lambda header: header["key"] == name)
+            return F.try_element_at(named, F.lit(-1))["value"].cast("string")
+
+        letters = cuts.topic_rows(
+            self._spark, self._settings, cuts.whole_topics(self._settings, (topic,))
         )
-        return kept.where("value IS NOT NULL"), target.join(replaced, list(PLACE), "left_anti")
+        told = letters.select(
+            last(DEAD_TOPIC_HEADER).alias("topic"),
+            last(DEAD_PARTITION_HEADER).try_cast("int").alias("partition"),
+            last(DEAD_OFFSET_HEADER).try_cast("bigint").alias("offset"),
+        )
+        return told.dropna().distinct()
 
-    def _table_rows(self) -> "DataFrame":
-        return table_side(self._spark, self._table, self._schema, self._snapshot, self._columns)
+    def _undecodable(self) -> dict[str, Any] | None:
+        """Reads the values of the topics. A null value is no error."""
+        from pyspark.sql import functions as F  # noqa: N812
 
-    def _dead(self) -> "DataFrame | None":
-        topic = self._settings.dead_letters
-        if topic is None:
+        if self._decoder is None:
             return None
-        places = whole_topics(self._settings, (topic,))
-        return dead_places(topic_rows(self._spark, self._settings, places))
-
-    def _through_lake(self) -> Cut:
-        """Up to the last offset of each partition that is in the table."""
-        from pyspark.sql import functions as F  # noqa: N812
-
-        self._notes.append(
-            "the cut is the last offset in the table: what is missing behind it is not seen; "
-            "with --group, the archive's own position is taken"
+        rows = cuts.topic_rows(self._spark, self._settings, self._cut.places)
+        error = F.col(ERROR_COLUMN)
+        said = F.format_string("%s-%d offset %d: %s", *IDENTITY, error)
+        row = (
+            apply(rows.select(*IDENTITY, "value"), self._decoder)
+            .agg(F.count("*"), F.count(error), F.min(F.when(error.isNotNull(), said)))
+            .collect()[0]
         )
-        found = self._table_rows().groupBy("topic", "partition").agg(F.max("offset").alias("last"))
-        lasts = {(row["topic"], row["partition"]): row["last"] for row in found.collect()}
-        places = {}
-        for place, bounds in self._cut.places.items():
-            last = lasts.get((place.topic, place.partition), -1)
-            end = min(bounds.latest, max(bounds.start, last + 1))
-            places[place] = replace(bounds, end=end)
-        return replace(self._cut, places=places)
+        name, most = self._settings.value_format or "", self._settings.undecodable_max
+        return report.undecodable(name, row[0], row[1], share_max=most, example=row[2] or "")
 
-    # -- telling
-
-    def _partitions(self, counts: Mapping[Place, Counts], ranges: Ranges) -> list[PartitionReport]:
-        known = {(place.topic, int(place.partition)) for place in self._cut.places}
-        strange = [
-            TopicPartition(topic, PartitionIndex(partition))
-            for topic, partition in counts
-            if (topic, partition) not in known
+    def _notes(self) -> list[str]:
+        notes = [
+            f"{topic} is compacted: rows that only the table still has are no mistake"
+            for topic in sorted(self._cut.compacted)
         ]
-        places = {
-            **self._cut.places,
-            **dict.fromkeys(strange, Bounds(start=0, end=0, latest=0)),
-        }
-        return [
-            _partition_report(
-                place,
-                bounds,
-                counts.get((place.topic, place.partition)),
-                ranges.get((place.topic, place.partition), {}),
-                is_unknown=place in strange,
-                is_compacted=place.topic in self._cut.compacted,
-            )
-            for place, bounds in sorted(places.items())
-        ]
-
-    def _tell_what_is_special(self) -> None:
         if not self._table.partition_columns:
-            self._notes.append("the table keeps the newest row of each key: so it was compared")
-        for topic in sorted(self._cut.compacted):
-            self._notes.append(
-                f"{topic} is compacted: rows that only the table still has are no mistake"
-            )
+            notes.append("the table keeps the newest row of each key: so it was compared")
         idle = [str(p) for p, b in sorted(self._cut.places.items()) if b.end <= b.start < b.latest]
         if idle:
-            self._notes.append(f"nothing is compared of {', '.join(idle)}: it is behind the cut")
-
-    def _say(self, note: str, rows: int, rows_total: int) -> None:
-        self._context.report(Progress(rows=rows, rows_total=rows_total, note=note))
+            notes.append(f"nothing is compared of {', '.join(idle)}: it is behind the cut")
+        return notes
 
 
-def _found(counts: Mapping[Place, Counts], place: TopicPartition) -> Mapping[Finding, int]:
-    here = counts.get((place.topic, int(place.partition)))
-    return {} if here is None else here.found
+def column_of(name: str, schema: Any) -> str | None:
+    """The column of a table that holds what is compared of a record as the topic does."""
+    column = RAW_COLUMN if name == "value" and RAW_COLUMN in schema.names else name
+    kind = str(schema.field(column).type) if column in schema.names else ""
+    return column if kind.startswith(_FORMS[name][0]) else None
 
 
-def _partition_report(
-    place: TopicPartition,
-    bounds: Bounds,
-    counts: Counts | None,
-    ranges: Mapping[Finding, list[Range]],
-    *,
-    is_unknown: bool,
-    is_compacted: bool,
-) -> PartitionReport:
-    nothing = Counts(
-        source_rows=0,
-        target_rows=0,
-        source_checksum=f"{0:016x}",
-        target_checksum=f"{0:016x}",
-        expired_rows=0,
-        after_cut=0,
-        found={},
-    )
-    told = counts or nothing
-    return PartitionReport(
-        topic=place.topic,
-        partition=place.partition,
-        start=bounds.start,
-        end=bounds.end,
-        latest=bounds.latest,
-        source_rows=told.source_rows,
-        target_rows=told.target_rows,
-        source_checksum=told.source_checksum,
-        target_checksum=told.target_checksum,
-        expired_rows=told.expired_rows,
-        is_unknown=is_unknown,
-        is_compacted=is_compacted,
-        found={
-            kind: Offsets(rows=rows, ranges=tuple(ranges.get(kind, ())))
-            for kind, rows in told.found.items()
-        },
+def hashed(rows: "DataFrame", columns: Mapping[str, str]) -> "DataFrame":
+    """The place of each row, and a number for its content, whatever types a table made of it."""
+    place = ("topic", "int(partition) AS partition", "bigint(offset) AS offset")
+    forms = [f"{_FORMS[name][1].format(column)} AS {name}" for name, column in columns.items()]
+    plain = rows.selectExpr(*place, *forms)
+    return plain.select(*IDENTITY, row_hash(plain, columns).alias("hash"))
+
+
+def _decoder(settings: AuditSettings) -> Decoder | None:
+    """Raises InvalidArgumentError for a schema that is none."""
+    if settings.value_format is None:
+        return None
+    return decoder(
+        settings.value_format,
+        settings.value_schema or "",
+        message=settings.value_message or "",
+        framing=settings.framing,
+        registry=settings.registry,
+        registry_options=settings.registry_options,
     )

@@ -12,8 +12,7 @@ from moldau.client.kafka.client import KafkaClient
 from moldau.records.murmur2 import partition_of
 from moldau.records.record import Record, build_batch
 from moldau.spark.pipelines import replay
-from moldau.spark.pipelines.replay import pinned as pinned_file
-from moldau.spark.pipelines.replay.settings import ReplaySettings
+from moldau.spark.pipelines.replay.selection import ReplaySettings, load, save
 from moldau.testing.broker import Broker
 
 pytestmark = pytest.mark.spark
@@ -131,11 +130,11 @@ def test_a_replay_goes_on_after_a_crash_and_doubles_nothing(
     # What is written after its start is not part of it.
     write(client, topic, 0, some(0, 10, first=40))
     # As if it had died when the second batch was written, and that was not noted.
-    noted = pinned_file.load(settings.checkpoint)
+    noted = load(settings.checkpoint)
     assert noted is not None
     from dataclasses import replace
 
-    pinned_file.save(settings.checkpoint, replace(noted, done=1, rows=15))
+    save(settings.checkpoint, replace(noted, done=1, rows=15))
     outcome = replay.run(settings, PlainContext(spark))
     assert outcome.rows == 40
     assert as_sent(read(target)[0]) == as_written(records)
@@ -223,17 +222,17 @@ def test_a_plan_says_what_would_be_sent_and_changes_nothing(
     settings = new(target=missing, create=True, offsets=("0:5-", "1:0-1"))
     plan = replay.plan(settings)
     assert [(step.what, step.rows) for step in plan.steps] == [
-        (f"create topic {missing} with 2 partitions, without retention", None),
+        (f"create topic {missing}: as many partitions as the source, no retention", None),
         (f"read offsets 5 to 19 of {topic}-0", 15),
         (f"read offsets 0 to 1 of {topic}-1", 2),
-        (f"send all of them, to the same partitions of {missing}", 17),
+        (f"send what is selected of them to {missing}", 17),
     ]
     with pytest.raises(NotFoundError):
         client.layout(missing)
     assert list(settings.checkpoint.list()) == []
     assert plan.warnings == ()
     settings = new(from_time=str(T0 + 10**9))
-    nothing, old = replay.plan(settings).warnings
+    old, nothing = replay.plan(settings).warnings
     assert nothing == "nothing is there to be sent"
     assert old == (
         f"records keep their timestamps: {settings.target} removes those that are older than "

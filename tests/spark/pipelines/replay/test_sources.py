@@ -11,9 +11,8 @@ from pipeline_context import PlainContext
 from moldau.client.errors import InvalidArgumentError, NotFoundError
 from moldau.client.kafka.client import KafkaClient
 from moldau.spark.pipelines import replay
-from moldau.spark.pipelines.replay.lake import LakeSource
-from moldau.spark.pipelines.replay.selection import Selection, Span
-from moldau.spark.pipelines.replay.settings import ReplaySettings
+from moldau.spark.pipelines.replay.selection import ReplaySettings, Selection, Span
+from moldau.spark.pipelines.replay.sources import TableSource
 from moldau.spark.source.planning import OffsetRange
 from moldau.testing.broker import Broker
 
@@ -58,21 +57,23 @@ def new(tmp_path: Path) -> New:
     return made
 
 
-def test_offsets_that_a_table_holds_are_found_by_what_is_selected(table: Any, new: New) -> None:
-    source = LakeSource(new())
+def test_offsets_that_a_table_holds_are_found_by_what_is_selected(
+    spark: Any, table: Any, new: New
+) -> None:
+    source = TableSource(new())
 
     def found(**selected: Any) -> tuple[list[tuple[int, int, int]], int]:
-        ranges, rows = source.ranges(Selection(**selected))
-        return [(each.partition, each.start, each.end) for each in ranges], rows
+        ranges, partitions = source.ranges(Selection(**selected), PlainContext(spark))
+        return [(each.partition, each.start, each.end) for each in ranges], partitions
 
-    assert found() == ([(0, 0, 40), (1, 0, 40)], 100)
-    assert found(from_ms=T0 + 5000, to_ms=T0 + 7000) == ([(0, 5, 7), (1, 5, 7)], 4)
-    assert found(keys=frozenset([b"k1"]), spans={(None, 1): Span(2, 9)}) == ([(1, 4, 8)], 2)
-    assert found(from_ms=T0 + 10**9) == ([], 0)
+    assert found() == ([(0, 0, 40), (1, 0, 40)], 2)
+    assert found(from_ms=T0 + 5000, to_ms=T0 + 7000) == ([(0, 5, 7), (1, 5, 7)], 2)
+    assert found(keys=frozenset([b"k1"]), spans={(None, 1): Span(2, 9)}) == ([(1, 2, 9)], 2)
+    assert found(from_ms=T0 + 10**9) == ([], 1)
 
 
 def test_only_files_that_may_hold_an_offset_are_read(table: Any, new: New) -> None:
-    source = LakeSource(new())
+    source = TableSource(new())
 
     def files(start: int, end: int) -> int:
         return len(
@@ -116,6 +117,8 @@ def test_a_table_is_sent_to_a_topic_in_order_and_once(
 ) -> None:
     target = new_name("from-lake")
     settings = new(target=target, bootstrap=broker.bootstrap, create=True, batch_rows=50)
+    _, read, send = replay.plan(settings).steps
+    assert (read.what, read.rows, send.rows) == ("read 3 files of version 3", 100, None)
     stopped = replay.run(settings, PlainContext(spark, batches_max=1))
     assert "stopped after 1 of 2 batches" in stopped.summary
     # A table may be compacted meanwhile, or written to: what was begun stays the same.
