@@ -6,7 +6,7 @@ import pytest
 from pipeline_words import settings_from
 
 from moldau.client.errors import InvalidArgumentError
-from moldau.spark.pipelines.aggregate.settings import AggregateSettings, check
+from moldau.spark.pipelines.aggregate.running import AggregateSettings
 
 
 def parsed(*words: str) -> AggregateSettings:
@@ -23,7 +23,7 @@ def test_options_become_settings(tmp_path: Path) -> None:
         *("--to-table", "/lake", "--format", "delta", "--storage", "endpoint=x"),
         *("--decode", "avro", "--schema", "s.avsc", "--watermark", "1 hour"),
     )
-    check(settings)
+    settings.check()
     assert settings.topics == ("a", "b")
     assert settings.sql == "SELECT 1"
     assert (settings.table_format, dict(settings.storage)) == ("delta", {"endpoint": "x"})

@@ -10,7 +10,7 @@ from pipeline_words import settings_from
 
 from moldau.cli import pipeline_archive
 from moldau.cli.pipeline_kinds import _parameters
-from moldau.spark.pipelines.archive.settings import OFFSETS_PER_TRIGGER_DEFAULT
+from moldau.spark.pipelines.archive.running import OFFSETS_PER_TRIGGER_DEFAULT
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "spark" / "archive.md"
 
@@ -44,7 +44,7 @@ def test_what_is_said_arrives() -> None:
     )
     assert settings.source_options()["startingOffsets"] == "latest"
     assert settings.source_options()["maxOffsetsPerTrigger"] == "9"
-    assert settings.dead_letters_to() == "bad"
+    assert settings.dead == "bad"
 
 
 def test_every_option_is_on_the_page_about_archives() -> None:

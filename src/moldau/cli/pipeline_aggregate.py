@@ -53,7 +53,7 @@ OPTIONS: Final[tuple[Callable[..., Any], ...]] = (
         help="Of values: DDL as 'id bigint, at timestamp', or a file (JSON Schema, .avsc, "
         "descriptor set). [default: JSON is inferred from a sample]",
     ),
-    click.option("--message", default="", metavar="NAME", help="Of Protobuf: package.Message."),
+    click.option("--message", metavar="NAME", help="Of Protobuf: package.Message."),
     FRAMING,
     REGISTRY,
     REGISTRY_OPTIONS,
@@ -81,9 +81,9 @@ OPTIONS: Final[tuple[Callable[..., Any], ...]] = (
     click.option(
         "--from",
         "start",
-        type=click.Choice(["earliest", "latest"]),
         default="earliest",
         show_default=True,
+        metavar="earliest|latest|JSON",
         help="Where to begin, the first time.",
     ),
     click.option("--to", "to_topic", metavar="TOPIC", help="Write results there, as JSON."),

@@ -96,7 +96,7 @@ OPTIONS: Final[tuple[Callable[..., Any], ...]] = (
     ),
     click.option(
         "--from",
-        "starting_offsets",
+        "start",
         default="earliest",
         show_default=True,
         metavar="earliest|latest|JSON",

@@ -4,7 +4,7 @@
     good, bad = decode.split(events)
     decode.dead_letters(bad, topic="orders.dead").write.format("moldau")…
 
-Needs Spark only where a DataFrame is given, or a schema as DDL; decoders work without it.
+A session is needed only where a DataFrame is given; decoders work without one.
 """
 
 from moldau.spark.decode.decoder import RAW, Decoded, Decoder, Format, decoder

@@ -16,8 +16,10 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql.pandas.types import from_arrow_type
 
 from moldau.client.errors import InvalidArgumentError
+from moldau.spark.decode.avro import AvroReading
 from moldau.spark.decode.framing import (
     CONFLUENT_BYTES,
     BadRowError,
@@ -28,13 +30,13 @@ from moldau.spark.decode.framing import (
 )
 from moldau.spark.decode.json_schema import from_json_schema
 from moldau.spark.decode.json_values import JsonReading
+from moldau.spark.decode.protobuf import ProtobufReading
 from moldau.spark.decode.schemas import (
     array_of,
     columns_of,
     from_ddl,
     from_spark,
     from_spark_json,
-    spark_type,
     struct_of,
 )
 
@@ -86,7 +88,7 @@ class Decoder:
     @property
     def ddl(self) -> str:
         """The same as Spark shows it."""
-        return str(spark_type(self.arrow_type).simpleString())
+        return str(from_arrow_type(self.arrow_type).simpleString())
 
     def decode(self, values: Iterable[bytes | None]) -> list[Decoded]:
         """As plain values, without Arrow and Spark."""
@@ -158,15 +160,10 @@ def _short(reason: str) -> str:
 @lru_cache(maxsize=64)
 def _reading(decoder: Decoder) -> Any:
     """A schema that was understood: its fields (`struct`), and a reader of its values (`read`)."""
-    if decoder.format is Format.JSON:
-        return JsonReading(decoder.schema)
-    if decoder.format is Format.AVRO:
-        from moldau.spark.decode.avro import AvroReading
-
-        return AvroReading(decoder.schema)
-    from moldau.spark.decode.protobuf import ProtobufReading
-
-    return ProtobufReading(decoder.schema, decoder.message)
+    if decoder.format is Format.PROTOBUF:
+        return ProtobufReading(decoder.schema, decoder.message)
+    kind = JsonReading if decoder.format is Format.JSON else AvroReading
+    return kind(decoder.schema)
 
 
 @lru_cache(maxsize=64)

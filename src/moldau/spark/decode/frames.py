@@ -5,19 +5,18 @@ the tables of foreachBatch.
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+from pyspark.sql.pandas.types import from_arrow_type
 
 from moldau.client.errors import InvalidArgumentError
 from moldau.model import queue_headers
 from moldau.spark.decode.decoder import Decoder, Format
 from moldau.spark.decode.framing import Framing
 from moldau.spark.decode.json_values import infer_json
-from moldau.spark.decode.schemas import spark_type
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 RAW_COLUMN: Final = "raw"
 ERROR_COLUMN: Final = "error"
@@ -31,24 +30,22 @@ _ORIGIN: Final = {
 }
 
 
-def apply(df: "DataFrame", decoder: Decoder) -> "DataFrame":
+def apply(df: DataFrame, decoder: Decoder) -> DataFrame:
     """`df` with `value` decoded, and the columns `raw` (its bytes) and `error` (null if good).
 
     Every row is there once. A null value stays null and is no error.
     """
-    from pyspark.sql import functions as F  # noqa: N812
-
     _check_input(df)
-    value = F.col("value")
+    value = f.col("value")
     if decoder.format is Format.RAW:
-        no_error = F.lit(None).cast("string")
+        no_error = f.lit(None).cast("string")
         return df.withColumns({"value": value, RAW_COLUMN: value, ERROR_COLUMN: no_error})
     told = df.withColumns({RAW_COLUMN: value, _DECODED: decoding(decoder)(value)})
-    columns = {"value": F.col(f"{_DECODED}.value"), ERROR_COLUMN: F.col(f"{_DECODED}.error")}
+    columns = {"value": f.col(f"{_DECODED}.value"), ERROR_COLUMN: f.col(f"{_DECODED}.error")}
     return told.withColumns(columns).drop(_DECODED)
 
 
-def _check_input(df: "DataFrame") -> None:
+def _check_input(df: DataFrame) -> None:
     types = {name.lower(): kind for name, kind in df.dtypes}
     if types.get("value") != "binary":
         found = f"of type {types['value']}" if "value" in types else "not there"
@@ -63,8 +60,6 @@ def _check_input(df: "DataFrame") -> None:
 
 def decoding(decoder: Decoder) -> Any:
     """A function of Spark's from a binary column to a struct of `value` and `error`."""
-    from pyspark.sql.functions import arrow_udf
-
     fields = [("value", decoder.arrow_type), ("error", pa.string())]
 
     def decode(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
@@ -73,33 +68,28 @@ def decoding(decoder: Decoder) -> Any:
             yield pa.StructArray.from_arrays([values, errors], names=["value", "error"])
 
     # So that the optimiser neither doubles the call nor moves a filter in front of it.
-    return arrow_udf(decode, returnType=spark_type(pa.struct(fields))).asNondeterministic()
+    return f.arrow_udf(decode, returnType=from_arrow_type(pa.struct(fields))).asNondeterministic()
 
 
-def split(df: "DataFrame") -> tuple["DataFrame", "DataFrame"]:
+def split(df: DataFrame) -> tuple[DataFrame, DataFrame]:
     """The good rows and the bad ones of what `apply` gave; each row is in one of them.
 
     Each of the two is computed on its own: in foreachBatch, `persist` what `apply` gave first.
     """
-    from pyspark.sql import functions as F  # noqa: N812
-
-    bad = F.col(ERROR_COLUMN).isNotNull()
+    bad = f.col(ERROR_COLUMN).isNotNull()
     return df.where(~bad), df.where(bad)
 
 
-def dead_letters(
-    df: "DataFrame", *, topic: "str | Column | None" = None, group: str = ""
-) -> "DataFrame":
+def dead_letters(df: DataFrame, *, topic: str | Column | None = None, group: str = "") -> DataFrame:
     """Bad rows as `format("moldau")` writes them: key, value, headers, and topic if it is given.
 
     The value is the raw one. Headers are those of the row (if they were read: includeHeaders), and
     the ones by which queues mark dead messages: why, and where from. `group` is who gave them up.
     """
-    from pyspark.sql import functions as F  # noqa: N812
 
-    def header(name: str, text: "Column") -> "Column":
-        value = F.coalesce(text.cast("string"), F.lit("")).cast("binary")
-        return F.struct(F.lit(name).alias("key"), value.alias("value"))
+    def header(name: str, text: Column) -> Column:
+        value = f.coalesce(text.cast("string"), f.lit("")).cast("binary")
+        return f.struct(f.lit(name).alias("key"), value.alias("value"))
 
     columns = {name.lower() for name in df.columns}
     missing = {RAW_COLUMN, ERROR_COLUMN} - columns
@@ -108,34 +98,34 @@ def dead_letters(
             f"dead letters are made of what decode.apply gave; {', '.join(sorted(missing))} is not "
             "there"
         )
-    nothing = F.lit(None)
+    nothing = f.lit(None)
     told = {
-        queue_headers.DEAD_REASON_HEADER: F.col(ERROR_COLUMN),
-        queue_headers.DEAD_ATTEMPTS_HEADER: F.lit("1"),
-        queue_headers.DEAD_GROUP_HEADER: F.lit(group),
+        queue_headers.DEAD_REASON_HEADER: f.col(ERROR_COLUMN),
+        queue_headers.DEAD_ATTEMPTS_HEADER: f.lit("1"),
+        queue_headers.DEAD_GROUP_HEADER: f.lit(group),
         **{
-            name: F.col(column) if column in columns else nothing
+            name: f.col(column) if column in columns else nothing
             for name, column in _ORIGIN.items()
         },
-        queue_headers.DEAD_AT_HEADER: F.unix_millis(F.current_timestamp()),
+        queue_headers.DEAD_AT_HEADER: f.unix_millis(f.current_timestamp()),
     }
-    headers = F.array(*[header(name, text) for name, text in told.items()])
+    headers = f.array(*[header(name, text) for name, text in told.items()])
     if "headers" in columns:
         # One that died before, and was sent again, says so once.
-        own = F.filter(
-            F.col("headers"), lambda item: ~item["key"].startswith(queue_headers.DEAD_PREFIX)
+        own = f.filter(
+            f.col("headers"), lambda item: ~item["key"].startswith(queue_headers.DEAD_PREFIX)
         )
-        headers = F.concat(F.coalesce(own, F.array().cast(_HEADERS_TYPE)), headers)
-    key = F.col("key") if "key" in columns else nothing.cast("binary").alias("key")
-    chosen = [key, F.col(RAW_COLUMN).alias("value"), headers.alias("headers")]
+        headers = f.concat(f.coalesce(own, f.array().cast(_HEADERS_TYPE)), headers)
+    key = f.col("key") if "key" in columns else nothing.cast("binary").alias("key")
+    chosen = [key, f.col(RAW_COLUMN).alias("value"), headers.alias("headers")]
     if topic is not None:
         # What is a column stays one.
-        chosen.append(F.lit(topic).alias("topic"))
+        chosen.append(f.lit(topic).alias("topic"))
     return df.select(*chosen)
 
 
 def infer(
-    df: "DataFrame", *, rows_max: int = SAMPLE_ROWS_DEFAULT, framing: str = Framing.NONE
+    df: DataFrame, *, rows_max: int = SAMPLE_ROWS_DEFAULT, framing: str = Framing.NONE
 ) -> Any:
     """The schema of JSON from the first rows of a table, for `decoder("json", …)`.
 

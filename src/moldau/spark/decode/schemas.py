@@ -13,10 +13,15 @@ from subprocess import DEVNULL
 from typing import Any, Final
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException, PySparkRuntimeError
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import types as t
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 
 from moldau.client.errors import InvalidArgumentError
 from moldau.spark.java import find_java
-from moldau.spark.sessions import check_installed
 
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 MAP_OF_STRINGS: Final = pa.map_(pa.string(), pa.string())
@@ -83,22 +88,13 @@ def with_new_fields(known: Any, seen: Any) -> Any:
 # -- Spark's types
 
 
-def spark_type(kind: Any) -> Any:
-    from pyspark.sql.pandas.types import from_arrow_type
-
-    return from_arrow_type(kind)
-
-
 def spark_json(struct: Any) -> str:
     """A schema as a text that `decoder` takes again, and that is read without Java."""
-    return str(spark_type(struct).json())
+    return str(from_arrow_type(struct).json())
 
 
 def from_spark(kind: Any) -> Any:
     """InvalidArgumentError for types that rows of these formats cannot hold, such as intervals."""
-    from pyspark.sql import types as t
-    from pyspark.sql.pandas.types import to_arrow_type
-
     match kind:
         case t.StructType():
             return struct_of(
@@ -125,11 +121,8 @@ def from_spark(kind: Any) -> Any:
 
 def from_spark_json(found: Mapping[str, Any]) -> Any:
     """What `StructType.jsonValue()` gives."""
-    from pyspark.errors import PySparkException
-    from pyspark.sql.types import StructType
-
     try:
-        return from_spark(StructType.fromJson(dict(found)))
+        return from_spark(t.StructType.fromJson(dict(found)))
     except (PySparkException, LookupError, TypeError, AttributeError, AssertionError) as error:
         raise InvalidArgumentError(f"the schema is no JSON of Spark's: {error!r}") from None
 
@@ -137,10 +130,6 @@ def from_spark_json(found: Mapping[str, Any]) -> Any:
 @lru_cache(maxsize=64)
 def from_ddl(text: str) -> Any:
     """Read by Spark's own parser: `a int, b struct<c: string NOT NULL>`. JavaError without Java."""
-    check_installed()
-    from pyspark.errors import PySparkException
-    from pyspark.sql.types import StructType
-
     hint = "as in: id bigint NOT NULL, name string, tags array<string>"
     try:
         found = _parsed(text)
@@ -150,20 +139,14 @@ def from_ddl(text: str) -> Any:
             f"Spark cannot read the schema as DDL: {reason[1] if reason else error} ({text})",
             hint=hint,
         ) from None
-    if not isinstance(found, StructType):
+    if not isinstance(found, t.StructType):
         raise InvalidArgumentError(f"the schema has no fields: {text}", hint=hint)
     return from_spark(found)
 
 
 def _parsed(text: str) -> Any:
-    from py4j.protocol import Py4JError
-    from pyspark import SparkConf, SparkContext
-    from pyspark.errors import PySparkException, PySparkRuntimeError
-    from pyspark.java_gateway import launch_gateway
-    from pyspark.sql.types import DataType, _parse_datatype_json_string
-
     try:
-        return DataType.fromDDL(text)
+        return t.DataType.fromDDL(text)
     except PySparkRuntimeError:
         pass  # There is no session.
     if "PYSPARK_GATEWAY_PORT" in os.environ:
@@ -177,7 +160,7 @@ def _parsed(text: str) -> Any:
         gateway = launch_gateway(conf, {"stderr": DEVNULL})
         java = gateway.jvm
     try:
-        return _parse_datatype_json_string(java.PythonSQLUtils.ddlToJson(text))
+        return t._parse_datatype_json_string(java.PythonSQLUtils.ddlToJson(text))
     except Py4JError as error:
         # Its text is asked of Java, as long as there is one.
         raise PySparkException(str(error)) from None

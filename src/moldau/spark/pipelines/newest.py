@@ -5,6 +5,8 @@ of partitions has changed: then, of the newest of each, that with the latest tim
 """
 
 from collections.abc import Sequence
+from functools import reduce
+from operator import and_
 from typing import TYPE_CHECKING
 
 from moldau.spark.pipelines.tables import IDENTITY
@@ -24,19 +26,12 @@ def newest(rows: "DataFrame", keys: "Sequence[str | Column]") -> "DataFrame":
     from pyspark.sql import functions as F  # noqa: N812
 
     columns = [F.col(key) if isinstance(key, str) else key for key in keys]
-    has_key = F.lit(True)
-    for column in columns:
-        has_key = has_key & column.isNotNull()
-    in_partition = Window.partitionBy("topic", "partition", *columns).orderBy(F.desc("offset"))
-    in_topic = Window.partitionBy("topic", *columns).orderBy(
-        F.desc("timestamp"), F.desc("partition")
-    )
-    keyed = (
-        rows.where(has_key)
-        .withColumn("_newest", F.row_number().over(in_partition))
-        .where("_newest = 1")
-        .withColumn("_newest", F.row_number().over(in_topic))
-        .where("_newest = 1")
-        .drop("_newest")
-    )
-    return keyed.unionByName(rows.where(~has_key))
+    has_key = reduce(and_, (column.isNotNull() for column in columns))
+    kept = rows.where(has_key)
+    for places, order in (
+        (("topic", "partition"), ("offset",)),
+        (("topic",), ("timestamp", "partition")),
+    ):
+        window = Window.partitionBy(*places, *columns).orderBy(*map(F.desc, order))
+        kept = kept.withColumn("_newest", F.row_number().over(window)).where("_newest = 1")
+    return kept.drop("_newest").unionByName(rows.where(~has_key))

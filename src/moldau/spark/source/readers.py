@@ -8,7 +8,7 @@ nothing that a restart would miss: what was read stands in Spark's checkpoint.
 import logging
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Any, Final
@@ -95,7 +95,7 @@ def batch_reader(options: Mapping[str, str]) -> BatchReader:
     return NarrowingBatchReader(parsed) if is_asked else BatchReader(parsed)
 
 
-def plan(options: ReadOptions, filters: Iterable[Filter] = ()) -> list[OffsetRange]:
+def plan(options: ReadOptions, filters: Sequence[Filter] = ()) -> list[OffsetRange]:
     """What is read. Asks the brokers."""
     with closing(Cluster(options)) as brokers:
         topics = brokers.topics()

@@ -2,20 +2,16 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from moldau.client.errors import InvalidArgumentError, NotFoundError
+from moldau.client.errors import NotFoundError
 from moldau.client.kafka.client import KafkaClient
 from moldau.records.record import Record, build_batch
-from moldau.spark.pipelines.aggregate.planning import (
-    create_missing,
-    missing_topics,
-    plan_aggregate,
-    read_options,
-)
-from moldau.spark.pipelines.aggregate.settings import AggregateSettings
+from moldau.spark.pipelines.aggregate import AggregateSettings, plan
+from moldau.spark.pipelines.streams import missing_topics, recall, remember, settled_start
 from moldau.testing.broker import Broker
 
 pytestmark = pytest.mark.system
@@ -40,7 +36,7 @@ def test_a_plan_counts_what_is_there_and_names_what_would_be_made(
 ) -> None:
     records = [Record(0, 1_700_000_000_000, None, b"{}", []) for _ in range(3)]
     client.produce(topic, 1, build_batch(records))
-    found = plan_aggregate(settings)
+    found = plan(settings)
     assert found.reads == (topic,)
     assert found.writes == (f"{topic}.sums", f"{topic}.late", f"{topic}.dlq")
     assert found.steps[0].rows == 3
@@ -48,19 +44,33 @@ def test_a_plan_counts_what_is_there_and_names_what_would_be_made(
     assert len(found.warnings) == 3
     assert not list(tmp_path.iterdir())
 
-    create_missing(settings)
-    assert missing_topics(settings) == []
+    assert len(missing_topics(settings, settings.written_topics, create=True)) == 3
+    assert missing_topics(settings, settings.written_topics, create=True) == []
     assert len(client.layout(f"{topic}.late").leaders) == 2
-    create_missing(settings)
 
 
-def test_what_is_not_there_or_the_pipelines_own_is_an_error(settings: AggregateSettings) -> None:
-    from dataclasses import replace
+def test_where_to_begin_stays_what_it_was_and_what_is_new_is_read_from_its_beginning(
+    settings: AggregateSettings, client: KafkaClient, topic: str, new_name: Callable[[str], str]
+) -> None:
+    def send() -> None:
+        client.produce(topic, 1, build_batch([Record(0, 1_700_000_000_000, None, b"{}", [])]))
 
+    send()
+    late = replace(settings, start="latest")
+    start = settled_start(late, None)
+    assert start == {topic: {"0": 0, "1": 1}}
+    remember(late, (), start)
+    send()
+    other = new_name("other")
+    client.create_topic(other, partitions=1)
+    wider = replace(late, topics=(topic, other))
+    assert settled_start(wider, recall(wider, {})) == {**start, other: {"0": -2}}
+    assert plan(wider).steps[0].rows == 1
+
+
+def test_what_is_not_there_is_an_error(settings: AggregateSettings) -> None:
     with pytest.raises(NotFoundError):
-        plan_aggregate(replace(settings, topics=("nothing-of-the-kind",)))
-    with pytest.raises(InvalidArgumentError, match="groupId is the pipeline's own"):
-        read_options(replace(settings, options={"groupId": "mine"}))
+        plan(replace(settings, topics=("nothing-of-the-kind",)))
 
 
 def test_the_page_about_aggregates_works_as_pasted(

@@ -14,7 +14,8 @@ from moldau.client.errors import InvalidArgumentError
 from moldau.client.kafka.client import KafkaClient
 from moldau.records.record import Record, build_batch
 from moldau.spark.pipelines import aggregate
-from moldau.spark.pipelines.aggregate.settings import AggregateSettings, decoder_of
+from moldau.spark.pipelines.aggregate.running import AggregateSettings
+from moldau.spark.pipelines.streams import decoder_of
 from moldau.testing.broker import Broker
 
 pytestmark = pytest.mark.spark
@@ -138,14 +139,12 @@ def _die(*_: Any) -> None:
     raise RuntimeError("killed")
 
 
-def test_what_was_asked_before_has_to_be_asked_again(world: SimpleNamespace) -> None:
-    world.send([event(1, 3)])
+def test_a_result_is_told_whenever_it_changes(world: SimpleNamespace) -> None:
     settings = changed(world.settings, mode="update")
-    context = Watching(world.spark)
-    assert aggregate.run(settings, context).details["results"] == 1
-    assert [result["n"] for result in world.results()] == [1]
-    with pytest.raises(InvalidArgumentError, match="another --mode: update"):
-        aggregate.run(changed(settings, mode="append"), context)
+    for number in (1, 2):
+        world.send([event(number, 3)])
+        assert aggregate.run(settings, Watching(world.spark)).details["results"] == 1
+    assert [result["n"] for result in world.results()] == [1, 2]
 
 
 @pytest.mark.safety
@@ -174,8 +173,8 @@ def test_results_go_to_a_table_once(world: SimpleNamespace, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"sql": "SELECT nothing FROM events"}, "--sql cannot be run.*nothing"),
-        ({"sql": "SELEC 1"}, "--sql cannot be run"),
+        ({"sql": "SELECT nothing FROM events"}, "--sql cannot be used.*nothing"),
+        ({"sql": "SELEC 1"}, "--sql cannot be used"),
         ({"sql": "SELECT 1 AS one"}, "does not read the view events"),
         (
             {"sql": "SELECT id, count(*) AS n FROM events GROUP BY id", "key": "id"},
@@ -199,7 +198,7 @@ def test_a_schema_that_comes_while_a_batch_runs_loses_no_row(
     world: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows are decoded for the results, and once more to find the bad ones."""
-    from moldau.spark.pipelines.aggregate import running
+    from moldau.spark.pipelines.aggregate import frames
 
     registry = tmp_path / "schemas"
     registry.mkdir()
@@ -207,7 +206,7 @@ def test_a_schema_that_comes_while_a_batch_runs_loses_no_row(
     framed = [b"\0\0\0\0\1" + event(1, 3), b"\0\0\0\0\2" + event(2, 4)]
     world.send([*framed, b"\0\0\0\0\1" + event(3, 30)])
     settings = changed(world.settings, framing="confluent", registry=str(registry))
-    looked = running.side_rows
+    looked = frames.side_rows
 
     def known_by_now(rows: Any, decoder: Any, *arguments: Any) -> Any:
         (registry / "2.json").write_text("{}")
@@ -215,7 +214,7 @@ def test_a_schema_that_comes_while_a_batch_runs_loses_no_row(
         return looked(rows, later, *arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(running, "side_rows", known_by_now)
+        patched.setattr(frames, "side_rows", known_by_now)
         with pytest.raises(Exception, match="a schema has come to the registry meanwhile"):
             aggregate.run(settings, Watching(world.spark))
     assert world.results() == []

@@ -1,13 +1,11 @@
 """Settings that cannot be right say which option to change."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from moldau.client.errors import InvalidArgumentError
-from moldau.spark.pipelines.aggregate.remembered import Remembered, asked_of, recall, remember
-from moldau.spark.pipelines.aggregate.settings import AggregateSettings, check, decoder_of
+from moldau.spark.pipelines.aggregate.running import AggregateSettings
 
 
 def made(**fields: Any) -> AggregateSettings:
@@ -24,8 +22,8 @@ def made(**fields: Any) -> AggregateSettings:
 
 @pytest.mark.parametrize("watermark", ["10 minutes", "0 seconds", "1 hour 30 Seconds", " 2 days "])
 def test_usual_settings_are_fine(watermark: str) -> None:
-    check(made(watermark=watermark))
-    check(made(to_topic=None, to_table="/lake/sums", table_format="delta"))
+    made(watermark=watermark).check()
+    made(to_topic=None, to_table="/lake/sums", table_format="delta").check()
 
 
 @pytest.mark.parametrize(
@@ -53,7 +51,7 @@ def test_usual_settings_are_fine(watermark: str) -> None:
 )
 def test_what_cannot_be_right_names_the_option(fields: dict[str, Any], option: str) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
-        check(made(**fields))
+        made(**fields).check()
     assert option in f"{caught.value} {caught.value.hint}"
 
 
@@ -61,27 +59,3 @@ def test_side_topics_have_names_of_their_own() -> None:
     assert (made().late, made().dead) == ("clicks.late", "clicks.dlq")
     named = made(late_topic="l", dead_letter_topic="d")
     assert (named.late, named.dead) == ("l", "d")
-
-
-def test_values_are_decoded_as_asked() -> None:
-    assert decoder_of(made()) is None
-    inferred = decoder_of(made(), '{"properties": {"a": {"type": "integer"}}}')
-    assert inferred is not None
-    assert str(inferred.struct) == "struct<a: int64>"
-    raw = decoder_of(made(decode="raw"))
-    assert raw is not None
-    assert raw.struct is None
-    with pytest.raises(InvalidArgumentError, match="values cannot be decoded") as caught:
-        decoder_of(made(decode="avro"))
-    assert "--schema" in caught.value.hint
-
-
-def test_what_was_asked_before_is_remembered(tmp_path: Path) -> None:
-    settings = made(home=str(tmp_path))
-    assert recall(settings) is None
-    kept = Remembered(start={"clicks": {"0": 7}}, schema="`a`: int", asked=asked_of(settings))
-    remember(settings, kept)
-    assert recall(settings) == kept
-    assert recall(made(home=str(tmp_path), watermark="1 hour")) == kept
-    with pytest.raises(InvalidArgumentError, match="another --sql: SELECT 1"):
-        recall(made(home=str(tmp_path), sql="SELECT 2"))

@@ -10,7 +10,6 @@ from moldau.client.errors import InvalidArgumentError  # noqa: E402
 from moldau.spark.pipelines.archive.changes import (  # noqa: E402
     Changes,
     changed_rows,
-    check_keys,
     events_in,
     row_type,
 )
@@ -69,7 +68,7 @@ def test_events_beside_their_schema_are_found() -> None:
     values = [{"schema": "…", "payload": {"op": "c", "before": None, "after": row}}]
     good, _ = changed_rows(batch(values, kind), Changes(keys=("key",), envelope="debezium"))
     assert good.column("value").to_pylist() == [row]
-    assert row_type(kind, "debezium") == ROW
+    assert row_type(kind, Changes(keys=("key",), envelope="debezium")) == ROW
 
 
 def test_rows_before_a_change_have_the_fields_of_those_after_it() -> None:
@@ -111,8 +110,8 @@ def test_a_tombstone_has_no_field_to_be_found_by() -> None:
 
 def test_what_values_do_not_have_is_said_with_the_option() -> None:
     with pytest.raises(InvalidArgumentError) as refused:
-        row_type(ROW, "debezium")
+        row_type(ROW, Changes(keys=("key",), envelope="debezium"))
     assert "--envelope" in refused.value.hint
     with pytest.raises(InvalidArgumentError, match=r"--key value\.nr") as refused:
-        check_keys(Changes(keys=("value.nr",)), ROW)
+        row_type(ROW, Changes(keys=("value.nr",)))
     assert "id, name" in refused.value.hint

@@ -1,6 +1,7 @@
 """What the driver does with a batch, without Spark."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,13 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed: no te
 from moldau.spark.lake import LakeTable, Writing, open_table
 from moldau.spark.lake.files import write_files
 from moldau.spark.pipelines.archive.committing import Committer
-from moldau.spark.pipelines.archive.running import NOT_IN_TIME, STARTS_MAX, _run_query
-from moldau.spark.pipelines.archive.settings import ArchiveSettings
+from moldau.spark.pipelines.archive.running import ArchiveSettings
 from moldau.spark.pipelines.archive.source import FILE, file_rows, table_schema
-from moldau.spark.pipelines.failures import PipelineError
 
 pytestmark = pytest.mark.spark
+
+NOBODY: Any = None
+"""Asked only about dead letters and changes, which there are none of."""
 
 
 class Returned:
@@ -68,7 +70,7 @@ def returned(table: LakeTable, count: int) -> Returned:
 def test_a_batch_is_one_commit_of_the_checkpoints_query(
     settings: ArchiveSettings, table: LakeTable
 ) -> None:
-    committer = Committer(settings, {table.location: table}, None, Watching(0, ""))
+    committer = Committer(settings, {table.location: table}, NOBODY)
     committer(returned(table, 3), 0)
     committer(returned(table, 2), 1)
     assert (committer.rows, committer.files, committer.commits) == (5, 2, 2)
@@ -78,16 +80,16 @@ def test_a_batch_is_one_commit_of_the_checkpoints_query(
 def test_the_first_batch_after_a_start_is_not_read_again_if_the_table_has_it(
     settings: ArchiveSettings, table: LakeTable
 ) -> None:
-    Committer(settings, {table.location: table}, None, Watching(0, ""))(returned(table, 3), 0)
+    Committer(settings, {table.location: table}, NOBODY)(returned(table, 3), 0)
     again = returned(table, 3)
-    restarted = Committer(settings, {table.location: table}, None, Watching(0, ""))
+    restarted = Committer(settings, {table.location: table}, NOBODY)
     restarted(again, 0)
     assert (again.runs, restarted.rows) == (0, 0)
     assert table.snapshot().rows == 3
 
 
 def test_nothing_is_committed_if_dead_letters_cannot_be_sent(
-    settings: ArchiveSettings, table: LakeTable
+    settings: ArchiveSettings, table: LakeTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Kept(Returned):
         def persist(self) -> "Kept":
@@ -98,48 +100,12 @@ def test_nothing_is_committed_if_dead_letters_cannot_be_sent(
         def filter(self, condition: str) -> "Kept":
             return self
 
-    def failing(bad: Any, writing: Writing) -> int:
+    def failing(committer: Committer, bad: Any, writing: Writing) -> None:
         raise OSError("no broker")
 
+    monkeypatch.setattr(Committer, "_send_dead_letters", failing)
+    decoding = replace(settings, decode="json")
     found = returned(table, 3)
     with pytest.raises(OSError, match="no broker"):
-        Committer(settings, {table.location: table}, failing, Watching(0, ""))(
-            Kept(found._texts), 0
-        )
+        Committer(decoding, {table.location: table}, NOBODY)(Kept(found._texts), 0)
     assert table.last_batch("the-query") is None
-
-
-class Watching:
-    """Fails so many times with what Spark says, then ends."""
-
-    stopping = False
-
-    def __init__(self, failures: int, text: str) -> None:
-        self.failures = failures
-        self.text = text
-
-    def watch(self, query: Any) -> None:
-        if self.failures:
-            self.failures -= 1
-            raise PipelineError(self.text)
-
-
-@pytest.mark.parametrize(
-    ("failures", "text", "starts", "is_fine"),
-    [
-        (2, f"query failed: {NOT_IN_TIME}.", 3, True),
-        (STARTS_MAX, f"query failed: {NOT_IN_TIME}.", STARTS_MAX, False),
-        (1, "the disk is full", 1, False),
-    ],
-)
-def test_a_query_is_begun_again_only_if_python_did_not_start_in_time(
-    failures: int, text: str, starts: int, is_fine: bool
-) -> None:
-    begun: list[int] = []
-    context: Any = Watching(failures, text)
-    if is_fine:
-        _run_query(lambda: begun.append(1), context)
-    else:
-        with pytest.raises(PipelineError):
-            _run_query(lambda: begun.append(1), context)
-    assert len(begun) == starts

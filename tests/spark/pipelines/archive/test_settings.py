@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from moldau.client.errors import InvalidArgumentError
-from moldau.spark.pipelines.archive.settings import ArchiveSettings
+from moldau.spark.pipelines.archive.running import ArchiveSettings
 
 
 def made(**values: Any) -> ArchiveSettings:
@@ -25,7 +25,7 @@ def made(**values: Any) -> ArchiveSettings:
         ({"to": "ftp://name/lake"}, "--to"),
         ({"offsets_per_trigger_max": 0}, "--max-offsets"),
         ({"master": "sc://host"}, "--master"),
-        ({"starting_offsets": "yesterday"}, "--from"),
+        ({"start": "yesterday"}, "--from"),
     ],
 )
 def test_what_cannot_be_is_refused_with_the_option_to_change(
@@ -46,7 +46,9 @@ def test_topics_share_a_table_or_have_one_each() -> None:
     }
 
 
-def test_options_of_the_user_go_before_those_of_the_pipeline() -> None:
+def test_options_of_the_user_go_before_what_is_usual_and_not_before_what_is_ours() -> None:
+    with pytest.raises(InvalidArgumentError, match="groupId is the pipeline's own"):
+        made(options={"groupId": "mine"}).source_options()
     options = made(options={"maxOffsetsPerTrigger": "7"}).source_options()
     assert options["maxOffsetsPerTrigger"] == "7"
     assert options["groupId"] == "keep"

@@ -11,15 +11,14 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed: no te
 
 from pipeline_context import PlainContext
 
-from moldau.client.errors import InvalidArgumentError
 from moldau.client.kafka.client import KafkaClient
 from moldau.records.record import Record, build_batch
 from moldau.spark.lake import LakeTable, open_table
 from moldau.spark.lake.files import read_table, write_files
 from moldau.spark.lake.table import Writing
 from moldau.spark.pipelines import archive, audit
-from moldau.spark.pipelines.archive import upserting
-from moldau.spark.pipelines.archive.settings import ArchiveSettings
+from moldau.spark.pipelines.archive import committing
+from moldau.spark.pipelines.archive.running import ArchiveSettings
 from moldau.testing.broker import Broker
 
 pytestmark = pytest.mark.spark
@@ -136,7 +135,7 @@ def test_another_writer_that_is_faster_makes_it_merge_again(
     settings = new()
     send((b"a", b"1"), (b"b", b"1"))
     archive.run(settings, PlainContext(spark))
-    merged = upserting.Upsert._merged
+    merged = committing.Upsert._merged
     attempts: list[int] = []
 
     def slow(self: Any, *arguments: Any) -> Any:
@@ -149,12 +148,12 @@ def test_another_writer_that_is_faster_makes_it_merge_again(
             table.replace(table.snapshot().files, files, Writing("other", 0))
         return found
 
-    monkeypatch.setattr(upserting.Upsert, "_merged", slow)
+    monkeypatch.setattr(committing.Upsert, "_merged", slow)
     send((b"a", b"2"))
     archive.run(settings, PlainContext(spark))
     assert len(attempts) == 2
     assert values_in(settings) == {b"a": b"2", b"b": b"1"}
-    monkeypatch.setattr(upserting, "ATTEMPTS_MAX", 0)
+    monkeypatch.setattr(committing, "ATTEMPTS_MAX", 0)
     send((b"a", b"3"))
     with pytest.raises(Exception, match="faster than this could"):
         archive.run(settings, PlainContext(spark))
@@ -178,11 +177,3 @@ def test_events_of_debezium_become_the_rows_of_their_table(
     send((b"1", event("u", better, one)))
     archive.run(settings, PlainContext(spark))
     assert list(values_in(settings).values()) == [one]
-
-
-def test_how_rows_are_told_apart_stays_what_it_was(spark: Any, new: Any, send: Send) -> None:
-    send((b"a", b'{"id": 1}'))
-    settings = new(decode="json", schema="id bigint")
-    archive.run(settings, PlainContext(spark))
-    with pytest.raises(InvalidArgumentError, match="that was with --key key"):
-        archive.run(new(decode="json", schema="id bigint", keys=("value.id",)), PlainContext(spark))

@@ -1,26 +1,29 @@
-"""Owns the tables of an aggregate: from records to the view that the SQL is over, and to verdicts.
+"""Responsible for the tables of an aggregate: from records to the view of the SQL and to verdicts.
 
 Every record gets one verdict: on time, late or bad. The stream keeps those on time; the others are
 found again by reading the same offsets once more with the same watermark (see `side_rows`). Both
-sides use `event_time_of` and `is_late`'s rule, so no record is on neither.
+sides ask `verdicts_of`, so no record is on neither.
 """
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from moldau.client.errors import InvalidArgumentError
 from moldau.spark import decode
 from moldau.spark.decode import Decoder
-from moldau.spark.lake.storage import Folder, folder_at
-from moldau.spark.pipelines.aggregate.batches import read_batch
-from moldau.spark.pipelines.aggregate.settings import EVENT_TIME, AggregateSettings
+from moldau.spark.lake.storage import folder_at
 from moldau.spark.pipelines.failures import from_text
+from moldau.spark.pipelines.streams import read_batch
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
+    from moldau.spark.pipelines.aggregate.running import AggregateSettings
+
 RECORD_COLUMNS: Final = ("key", "topic", "partition", "offset", "timestamp", "headers")
 """In the view they begin with an underscore, so that fields of values come first."""
+EVENT_TIME: Final = "event_time"
+"""The column of the view that an expression for the event time gets."""
 ON_TIME: Final = 0
 LATE: Final = 1
 BAD: Final = 2
@@ -31,12 +34,18 @@ _VERDICT: Final = "__moldau_verdict"
 _BATCH_PROPERTY: Final = "streaming.sql.batchId"
 _ANSI: Final = "spark.sql.ansi.enabled"
 
+Counts = dict[tuple[int, int], tuple[int, ...]]
+"""By batch and task: how many rows are on time, late and bad."""
 
-class Timed(NamedTuple):
-    """Decoded records, and which column has their event time."""
 
-    rows: "DataFrame"
-    column: str
+class Counting:
+    """Of an accumulator of Spark's. A task that runs again says the same again: it counts once."""
+
+    def zero(self, value: Counts) -> Counts:
+        return {}
+
+    def addInPlace(self, value: Counts, other: Counts) -> Counts:  # noqa: N802
+        return value | other
 
 
 def flattened(records: "DataFrame", decoder: Decoder, *, with_records: bool = False) -> "DataFrame":
@@ -60,179 +69,172 @@ def flattened(records: "DataFrame", decoder: Decoder, *, with_records: bool = Fa
     )
 
 
-def timed(rows: "DataFrame", settings: AggregateSettings) -> Timed:
-    """With the event time as a column of the type timestamp. InvalidArgumentError if it is none."""
+def timed(rows: "DataFrame", settings: "AggregateSettings") -> tuple["DataFrame", str]:
+    """With the event time as a column of the type timestamp, and the name of that.
+
+    InvalidArgumentError if it is none.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
     types = {name.lower(): (name, kind) for name, kind in rows.dtypes}
-    wanted = settings.event_time.strip().strip("`")
-    if wanted.lower() in types and types[wanted.lower()][1] == "timestamp":
-        return Timed(rows, types[wanted.lower()][0])
+    asked = settings.event_time
+    name, kind = types.get(asked.strip().strip("`").lower(), ("", ""))
+    if kind == "timestamp":
+        return rows, name
     if EVENT_TIME in types:
         raise InvalidArgumentError(
-            f"--event-time is the expression {settings.event_time!r}, whose values are to be the "
-            f"column {EVENT_TIME}: values have a field of that name",
+            f"--event-time is the expression {asked!r}, whose values are to be the column "
+            f"{EVENT_TIME}: values have a field of that name",
             hint=f"{EVENT_TIME} itself has to be a timestamp to be the event time",
         )
-    made = _with_event_time(rows, settings)
-    kind = dict(made.dtypes)[EVENT_TIME]
-    if kind != "timestamp":
-        raise InvalidArgumentError(
-            f"--event-time {settings.event_time} is of type {kind}, and has to be a timestamp",
-            hint="of milliseconds: timestamp_millis(COLUMN) · of a text: to_timestamp(COLUMN)",
-        )
-    return Timed(made, EVENT_TIME)
-
-
-def _with_event_time(rows: "DataFrame", settings: AggregateSettings) -> "DataFrame":
-    """A text that is no time gives null, not an error: it is a row that is bad, not the query."""
-    from pyspark.errors import AnalysisException
-    from pyspark.sql import functions as F  # noqa: N812
-
     conf = rows.sparkSession.conf
     before = conf.get(_ANSI)
+    # A text that is no time gives null, not an error: it is a row that is bad, not the query.
     conf.set(_ANSI, "false")
     try:
-        made = rows.withColumn(EVENT_TIME, F.expr(settings.event_time))
+        columns = [name for name in rows.columns if name != _ERROR]
+        made = _understood(
+            lambda: rows.withColumn(EVENT_TIME, F.expr(asked)), f"--event-time {asked}", columns
+        )
         # Analysed here and now, while the setting is as it is.
-        made.schema  # noqa: B018
-    except AnalysisException as error:
-        columns = ", ".join(name for name in rows.columns if name != _ERROR)
-        raise InvalidArgumentError(
-            f"--event-time {settings.event_time} cannot be used: {from_text(str(error))}",
-            hint=f"columns are {columns}",
-        ) from None
+        kind = dict(made.dtypes)[EVENT_TIME]
     finally:
         conf.set(_ANSI, str(before))
-    return made
+    if kind != "timestamp":
+        raise InvalidArgumentError(
+            f"--event-time {asked} is of type {kind}, and has to be a timestamp",
+            hint="of milliseconds: timestamp_millis(COLUMN) · of a text: to_timestamp(COLUMN)",
+        )
+    return made, EVENT_TIME
 
 
-def on_time(found: Timed, checkpoint: Folder, count: Callable[[int, int], None]) -> "DataFrame":
-    """The rows of a stream that are neither late nor bad; `count` hears of the others, in tasks."""
+def _understood(make: "Callable[[], DataFrame]", option: str, columns: list[str]) -> "DataFrame":
+    """What Spark makes of an option. InvalidArgumentError says what is wrong with it."""
+    from pyspark.errors import AnalysisException
+
+    try:
+        return make()
+    except AnalysisException as error:
+        said = f"{option} cannot be used: {from_text(str(error))}"
+        raise InvalidArgumentError(said, hint=f"columns are {', '.join(columns)}") from None
+
+
+def on_time(
+    rows: "DataFrame", time: str, checkpoint: str, count: Callable[[Counts], None]
+) -> "DataFrame":
+    """The rows of a stream that are neither late nor bad. Each task tells `count` at its end."""
+    from pyspark import TaskContext
+
+    def batch_now() -> int:
+        context: Any = TaskContext.get()
+        return int(context.getLocalProperty(_BATCH_PROPERTY))
+
+    def watermark() -> int:
+        return read_batch(folder_at(checkpoint, {}), batch_now()).watermark_ms
+
+    def told(counts: tuple[int, ...]) -> None:
+        context: Any = TaskContext.get()
+        count({(batch_now(), context.partitionId()): counts})
+
+    judged = _judged(rows, time, watermark, told)
+    return judged.where(f"{_VERDICT} = {ON_TIME}").drop(_VERDICT, _ERROR)
+
+
+def _judged(
+    rows: "DataFrame",
+    time: str,
+    watermark: Callable[[], int],
+    told: Callable[[tuple[int, ...]], None] = lambda _: None,
+) -> "DataFrame":
+    """With a verdict for each row. Both functions are called in tasks."""
+    import pyarrow as pa
     from pyspark.sql import functions as F  # noqa: N812
 
-    verdict = judging(checkpoint.location, count)(F.col(f"`{found.column}`"), F.col(_ERROR))
-    judged = found.rows.withColumn(_VERDICT, verdict)
-    return judged.where(F.col(_VERDICT) == ON_TIME).drop(_VERDICT, _ERROR)
-
-
-def judging(checkpoint: str, count: Callable[[int, int], None]) -> Any:
-    """A function of Spark's from event time and error to a verdict, by the watermark of the batch.
-
-    `count(verdict, rows)` is called in tasks.
-    """
-    import pyarrow as pa
-    from pyspark.sql.functions import arrow_udf
-
     def judge(batches: Iterator[Any]) -> Iterator[Any]:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        number = None if context is None else context.getLocalProperty(_BATCH_PROPERTY)
-        if number is None:
-            raise InvalidArgumentError("rows are judged in batches of a stream only")
-        watermark = read_batch(folder_at(checkpoint, {}), int(number)).watermark_ms
+        watermark_ms = watermark()
+        seen = [0, 0, 0]
         for times, errors in batches:
-            verdicts = verdicts_of(times, errors, watermark)
+            verdicts = verdicts_of(times, errors, watermark_ms)
             for each in verdicts.value_counts().to_pylist():
-                count(each["values"], each["counts"])
+                seen[each["values"]] += each["counts"]
             yield verdicts
+        told(tuple(seen))
 
     judge.__annotations__ = {
         "batches": Iterator[tuple[pa.Array, pa.Array]],
         "return": Iterator[pa.Array],
     }
-    return arrow_udf(judge, returnType="int").asNondeterministic()
+    verdict = F.arrow_udf(judge, returnType="int").asNondeterministic()
+    return rows.withColumn(_VERDICT, verdict(F.col(f"`{time}`"), F.col(_ERROR)))
 
 
 def verdicts_of(times: Any, errors: Any, watermark_ms: int) -> Any:
-    """Arrow arrays of event times (timestamps) and errors to one of verdicts."""
+    """Arrow arrays of event times (timestamps) and errors to one of verdicts.
+
+    Spark drops a row from a window that ends at or before the watermark, and from a group that is
+    the time itself if that is at or before it. Its watermark for late rows is never above that of
+    the batch. So no row that is on time by this is ever dropped.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
     micros = times.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
+    is_late = pc.less_equal(micros, watermark_ms * 1000).cast(pa.int32())
     is_bad = pc.or_(pc.is_valid(errors), pc.is_null(micros))
-    # The rule of `is_late`.
-    is_late = pc.fill_null(pc.less_equal(micros, watermark_ms * 1000), False)
-    return pc.if_else(
-        is_bad,
-        pa.scalar(BAD, pa.int32()),
-        pc.if_else(is_late, pa.scalar(LATE, pa.int32()), pa.scalar(ON_TIME, pa.int32())),
-    )
+    return pc.if_else(is_bad, pa.scalar(BAD, pa.int32()), is_late)
 
 
 def side_rows(
-    records: "DataFrame", decoder: Decoder, settings: AggregateSettings, watermark_ms: int
+    records: "DataFrame", decoder: Decoder, settings: "AggregateSettings", watermark_ms: int
 ) -> "DataFrame":
     """The late and the bad among the records of a batch, as they are written to their topics."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    found = timed(flattened(records, decoder, with_records=True), settings)
-    time = F.col(f"`{found.column}`")
-    limit = F.timestamp_millis(F.lit(watermark_ms))
-    reason = (
-        F.when(F.col(_ERROR).isNotNull(), F.col(_ERROR))
-        .when(time.isNull(), F.lit(f"no event time: {settings.event_time} is null"))
-        .when(
-            time <= limit,
-            F.concat(
-                F.lit("late: the event time "),
-                _iso(time),
-                F.lit(" is not after the watermark "),
-                _iso(limit),
-            ),
-        )
+    found, time = timed(flattened(records, decoder, with_records=True), settings)
+    judged = _judged(found, time, lambda: watermark_ms).where(f"{_VERDICT} <> {ON_TIME}")
+    is_bad = F.col(_VERDICT) == BAD
+    untimed = F.lit(f"no event time: {settings.event_time} is null")
+
+    def iso(at: "Column") -> "Column":
+        utc = F.to_utc_timestamp(at, F.current_timezone())
+        return F.date_format(utc, "yyyy-MM-dd'T'HH:mm:ss.SSS'Z'")
+
+    late = F.format_string(
+        "late: the event time %s is not after the watermark %s",
+        iso(F.col(f"`{time}`")),
+        iso(F.timestamp_millis(F.lit(watermark_ms))),
     )
-    is_bad = F.col(_ERROR).isNotNull() | time.isNull()
-    topic = F.when(is_bad, F.lit(settings.dead)).otherwise(F.lit(settings.late))
-    rows = found.rows.select(
+    rows = judged.select(
         *[F.col(KEPT + name).alias(name) for name in (*RECORD_COLUMNS, decode.RAW_COLUMN)],
-        reason.alias(decode.ERROR_COLUMN),
-        topic.alias(_TO),
-    ).where(F.col(decode.ERROR_COLUMN).isNotNull())
+        F.when(is_bad, F.coalesce(_ERROR, untimed)).otherwise(late).alias(decode.ERROR_COLUMN),
+        F.when(is_bad, settings.dead).otherwise(settings.late).alias(_TO),
+    )
     return decode.dead_letters(rows, group=settings.name, topic=F.col(_TO))
 
 
-def _iso(time: "Column") -> "Column":
-    from pyspark.sql import functions as F  # noqa: N812
-
-    utc = F.to_utc_timestamp(time, F.current_timezone())
-    return F.date_format(utc, "yyyy-MM-dd'T'HH:mm:ss.SSS'Z'")
-
-
-def messages(result: "DataFrame", settings: AggregateSettings) -> "DataFrame":
+def messages(result: "DataFrame", settings: "AggregateSettings") -> "DataFrame":
     """Results as the sink takes them: the key that was asked for, all columns as JSON."""
-    from pyspark.errors import AnalysisException
     from pyspark.sql import functions as F  # noqa: N812
 
     columns = [F.col("`" + name.replace("`", "``") + "`") for name in result.columns]
     value = F.to_json(F.struct(*columns), {"ignoreNullFields": "false"}).alias("value")
-    if settings.key is None:
-        return result.select(F.lit(None).cast("string").alias("key"), value)
-    try:
-        return result.select(F.expr(settings.key).cast("string").alias("key"), value)
-    except AnalysisException as error:
-        raise InvalidArgumentError(
-            f"--key {settings.key} cannot be used: {from_text(str(error))}",
-            hint=f"columns of the result are {', '.join(result.columns)}",
-        ) from None
+    key, topic = settings.key or "NULL", F.lit(settings.to_topic).alias("topic")
+    return _understood(
+        lambda: result.select(F.expr(key).cast("string").alias("key"), value, topic),
+        f"--key {key}",
+        result.columns,
+    )
 
 
-def queried(spark: "SparkSession", view: "DataFrame", settings: AggregateSettings) -> "DataFrame":
+def queried(spark: "SparkSession", view: "DataFrame", settings: "AggregateSettings") -> "DataFrame":
     """The SQL over the view. InvalidArgumentError says what is wrong with it."""
-    from pyspark.errors import AnalysisException
-
     view.createOrReplaceTempView(settings.view)
-    try:
-        result = spark.sql(settings.sql)
-        names = [name.lower() for name in result.columns]
-    except AnalysisException as error:
-        raise InvalidArgumentError(
-            f"--sql cannot be run: {from_text(str(error))}",
-            hint=f"columns of {settings.view} are {', '.join(view.columns)}",
-        ) from None
+    result = _understood(lambda: spark.sql(settings.sql), "--sql", view.columns)
     if not result.isStreaming:
         raise InvalidArgumentError(
             f"--sql does not read the view {settings.view}", hint="its name is set by --view"
         )
+    names = [name.lower() for name in result.columns]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise InvalidArgumentError(

@@ -1,46 +1,29 @@
-"""Owns the course of an aggregate: one query of Spark's, and what is done with each of its batches.
+"""Responsible for an aggregate: what it is told, its plan, and what is done with each batch.
 
 In a batch Spark's own aggregation runs over the rows that are on time. Its output is kept, written
 once, and then the late and the bad rows of the same offsets are written once, if there were any.
 Only then does Spark hold the batch for done.
 """
 
-import json
 import logging
-from typing import TYPE_CHECKING, Any, Final
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from moldau.client.errors import InvalidArgumentError
 from moldau.spark import decode
-from moldau.spark.decode import Decoder
-from moldau.spark.lake.table import WRITER, Writing
-from moldau.spark.options import BOOTSTRAP
-from moldau.spark.pipelines.aggregate import tables
-from moldau.spark.pipelines.aggregate.batches import ranges_of, read_batch
-from moldau.spark.pipelines.aggregate.frames import (
-    BAD,
-    LATE,
-    ON_TIME,
-    flattened,
-    messages,
-    on_time,
-    queried,
-    side_rows,
-    timed,
-)
-from moldau.spark.pipelines.aggregate.planning import (
-    create_missing,
-    first_positions,
-    latest_offsets,
-    read_options,
-)
-from moldau.spark.pipelines.aggregate.remembered import Remembered, asked_of, recall, remember
-from moldau.spark.pipelines.aggregate.settings import AggregateSettings, check, decoder_of
+from moldau.spark.decode import Decoder, Format
+from moldau.spark.decode.schemas import columns_of, from_spark
+from moldau.spark.lake.opening import check_place, open_table
+from moldau.spark.lake.table import TABLES, LakeTable, Writing
+from moldau.spark.pipelines import streams
+from moldau.spark.pipelines.aggregate import frames
 from moldau.spark.pipelines.failures import PipelineError, from_text
-from moldau.spark.pipelines.home import Home, query_id
-from moldau.spark.pipelines.spec import Context, Outcome
-from moldau.spark.source.planning import OffsetRange
-from moldau.spark.source.positions import Positions
-from moldau.spark.source.read_options import EARLIEST
+from moldau.spark.pipelines.home import query_id
+from moldau.spark.pipelines.spec import Context, Outcome, Plan, Step
+from moldau.spark.pipelines.streams import Start, StreamSettings, one_of
+from moldau.spark.pipelines.tables import write_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -48,143 +31,205 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_STREAM_ONLY: Final = frozenset(
-    name.lower()
-    for name in (
-        "subscribe",
-        "groupId",
-        "startingOffsets",
-        "startingTimestamp",
-        "startingOffsetsByTimestamp",
-        "startingOffsetsByTimestampStrategy",
-        "maxOffsetsPerTrigger",
-        "minOffsetsPerTrigger",
-        "maxTriggerDelay",
-    )
+_DELAY: Final = re.compile(
+    r"\s*(?:\d+\s+(?:millisecond|second|minute|hour|day|week)s?\s*)+", re.IGNORECASE
 )
+_VIEW: Final = re.compile(r"[A-Za-z_]\w{0,127}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AggregateSettings(StreamSettings):
+    """`check` says what is wrong with them."""
+
+    kind: ClassVar[str] = "aggregate"
+    table_option: ClassVar[str] = "--to-table"
+
+    sql: str
+    view: str = "events"
+    decode: str = Format.JSON
+    event_time: str = "_timestamp"
+    """A column of the view, or an expression of SQL over them; the record's own time."""
+    watermark: str = "10 minutes"
+    """For so long after the latest event time rows are waited for."""
+    to_topic: str | None = None
+    key: str | None = None
+    """An expression over the columns of the result."""
+    to_table: str | None = None
+    late_topic: str | None = None
+
+    @property
+    def late(self) -> str:
+        return self.late_topic or f"{self.topics[0]}.late"
+
+    @property
+    def written_topics(self) -> list[str]:
+        return [*([self.to_topic] if self.to_topic else ()), self.late, self.dead]
+
+    def asked(self) -> dict[str, Any]:
+        return {
+            **StreamSettings.asked(self),
+            "--sql": self.sql,
+            "--view": self.view,
+            "--event-time": self.event_time,
+            "--to": self.to_topic,
+        }
+
+    def wrongs(self) -> Iterator[tuple[bool, str, str]]:
+        yield from StreamSettings.wrongs(self)
+        yield one_of("--mode", self.mode, ("append", "update"))
+        yield one_of("--format", self.table_format, TABLES)
+        yield not self.sql.strip(), "there is no SQL", "--sql TEXT, or --sql-file FILE"
+        is_name = _VIEW.fullmatch(self.view) is not None
+        yield not is_name, f"{self.view!r} is no name of a view", "see --view"
+        is_time = _DELAY.fullmatch(self.watermark) is not None
+        said = f"--watermark is a time such as '1 hour 30 seconds', not {self.watermark!r}"
+        yield not is_time, said, ""
+        is_table = self.to_table is not None
+        is_both = is_table == (self.to_topic is not None)
+        yield is_both, "results go to a topic or to a table: one of --to and --to-table", ""
+        yield bool(self.storage) and not is_table, "--storage is for --to-table", ""
+        said = "--key is for results in a topic: rows of a table have none"
+        yield is_table and self.key is not None, said, "leave it out, or see --to"
+        said = "--mode update writes a result whenever it changes, and a table is only added to"
+        yield is_table and self.mode == "update", said, "--mode append, or results to a topic: --to"
+        hint = "see --to, --late-topic and --dead-letter-topic"
+        for name in set(self.topics) & set(self.written_topics):
+            yield True, f"topic {name} is read and would be written to, which never ends", hint
+        said = f"topic {self.to_topic} would hold results and rows that are none"
+        yield self.to_topic in (self.late, self.dead), said, hint
+
+
+def plan_aggregate(settings: AggregateSettings) -> Plan:
+    """What it would read and write, without Spark. Asks brokers; changes nothing."""
+    settings.check()
+    known = streams.recall(settings, opened(settings))
+    schema = None if known is None else known.schema
+    shape = "JSON with a schema inferred from a sample"
+    if schema is not None or not settings.is_inferred:
+        decoder = streams.decoder_of(settings, schema)
+        shape = "values as they are" if decoder.struct is None else decoder.ddl
+    begin = "begins" if known is None else "goes on where it was"
+    output = settings.to_topic or f"{settings.table_format} table {settings.to_table}"
+    rows = sum(streams.waiting(settings, known).values())
+    steps = [
+        f"decodes {settings.decode}: {shape}; bad rows to {settings.dead}",
+        f"event time {settings.event_time}, waited for {settings.watermark}; later rows to "
+        f"{settings.late}",
+        f"SQL over {settings.view}, {settings.mode}, to {output}",
+    ]
+    topics = settings.written_topics
+    missing = streams.missing_topics(settings, topics)
+    return Plan(
+        reads=settings.topics,
+        writes=(*topics, settings.to_table) if settings.to_table else tuple(topics),
+        steps=(
+            Step(what=f"{begin}, reads {', '.join(settings.topics)}", rows=rows),
+            *(Step(what=what) for what in steps),
+        ),
+        warnings=tuple(f"topic {topic} would be created" for topic in missing),
+    )
 
 
 def run_aggregate(settings: AggregateSettings, context: Context) -> Outcome:
     """Until all is read that is there, or until told to stop."""
-    check(settings)
-    remembered = recall(settings)
-    if remembered is None:
-        tables.check_new(settings)
-        # Where it begins is settled now, and not asked for again.
-        start, schema = first_positions(settings), None
-    else:
-        start, schema = Positions.from_json(remembered.start), remembered.schema
+    settings.check()
+    tables = opened(settings)
+    known = streams.recall(settings, tables)
+    start = streams.settled_start(settings, known)
+    schema = None if known is None else known.schema
+    if schema is None and settings.is_inferred:
+        # Once: another sample may say something else, and the state is of this one.
+        values = streams.sampled(settings)
+        schema = decode.spark_json(decode.infer_json(values, framing=settings.framing))
     _ = context.spark  # Whose parser reads a schema as DDL.
-    decoder = decoder_of(settings, schema)
-    if decoder is None:
-        schema = inferred(settings, context)
-        decoder = decoder_of(settings, schema)
-    if decoder is None:
-        raise InvalidArgumentError("values have no schema", hint="see --schema")
-    create_missing(settings)
-    remember(settings, Remembered(start=start.to_json(), schema=schema, asked=asked_of(settings)))
-    Home(settings.home).use_start()
-    aggregate = _Aggregate(settings, context, decoder, start)
-    context.watch(aggregate.start())
+    decoder = streams.decoder_of(settings, schema)
+    streams.missing_topics(settings, settings.written_topics, create=True)
+    streams.remember(settings, tables, start, schema)
+    aggregate = _Aggregate(settings, context, decoder, next(iter(tables.values()), None))
+    streams.run_query(lambda: aggregate.begin(start), context)
     return aggregate.outcome()
 
 
-def inferred(settings: AggregateSettings, context: Context) -> str:
-    """The schema of JSON, from some rows of what is read first."""
-    options = {**read_options(settings), "startingOffsets": "earliest"}
-    for name in ("groupId", "maxOffsetsPerTrigger"):
-        options.pop(name, None)
-    sample = context.spark.read.format("moldau").options(**options).load()
+def opened(settings: AggregateSettings) -> dict[str, LakeTable]:
+    """The table of results by its location, if there is one."""
+    if settings.to_table is None:
+        return {}
+    table = open_table(
+        settings.to_table, settings.table_format, storage=settings.storage, partition_columns=()
+    )
+    return {table.location: table}
+
+
+def table_schema(result: "DataFrame") -> Any:
+    """The pyarrow.Schema of a table for results."""
+    import pyarrow as pa
+
     try:
-        return decode.spark_json(decode.infer(sample, framing=settings.framing))
+        # Moments in UTC, and every column may be null, whatever Spark knows about this query.
+        struct = columns_of(from_spark(result.schema))
     except InvalidArgumentError as error:
-        raise InvalidArgumentError(str(error), hint="give it: --schema") from None
+        raise InvalidArgumentError(
+            f"what --sql gives cannot be kept in a table: {error}", hint="CAST it in the SQL"
+        ) from None
+    return pa.schema(list(struct))
 
 
+@dataclass
 class _Aggregate:
     """One run."""
 
-    def __init__(
-        self, settings: AggregateSettings, context: Context, decoder: Decoder, start: Positions
-    ) -> None:
-        self._settings = settings
-        self._context = context
-        self._decoder = decoder
-        self._start = start
-        spark = context.spark
-        # Filled by tasks. A task that is tried again counts again, so these are never too low.
-        self._seen = {
-            verdict: spark.sparkContext.accumulator(0) for verdict in (ON_TIME, LATE, BAD)
-        }
-        self._before = dict.fromkeys(self._seen, 0)
-        self._table: tuple[Any, Any] | None = None
-        self.results = 0
-        self.late = 0
-        self.bad = 0
+    settings: AggregateSettings
+    context: Context
+    decoder: Decoder
+    table: LakeTable | None
+    schema: Any = None
+    """Of the table."""
+    seen: Any = None
+    """What tasks say of the batch at hand."""
+    rows: int = 0
+    results: int = 0
+    late: int = 0
+    bad: int = 0
 
-    def start(self) -> "StreamingQuery":
+    def begin(self, start: Start) -> "StreamingQuery":
         """Make the query. InvalidArgumentError says which option is wrong."""
         from pyspark.errors import AnalysisException
 
-        settings, spark = self._settings, self._context.spark
-        stream = spark.readStream.format("moldau").options(**self._stream_options()).load()
-        found = timed(flattened(stream, self._decoder), settings)
-        seen = self._seen
-
-        def count(verdict: int, rows: int) -> None:
-            seen[verdict].add(rows)
-
-        rows = on_time(found, settings.checkpoint, count)
-        view = rows.withWatermark(found.column, settings.watermark)
-        result = queried(spark, view, settings)
-        if settings.to_table is not None:
-            self._table = tables.opened(settings, result)
+        settings, spark = self.settings, self.context.spark
+        records = streams.stream_of(spark, settings, start, "moldau")
+        found, time = frames.timed(frames.flattened(records, self.decoder), settings)
+        counting: Any = frames.Counting()
+        seen = self.seen = spark.sparkContext.accumulator({}, counting)
+        place = settings.checkpoint.location
+        rows = frames.on_time(found, time, place, lambda counts: seen.add(counts))
+        view = rows.withWatermark(time, settings.watermark)
+        result = frames.queried(spark, view, settings)
+        if self.table is not None:
+            self.schema = table_schema(result)
+            check_place(self.table)
+            self.table.ensure(self.schema)
         else:
             # So that a wrong key is told now, and not in the first batch.
-            messages(result, settings)
-        writer = (
-            result.writeStream.outputMode(settings.mode)
-            .queryName(settings.name)
-            .option("checkpointLocation", str(settings.checkpoint))
-            .foreachBatch(self._on_batch)
-        )
-        if settings.continuous:
-            writer = writer.trigger(processingTime=f"{settings.trigger_seconds} seconds")
-        else:
-            writer = writer.trigger(availableNow=True)
+            frames.messages(result, settings)
         try:
-            return writer.start()
+            return streams.start_query(result, settings, settings.mode, self._on_batch)
         except AnalysisException as error:
             raise InvalidArgumentError(
                 f"--sql cannot be run as a stream with --mode {settings.mode}: "
                 f"{from_text(str(error))}",
-                hint=f"group by window({found.column}, '1 minute'), or use --mode update",
+                hint=f"group by window({time}, '1 minute'), or use --mode update",
             ) from None
-
-    def _stream_options(self) -> dict[str, str]:
-        options = read_options(self._settings)
-        for name in list(options):
-            if name.lower().startswith("starting"):
-                options.pop(name)
-        named: dict[str, dict[str, int]] = {}
-        for place in latest_offsets(self._settings):
-            # Partitions that came later are read from their beginning.
-            offset = self._start.offsets.get(place, EARLIEST)
-            named.setdefault(place.topic, {})[str(place.partition)] = offset
-        return {**options, "startingOffsets": json.dumps(named)}
-
-    # -- a batch
 
     def _on_batch(self, frame: "DataFrame", batch: int) -> None:
         """Called again with the same batch after a crash; then all of it has the same effect."""
-        query = query_id(self._settings.checkpoint)
+        query = query_id(self.settings.checkpoint)
         # Computed once and to its end, even if its results were written before: the state of the
         # batch and its watermark are made by that.
         kept = frame.persist()
         side = None
         try:
             rows = kept.count()
-            # Before anything is written: see _check_same.
+            # Before anything is written: see _side.
             side, late, bad = self._side(batch)
             if rows:
                 self._write_results(kept, query, batch)
@@ -194,96 +239,61 @@ class _Aggregate:
                 self.late += late
                 self.bad += bad
                 log.info("batch %d: %d late rows, %d bad ones", batch, late, bad)
-                self._context.dead_letters(bad)
+                self.context.dead_letters(bad)
         finally:
             kept.unpersist()
             if side is not None:
                 side.unpersist()
 
     def _write_results(self, frame: "DataFrame", query: str, batch: int) -> None:
-        settings = self._settings
-        if self._table is not None:
-            table, schema = self._table
-            mark = ((f"{WRITER}{settings.name}", settings.name),)
-            tables.append(table, schema, frame, Writing(query, batch, mark), settings.name)
-        else:
-            rows = messages(frame, settings)
-            self._write_once(rows, f"{query}-results", batch, {"topic": settings.to_topic or ""})
+        settings, table = self.settings, self.table
+        if table is None:
+            rows = frames.messages(frame, settings)
+            streams.write_once(rows, settings, f"aggregate-{query}-results", batch)
+            return
+        writing = Writing(query, batch, settings.marks(table.location))
+        before = table.last_batch(query)
+        if before is None or before < batch:
+            table.append(write_rows(frame, table, self.schema, settings.name), writing)
 
     def _write_side(self, side: "DataFrame", query: str, batch: int) -> None:
-        self._write_once(side, f"{query}-side", batch, {})
+        streams.write_once(side, self.settings, f"aggregate-{query}-side", batch)
 
     def _side(self, batch: int) -> tuple["DataFrame | None", int, int]:
-        """The late and the bad rows of a batch, and how many there are; None if there are none."""
-        counted: dict[int, int] = {verdict: int(seen.value) for verdict, seen in self._seen.items()}
-        new: dict[int, int] = {
-            verdict: counted[verdict] - self._before[verdict] for verdict in counted
-        }
-        self._before = counted
-        ranges = ranges_of(self._settings.checkpoint, batch, self._start)
-        # If nothing at all was counted nobody has looked: then look.
-        if not ranges or (any(new.values()) and not new[LATE] + new[BAD]):
-            return None, 0, 0
-        watermark = read_batch(self._settings.checkpoint, batch).watermark_ms
-        side = side_rows(self._records(ranges), self._decoder, self._settings, watermark).persist()
-        found = {row["topic"]: row["count"] for row in side.groupBy("topic").count().collect()}
-        late, bad = found.get(self._settings.late, 0), found.get(self._settings.dead, 0)
-        self._check_same(new[BAD], bad)
-        return side, late, bad
+        """The late and the bad rows of a batch, and how many there are; None if there are none.
 
-    def _check_same(self, counted: int, found: int) -> None:
-        """A schema that came to the registry between the two looks made good rows of bad ones:
-        these would be neither among the results nor among the bad ones."""
-        if self._decoder.registry is not None and found < counted:
+        Raises PipelineError if a schema that came to the registry since tasks looked made good
+        rows of bad ones: these would be neither among the results nor among the bad ones.
+        """
+        settings = self.settings
+        told = [counts for (number, _), counts in self.seen.value.items() if number == batch]
+        self.seen.value = {}
+        counted: list[int] = [sum(each) for each in zip(*told, strict=True)]
+        self.rows += sum(counted)
+        ranges = streams.ranges_of(settings.checkpoint, batch)
+        # If nothing at all was counted nobody has looked: then look.
+        if not ranges or (any(counted) and sum(counted) == counted[frames.ON_TIME]):
+            return None, 0, 0
+        watermark = streams.read_batch(settings.checkpoint, batch).watermark_ms
+        options = streams.of_tables(settings.source_options())
+        records = streams.topic_rows(self.context.spark, options, ranges)
+        side = frames.side_rows(records, self.decoder, settings, watermark).persist()
+        found = {row["topic"]: row["count"] for row in side.groupBy("topic").count().collect()}
+        late, bad = found.get(settings.late, 0), found.get(settings.dead, 0)
+        if self.decoder.registry is not None and counted and bad < counted[frames.BAD]:
             raise PipelineError(
-                f"{counted} rows could not be decoded, and {found} when they were looked at again: "
-                "a schema has come to the registry meanwhile",
+                f"{counted[frames.BAD]} rows could not be decoded, and {bad} when they were looked "
+                "at again: a schema has come to the registry meanwhile",
                 hint="nothing was written: start it again, and the batch is done anew",
             )
-
-    def _records(self, ranges: list[OffsetRange]) -> "DataFrame":
-        """The records of a batch once more."""
-        options = {
-            name: value
-            for name, value in read_options(self._settings).items()
-            if name.lower() not in _STREAM_ONLY
-        }
-        assigned: dict[str, list[int]] = {}
-        starts: dict[str, dict[str, int]] = {}
-        ends: dict[str, dict[str, int]] = {}
-        for planned in ranges:
-            assigned.setdefault(planned.topic, []).append(planned.partition)
-            starts.setdefault(planned.topic, {})[str(planned.partition)] = planned.start
-            ends.setdefault(planned.topic, {})[str(planned.partition)] = planned.end
-        return (
-            self._context.spark.read.format("moldau")
-            .options(**options)
-            .option("assign", json.dumps(assigned))
-            .option("startingOffsets", json.dumps(starts))
-            .option("endingOffsets", json.dumps(ends))
-            .load()
-        )
-
-    def _write_once(
-        self, rows: "DataFrame", application: str, batch: int, options: dict[str, str]
-    ) -> None:
-        (
-            rows.write.format("moldau")
-            .mode("append")
-            .option(BOOTSTRAP, self._settings.bootstrap)
-            .options(**options)
-            .option("txnAppId", f"aggregate-{application}")
-            .option("txnVersion", str(batch))
-            .save()
-        )
+        return side, late, bad
 
     def outcome(self) -> Outcome:
-        read = sum(int(seen.value) for seen in self._seen.values())
-        output = self._settings.to_topic or self._settings.to_table
+        rows, output = self.rows, self.settings.to_topic or self.settings.to_table
         return Outcome(
-            summary=f"{self.results} results to {output} from {read} rows; {self.late} late, "
+            summary=f"{self.results} results to {output} from {rows} rows; {self.late} late, "
             f"{self.bad} bad",
-            rows=read,
+            rows=rows,
             dead_letters=self.bad,
-            details={"results": self.results, "late": self.late, "bad": self.bad, "rows": read},
+            details={"results": self.results, "late": self.late, "bad": self.bad, "rows": rows},
         )

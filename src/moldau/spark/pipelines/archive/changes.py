@@ -6,6 +6,7 @@ the same once more.
 """
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,9 +19,7 @@ from moldau.spark.decode.framing import CONFLUENT_BYTES, Framing, split_confluen
 
 DELETED: Final = "_deleted"
 """In files that tasks write for an upsert, not in tables."""
-RECORD_KEY: Final = "key"
 DEBEZIUM: Final = "debezium"
-_VALUE: Final = "value."
 _ROW_OPS: Final = ("c", "u", "r", "d")
 """Created, updated, read by a first snapshot, deleted."""
 
@@ -36,13 +35,20 @@ class Changes:
 
     def is_of_row(self, name: str) -> bool:
         """Whether a field of a value is one of the row, not of what is told about the change."""
-        if self.envelope != DEBEZIUM:
-            return True
-        return name.removeprefix("payload.").startswith(("before.", "after."))
+        inner = name.removeprefix("payload.")
+        return self.envelope != DEBEZIUM or inner.startswith(("before.", "after."))
 
     @property
     def value_fields(self) -> list[str]:
-        return [key.removeprefix(_VALUE) for key in self.keys if key.startswith(_VALUE)]
+        return [key.removeprefix("value.") for key in self.keys if key != "key"]
+
+
+class _Event(msgspec.Struct):
+    """As much of an event as is needed to look at the rows in it."""
+
+    before: dict[str, Any] | None = None
+    after: dict[str, Any] | None = None
+    payload: "_Event | None" = None
 
 
 def events_in(values: Iterable[bytes], framing: str) -> tuple[bool, list[bytes]]:
@@ -50,133 +56,107 @@ def events_in(values: Iterable[bytes], framing: str) -> tuple[bool, list[bytes]]
     rows: list[bytes] = []
     is_inside = False
     for value in values:
-        try:
+        with suppress(msgspec.DecodeError, ValueError, RecursionError):
             body = split_confluent(value)[1] if framing == Framing.CONFLUENT else value
-            found = msgspec.json.decode(body)
-        except (msgspec.DecodeError, ValueError, RecursionError):
-            continue
-        if isinstance(found, dict) and "after" not in found and "payload" in found:
-            is_inside, found = True, found["payload"]
-        if isinstance(found, dict):
-            states = [found.get(name) for name in ("before", "after")]
-            rows += [msgspec.json.encode(state) for state in states if isinstance(state, dict)]
+            found = msgspec.json.decode(body, type=_Event)
+            if found.after is None and found.payload is not None:
+                is_inside, found = True, found.payload
+            states = (state for state in (found.before, found.after) if state is not None)
+            rows += map(msgspec.json.encode, states)
     return is_inside, rows
 
 
-def row_type(kind: Any, envelope: str) -> Any:
+def row_type(kind: Any, changes: Changes) -> Any:
     """The type of a table's column `value`, from that of decoded values.
 
-    Raises InvalidArgumentError if values are no events of Debezium.
+    Raises InvalidArgumentError if values are no events of Debezium, or have no field for a key.
     """
-    if envelope != DEBEZIUM:
-        return kind
-    _, inner = _payload(kind)
-    names = [field.name for field in inner] if pa.types.is_struct(inner) else []
-    if not {"after", "op"} <= set(names):
-        raise InvalidArgumentError(
-            "values have no fields `op` and `after`, as events of Debezium have",
-            hint="--schema is that of the whole event; without --envelope debezium values are "
-            "taken as they are",
-        )
-    return inner.field("after").type
-
-
-def check_keys(changes: Changes, kind: Any) -> None:
-    """Raises InvalidArgumentError if the table's values have no such field."""
-    names = [field.name for field in kind] if pa.types.is_struct(kind) else []
+    if changes.envelope == DEBEZIUM:
+        _, kind = _payload(kind)
+        if not {"after", "op"} <= set(_names(kind)):
+            raise InvalidArgumentError(
+                "values have no fields `op` and `after`, as events of Debezium have",
+                hint="--schema is that of the whole event; without --envelope debezium values are "
+                "taken as they are",
+            )
+        kind = kind.field("after").type
+    names = _names(kind)
     for name in changes.value_fields:
         if name not in names:
             raise InvalidArgumentError(
                 f"--key value.{name}: values have no field {name}",
                 hint=f"they have {', '.join(names)}" if names else "--decode says what they are",
             )
+    return kind
 
 
 def changed_rows(rows: Any, changes: Changes) -> tuple[Any, Any]:
-    """The rows of a batch, with a column `_deleted`; and those that change nothing.
-
-    Those have their bytes in `raw` and a reason in `error`.
-    """
+    """The rows of a batch, with a column `_deleted`; and those that change nothing."""
     at = rows.schema.get_field_index("value")
-    values = rows.column(at)
-    deleted = pc.is_null(values)
-    errors = pa.nulls(len(values), pa.string())
-    if "raw" not in rows.schema.names:
-        rows = rows.append_column("raw", values)
     if changes.envelope == DEBEZIUM:
         if changes.value_fields:
             # The record that follows a delete has no value, and so no key.
-            rows = rows.filter(pc.is_valid(values))
+            rows = rows.filter(pc.is_valid(rows.column(at)))
         values, deleted, errors = _unwrapped(rows.column(at))
         rows = rows.set_column(at, pa.field("value", values.type), values)
-    for name, column in _key_columns(rows, changes).items():
-        missing = pc.and_(pc.is_null(column), pc.is_null(errors))
-        errors = pc.if_else(missing, f"no change of any row: {name} is null, see --key", errors)
-    if changes.key_framing == Framing.CONFLUENT and RECORD_KEY in changes.keys:
+    else:
+        deleted, errors = pc.is_null(rows.column(at)), pa.nulls(rows.num_rows, pa.string())
+    for name in changes.keys:
+        if name == "key":
+            said, column = "the key", rows.column("key")
+        else:
+            field = name.removeprefix("value.")
+            said, column = f"field {field}", pc.struct_field(rows.column(at), field)
+        missing = f"no change of any row: {said} is null, see --key"
+        errors = pc.coalesce(errors, pc.if_else(pc.is_null(column), missing, None))
+    if changes.key_framing == Framing.CONFLUENT and "key" in changes.keys:
         keys = rows.column("key")
-        is_framed = pc.and_kleene(
+        is_framed = pc.and_(
             pc.greater(pc.binary_length(keys), CONFLUENT_BYTES), pc.starts_with(keys, b"\0")
         )
-        unframed = pc.and_(pc.invert(pc.fill_null(is_framed, False)), pc.is_null(errors))
-        errors = pc.if_else(unframed, "no header before the key, see --key-framing", errors)
-    good = rows.append_column(DELETED, deleted).filter(pc.is_null(errors))
-    bad = rows.drop_columns(["value"]).append_column("error", errors)
-    return good, bad.filter(pc.is_valid(errors))
+        unframed = "no header before the key, see --key-framing"
+        errors = pc.coalesce(errors, pc.if_else(is_framed, None, unframed))
+    return set_aside(rows.append_column(DELETED, deleted), errors)
 
 
-def _key_columns(rows: Any, changes: Changes) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key in changes.keys:
-        if key == RECORD_KEY:
-            found["the key"] = rows.column("key")
-        else:
-            values = rows.column("value")
-            found[f"field {key.removeprefix(_VALUE)}"] = pc.struct_field(
-                values, key.removeprefix(_VALUE)
-            )
-    return found
+def set_aside(rows: Any, errors: Any) -> tuple[Any, Any]:
+    """The rows without an error; and the others, with their bytes in `raw` and it in `error`."""
+    if errors.null_count == len(errors):
+        return rows, rows.slice(0, 0)
+    is_good = pc.is_null(errors)
+    bad = rows.filter(pc.invert(is_good))
+    if "raw" not in bad.schema.names:
+        bad = bad.append_column("raw", bad.column("value"))
+    bad = bad.append_column("error", errors.drop_null())
+    names = [name for name in bad.schema.names if name not in ("value", DELETED)]
+    return rows.filter(is_good), bad.select(names)
+
+
+def _names(kind: Any) -> list[str]:
+    return [field.name for field in kind] if pa.types.is_struct(kind) else []
 
 
 def _payload(kind: Any) -> tuple[bool, Any]:
     """Whether events are inside of `payload`, beside their schema; and the type of events."""
-    names = [field.name for field in kind] if pa.types.is_struct(kind) else []
-    if "payload" in names and "after" not in names:
-        return True, kind.field("payload").type
-    return False, kind
+    names = _names(kind)
+    is_inside = "payload" in names and "after" not in names
+    return is_inside, kind.field("payload").type if is_inside else kind
 
 
 def _unwrapped(values: Any) -> tuple[Any, Any, Any]:
     """Rows, whether they were deleted, and why an event is no change of a row."""
     is_inside, inner = _payload(values.type)
     events = pc.struct_field(values, "payload") if is_inside else values
-    op = pc.struct_field(events, "op")
-    after = pc.struct_field(events, "after")
-    before = _as_type(
-        pc.struct_field(events, "before") if inner.get_field_index("before") >= 0 else None, after
-    )
+    op, after = pc.struct_field(events, "op"), pc.struct_field(events, "after")
+    before = pa.nulls(len(values), after.type)
+    if "before" in _names(inner):
+        # With the fields of rows after a change; if they have none of them, as if not there.
+        with suppress(pa.ArrowException):
+            before = pc.struct_field(events, "before").cast(after.type)
     is_delete = pc.or_kleene(pc.is_null(values), pc.fill_null(pc.equal(op, "d"), False))
-    count = len(values)
-    places = pc.if_else(is_delete, pa.array(range(count, 2 * count)), pa.array(range(count)))
-    rows = pa.concat_arrays([after, before]).take(places)
     is_known = pc.or_(pc.is_null(values), pc.is_in(op, value_set=pa.array(_ROW_OPS)))
-    lost = pc.and_(pc.invert(is_delete), pc.is_null(after))
+    is_lost = pc.and_(pc.invert(is_delete), pc.is_null(after))
     kinds = pc.fill_null(op, "none")
     reason = pc.binary_join_element_wise("an event of Debezium of kind", kinds, " ")
-    is_bad = pc.or_(pc.invert(is_known), lost)
-    return rows, is_delete, pc.if_else(is_bad, reason, pa.nulls(count, pa.string()))
-
-
-def _as_type(found: Any, wanted: Any) -> Any:
-    """Rows before a change, with the fields of those after it; none where they are no rows."""
-    if found is None or not pa.types.is_struct(found.type):
-        return pa.nulls(len(wanted), wanted.type)
-    if found.type.equals(wanted.type):
-        return found
-    names = {field.name: field.type for field in found.type}
-    columns = [
-        pc.struct_field(found, field.name)
-        if names.get(field.name) == field.type
-        else pa.nulls(len(found), field.type)
-        for field in wanted.type
-    ]
-    return pa.StructArray.from_arrays(columns, fields=list(wanted.type), mask=pc.is_null(found))
+    errors = pc.if_else(pc.or_(pc.invert(is_known), is_lost), reason, None)
+    return pc.if_else(is_delete, before, after), is_delete, errors

@@ -1,4 +1,4 @@
-"""Owns a source whose tasks write Parquet files, and give Spark only their names.
+"""Responsible for a source whose tasks write Parquet files, and give Spark only their names.
 
 An archive changes no row. Had Spark the rows, each would go from Python's Arrow into a row of Java
 and back again, which costs more than all the rest. So what Spark plans, limits, retries and keeps
@@ -7,20 +7,19 @@ files that nobody sees yet, and returns a row for each file. The driver commits 
 tasks that succeeded. What is left of others is removed by `clean` some day.
 """
 
-import base64
-import json
-import pickle
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
 
-from moldau.spark.decode import RAW_COLUMN
+from moldau.spark.decode import ERROR_COLUMN, RAW_COLUMN
 from moldau.spark.hints import tells_hints
 from moldau.spark.lake.files import FileWriter
 from moldau.spark.lake.table import DataFile, Layout, TableFormat
@@ -28,37 +27,33 @@ from moldau.spark.pipelines.archive.changes import (
     DELETED,
     Changes,
     changed_rows,
-    check_keys,
     row_type,
+    set_aside,
 )
-from moldau.spark.schema import HEADERS_COLUMN, arrow_schema, headers_type
+from moldau.spark.schema import arrow_schema
 from moldau.spark.source.read_options import ReadOptions, parse_read_options
 from moldau.spark.source.readers import StreamReader, read_partition
 
 NAME: Final = "moldau_archive"
-WORK: Final = "moldau.archive.work"
-"""The option that holds what tasks have to know."""
-DATE: Final = "date"
-_FIRST_US: Final = -62_135_596_800_000_000
-_LAST_US: Final = 253_402_300_799_999_999
-
-BAD_COLUMNS: Final = (
-    ("key", "binary"),
-    ("raw", "binary"),
-    ("topic", "string"),
-    ("partition", "int"),
-    ("offset", "bigint"),
-    ("timestamp", "timestamp"),
-    HEADERS_COLUMN,
-    ("error", "string"),
-)
 FILE: Final = "file"
 UNKNOWN: Final = "unknown"
 """How often there were fields that the schema does not name, as JSON."""
-DDL: Final = ", ".join(
-    f"{name} {kind}"
-    for name, kind in ((FILE, "string"), ("rows", "bigint"), *BAD_COLUMNS, (UNKNOWN, "string"))
+RETURNED: Final = pa.schema(
+    [
+        (FILE, pa.string()),
+        ("rows", pa.int64()),
+        # Of a row that is not kept.
+        *(
+            field.with_name(RAW_COLUMN) if field.name == "value" else field
+            for field in arrow_schema(include_headers=True)
+        ),
+        (ERROR_COLUMN, pa.string()),
+        (UNKNOWN, pa.string()),
+    ]
 )
+"""What tasks return: rows for files, for rows that are not kept, and for unknown fields."""
+_FIRST_US: Final = -62_135_596_800_000_000
+_LAST_US: Final = 253_402_300_799_999_999
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,15 +70,24 @@ class Work:
     changes: Changes | None = None
     """None: every record is kept."""
 
-    def to_text(self) -> str:
-        return base64.b64encode(pickle.dumps(self)).decode()
+    def steps(self, format: TableFormat) -> list[Callable[[Any], tuple[Any, Any]]]:
+        """Each takes rows, and gives those that go on and those that are not kept."""
+        is_iceberg = format is TableFormat.ICEBERG
+        steps: list[Callable[[Any], tuple[Any, Any]]] = []
+        if self.decoder is not None:
+            keep_raw = self.keep_raw or self.changes is not None or is_iceberg
+            steps.append(partial(self.decoder.split, keep_raw=keep_raw))
+        if self.changes is not None:
+            steps.append(partial(changed_rows, changes=self.changes))
+        return [*steps, within_calendar] if is_iceberg else steps
 
-    @staticmethod
-    def from_text(text: str) -> "Work":
-        found = pickle.loads(base64.b64decode(text))
-        if not isinstance(found, Work):
-            raise TypeError("this is no work of an archive")
-        return found
+    def unknown(self, rows: Any) -> Counter[str]:
+        """How often there are fields that the schema does not name."""
+        if self.decoder is None:
+            return Counter()
+        found = self.decoder.unknown_fields(rows.column("value").to_pylist())
+        told = (n for n in found if self.changes is None or self.changes.is_of_row(n))
+        return Counter({name: found[name] for name in told})
 
 
 def table_schema(
@@ -92,32 +96,30 @@ def table_schema(
     """The columns of an archived table. Raises InvalidArgumentError for keys that are not there."""
     schema = arrow_schema(include_headers=True)
     if decoder is not None:
-        kind = decoder.arrow_type
-        if changes is not None:
-            kind = row_type(kind, changes.envelope)
-            check_keys(changes, kind)
+        kind = decoder.arrow_type if changes is None else row_type(decoder.arrow_type, changes)
         schema = schema.set(schema.get_field_index("value"), pa.field("value", kind))
     if keep_raw:
         schema = schema.append(pa.field(RAW_COLUMN, pa.binary()))
     # A row that is replaced by one of another day would have to move: no partitions.
-    return schema if changes is not None else schema.append(pa.field(DATE, pa.string()))
+    return schema if changes is not None else schema.append(pa.field("date", pa.string()))
 
 
-class ArchiveSource(DataSource):
-    """Registered by the pipeline itself; nobody else has a use for it."""
+def source_of(work: Work) -> type[DataSource]:
+    """Registered by the pipeline itself; nobody else has a use for it. Travels with its work."""
 
-    @classmethod
-    def name(cls) -> str:
-        return NAME
+    class ArchiveSource(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return NAME
 
-    def schema(self) -> str:
-        return DDL
+        def schema(self) -> Any:
+            return from_arrow_schema(RETURNED)
 
-    @tells_hints
-    def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802
-        options = dict(self.options)
-        work = Work.from_text(options.pop(WORK))
-        return ArchiveReader(parse_read_options(options, streaming=True), work)
+        @tells_hints
+        def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802
+            return ArchiveReader(parse_read_options(self.options, streaming=True), work)
+
+    return ArchiveSource
 
 
 class ArchiveReader(StreamReader):
@@ -127,11 +129,8 @@ class ArchiveReader(StreamReader):
         super().__init__(options)
         self._work = work
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_options": self._options, "_work": self._work}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["_options"], state["_work"])  # type: ignore[misc]
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ArchiveReader, (self._options, self._work)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return written(read_partition(self._options, partition), self._work)
@@ -149,40 +148,22 @@ def written(batches: Iterable[Any], work: Work) -> Iterator[Any]:
     unknown: Counter[str] = Counter()
     finished = False
     try:
-        for batch in batches:
-            for topic, rows in _by_topic(batch):
-                if work.decoder is not None:
-                    names = work.decoder.unknown_fields(rows.column("value").to_pylist())
-                    unknown.update(
-                        {
-                            n: names[n]
-                            for n in names
-                            if not work.changes or work.changes.is_of_row(n)
-                        }
-                    )
-                    is_needed = work.layouts[topic].format is TableFormat.ICEBERG
-                    keep_raw = work.keep_raw or work.changes is not None or is_needed
-                    rows, bad = work.decoder.split(rows, keep_raw=keep_raw)
-                    if bad.num_rows:
-                        yield bad_rows(bad)
-                if work.changes is not None:
-                    rows, bad = changed_rows(rows, work.changes)
-                    if bad.num_rows:
-                        yield bad_rows(bad)
-                if work.layouts[topic].format is TableFormat.ICEBERG:
-                    rows, bad = within_calendar(rows)
-                    if bad.num_rows:
-                        yield bad_rows(bad)
-                location = work.layouts[topic].location
-                writer = writers.get(location)
-                if writer is None:
-                    writer = FileWriter(work.layouts[topic], schema, label=work.label)
-                    writers[location] = writer
-                if work.changes is not None:
-                    writer.write(rows)
-                    continue
-                for day, part in by_day(rows):
-                    writer.write_part((day,), part)
+        for topic, rows in (part for batch in batches for part in _by_topic(batch)):
+            layout = work.layouts[topic]
+            unknown.update(work.unknown(rows))
+            for step in work.steps(layout.format):
+                rows, bad = step(rows)
+                if bad.num_rows:
+                    there = [name for name in RETURNED.names if name in bad.schema.names]
+                    yield _returned({name: bad.column(name) for name in there})
+            if layout.location not in writers:
+                writers[layout.location] = FileWriter(layout, schema, label=work.label)
+            writer = writers[layout.location]
+            if work.changes is not None:
+                writer.write(rows)
+                continue
+            for day, part in by_day(rows):
+                writer.write_part((day,), part)
         files = [
             (location, file) for location, writer in writers.items() for file in writer.close()
         ]
@@ -192,7 +173,7 @@ def written(batches: Iterable[Any], work: Work) -> Iterator[Any]:
             for writer in writers.values():
                 writer.abort()
     if unknown:
-        yield _returned(1, {UNKNOWN: [json.dumps(unknown)]})
+        yield _returned({UNKNOWN: [msgspec.json.encode(unknown).decode()]})
     if files:
         yield file_rows(files)
 
@@ -200,47 +181,32 @@ def written(batches: Iterable[Any], work: Work) -> Iterator[Any]:
 def _by_topic(batch: Any) -> Iterator[tuple[str, Any]]:
     """A batch is of one topic, mostly: of two where small ranges share a task."""
     topics = batch.column("topic").unique().to_pylist()
-    if len(topics) == 1:
-        yield topics[0], batch
-        return
     for topic in topics:
-        yield topic, batch.filter(pc.equal(batch.column("topic"), topic))
+        is_all = len(topics) == 1
+        yield topic, batch if is_all else batch.filter(pc.equal(batch.column("topic"), topic))
 
 
 def within_calendar(rows: Any) -> tuple[Any, Any]:
     """Rows of the years 1 to 9999, and others: Python's calendar, in which pyiceberg reckons."""
     times = rows.column("timestamp").cast(pa.int64())
-    is_within = pc.fill_null(
-        pc.and_(pc.greater_equal(times, _FIRST_US), pc.less_equal(times, _LAST_US)), True
-    )
-    if pc.all(is_within).as_py() is not False:
-        return rows, rows.slice(0, 0)
-    bad = rows.filter(pc.invert(is_within))
-    reason = pa.repeat("a timestamp outside of the years 1 to 9999", bad.num_rows)
-    if RAW_COLUMN not in bad.schema.names:
-        bad = bad.append_column(RAW_COLUMN, bad.column("value"))
-    return rows.filter(is_within), bad.drop_columns(["value"]).append_column("error", reason)
+    is_out = pc.or_(pc.less(times, _FIRST_US), pc.greater(times, _LAST_US))
+    return set_aside(rows, pc.if_else(is_out, "a timestamp outside of the years 1 to 9999", None))
 
 
 def by_day(rows: Any) -> Iterator[tuple[str, Any]]:
     """The rows of each day, UTC, by their timestamp."""
-    if not rows.num_rows:
-        return
     times = rows.column("timestamp").cast(pa.timestamp("us")).cast(pa.date32(), safe=False)
     days = times.unique()
     # By numpy, which has years above 9999: a producer that takes µs for ms must not stop us.
     names = [str(day) for day in days.to_numpy(zero_copy_only=False)]
-    if len(names) == 1:
-        yield names[0], rows
-        return
     for day, name in zip(days, names, strict=True):
-        yield name, rows.filter(pc.equal(times, day))
+        yield name, rows if len(names) == 1 else rows.filter(pc.equal(times, day))
 
 
 def file_rows(files: list[tuple[str, DataFile]]) -> Any:
     """A row for each file of each table."""
     texts = [msgspec.json.encode(each).decode() for each in files]
-    return _returned(len(files), {FILE: texts, "rows": [file.rows for _, file in files]})
+    return _returned({FILE: texts, "rows": [file.rows for _, file in files]})
 
 
 def file_of(text: str) -> tuple[str, DataFile]:
@@ -248,39 +214,12 @@ def file_of(text: str) -> tuple[str, DataFile]:
     return msgspec.json.decode(text, type=tuple[str, DataFile])
 
 
-def bad_rows(rows: Any) -> Any:
-    """The columns of rows that could not be decoded."""
-    there = rows.schema.names
-    return _returned(
-        rows.num_rows, {name: rows.column(name) for name, _ in BAD_COLUMNS if name in there}
-    )
-
-
-def _returned(count: int, columns: Mapping[str, Any]) -> Any:
-    schema = returned_schema()
+def _returned(columns: Mapping[str, Any]) -> Any:
+    count = len(next(iter(columns.values())))
     arrays = [
         pa.array(columns[field.name], field.type)
         if field.name in columns
         else pa.nulls(count, field.type)
-        for field in schema
+        for field in RETURNED
     ]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def returned_schema() -> Any:
-    """What `DDL` says, as Arrow has it."""
-    return pa.schema(
-        [
-            (FILE, pa.string()),
-            ("rows", pa.int64()),
-            ("key", pa.binary()),
-            ("raw", pa.binary()),
-            ("topic", pa.string()),
-            ("partition", pa.int32()),
-            ("offset", pa.int64()),
-            ("timestamp", pa.timestamp("us", tz="UTC")),
-            ("headers", headers_type()),
-            ("error", pa.string()),
-            (UNKNOWN, pa.string()),
-        ]
-    )
+    return pa.RecordBatch.from_arrays(arrays, schema=RETURNED)
