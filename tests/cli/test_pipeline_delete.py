@@ -107,3 +107,9 @@ def test_nothing_but_the_folder_of_a_pipeline_is_deleted(delete, ended, root, ne
     home = ended(new_name("safe"))
     assert delete(name, "-y").code == ExitCode.FAILED
     assert home.exists
+    # A table, say.
+    table = root / new_name("table") / "part.parquet"
+    table.parent.mkdir()
+    table.write_bytes(b"rows")
+    assert "no pipeline" in delete(table.parent.name, "-y").err
+    assert [path.name for path in table.parent.iterdir()] == [table.name]

@@ -16,7 +16,7 @@ from moldau.spark.java import JavaError, find_java
 from moldau.testing.broker import Broker
 from moldau.testing.waiting import wait_seconds_max
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.system
 
 PAGE = Path(__file__).parent.parent.parent / "docs/spark/declarative.md"
 

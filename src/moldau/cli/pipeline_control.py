@@ -184,10 +184,13 @@ def delete(name: str, yes: bool, home: str, brokers: str) -> None:
         record = _known(name, brokers)
     except ClientError as error:
         problem = error
-    if not found.exists and record is None:
+    if record is None and (not found.exists or (problem is not None and not found.is_local)):
+        # At an object store, only the brokers know whether it runs.
         raise problem or unknown(name)
     if found.exists:
         say(f"{found.location} will be deleted, with the checkpoint")
+    if record is None and not found.is_local:
+        say(f"the brokers at {brokers} do not know it: does it run with others (-b)?")
     if problem is not None:
         say(f"the brokers cannot be told, and will still list it: {problem}")
     confirm(f"Delete {name}?", yes=yes)

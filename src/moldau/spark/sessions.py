@@ -96,8 +96,9 @@ def is_local(master: str) -> bool:
 
 def is_this_machine(master: str) -> bool:
     """A master whose workers run what is installed here: local ones, and standalone ones here."""
-    here = {"127.0.0.1", "::1", "localhost", socket.gethostname()}
-    return is_local(master) or (master.startswith("spark:") and urlsplit(master).hostname in here)
+    here = {"127.0.0.1", "::1", "localhost", socket.gethostname().lower()}
+    host = urlsplit(master.partition(",")[0]).hostname if master.startswith("spark:") else None
+    return is_local(master) or host in here
 
 
 def cores_of(master: str, config: Mapping[str, str]) -> int | None:

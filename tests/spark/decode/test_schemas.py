@@ -165,3 +165,10 @@ def test_without_a_session_java_reads_a_schema_and_ends() -> None:
         "struct<id: int64 not null>",
         "None",
     ], done.stderr
+
+
+@pytest.mark.parametrize("kind", ["decimal(40,2)", "decimal(5,10)", "decimal(5,-2)"])
+def test_a_decimal_that_no_column_holds_is_refused(kind: str) -> None:
+    field = {"name": "a", "type": kind, "nullable": True, "metadata": {}}
+    with pytest.raises(InvalidArgumentError, match="which is not decoded"):
+        from_spark_json({"type": "struct", "fields": [field]})

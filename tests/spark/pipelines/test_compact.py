@@ -145,6 +145,22 @@ def test_files_come_out_as_large_as_asked_for_and_in_order(
     assert sorted(file.offsets for file in table.snapshot().files) == [(0, 199), (200, 399)]
 
 
+@pytest.mark.safety
+def test_a_table_without_partitions_is_rewritten_only_if_it_is_worth_it(
+    spark: Any, new: New
+) -> None:
+    from moldau.spark.lake.opening import open_table
+
+    settings = new(file_bytes=64 * 1024)
+    table = open_table(settings.table, "delta", partition_columns=())
+    append(table, [row(n, value=os.urandom(1000)) for n in range(100)])
+    append(table, [row(100)])
+    assert compact.run(settings, PlainContext(spark)).summary == "nothing to compact"
+    append(table, [row(100)])
+    assert compact.run(settings, PlainContext(spark)).details["duplicates"] == 1
+    assert [found.offset for found in rows_in(table)] == list(range(101))
+
+
 def test_rows_of_the_same_place_that_differ_stop_it(spark: Any, opened: Any, new: New) -> None:
     table = opened()
     append(table, [row(n) for n in range(5)])

@@ -1,6 +1,7 @@
 """Settings as plain values, in files, and without secrets."""
 
 import json
+from datetime import date
 from pathlib import Path
 
 import msgspec
@@ -58,6 +59,9 @@ def test_options_that_open_something_are_secrets(name):
 def test_passwords_in_addresses_are_masked():
     settings = CountSettings(name="n", bootstrap="pg://me:pw@db/x", home="h", topics=())
     assert without_secrets(settings)["bootstrap"] == f"pg://me:{MASK}@db/x"
+    # A schema or a query is not for nobody's eyes because of a name in it.
+    told = CountSettings(name="n", bootstrap="token:string, id:int", home="h", topics=())
+    assert without_secrets(told)["bootstrap"] == told.bootstrap
 
 
 def test_a_file_may_have_variables_and_numbers_for_options(tmp_path: Path, monkeypatch):
@@ -71,6 +75,21 @@ def test_a_file_may_have_variables_and_numbers_for_options(tmp_path: Path, monke
     assert isinstance(found, CountSettings)
     assert (found.topics, found.rows) == (("xpx",), 7)
     assert found.options == {"maxOffsetsPerTrigger": "10", "failOnDataLoss": "false", "pw": "p"}
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path):
+    file = tmp_path / "p.yml"
+    file.write_bytes("kind: count\nname: größe\n".encode("latin-1"))
+    for read in (read_file, read_conf):
+        with pytest.raises(InvalidArgumentError, match=r"p\.yml is n"):
+            read(file)
+
+
+def test_a_file_with_dates_for_options_is_refused_by_their_names(tmp_path: Path):
+    file = tmp_path / "p.yml"
+    file.write_text("kind: count\nname: n\nhome: h\nbootstrap: b\noptions: {at: 2026-01-01, n: }\n")
+    with pytest.raises(InvalidArgumentError, match="options"):
+        from_plain(read_file(file))
 
 
 def test_json_is_fine_for_a_file_too(tmp_path: Path):
@@ -87,6 +106,8 @@ def test_json_is_fine_for_a_file_too(tmp_path: Path):
         ({"rwos": 1}, "no setting 'rwos'"),
         ({"rows": "many"}, "rows: Expected"),
         ({"topics": 3}, "topics: Expected"),
+        ({"options": {"startingTimestamp": date(2026, 1, 1)}}, "Expected `str`"),
+        ({"options": {"x": None}}, "Expected `str`"),
     ],
 )
 def test_what_is_wrong_is_named(change, said):

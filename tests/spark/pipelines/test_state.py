@@ -1,10 +1,13 @@
 """The board on the broker."""
 
+from typing import Any
+
 import msgspec
 import pytest
 
-from moldau.client.errors import UnreachableError
+from moldau.client.errors import RejectedError, UnreachableError
 from moldau.client.kafka.client import KafkaClient
+from moldau.model.errors import ErrorCode
 from moldau.model.ids import Offset, TimestampMs
 from moldau.records.record import Record as LogRecord
 from moldau.records.record import build_batch
@@ -57,6 +60,21 @@ def test_what_somebody_else_writes_there_spoils_nothing(broker: Broker) -> None:
     assert "state-d" in found
     assert found["later"] == record("later"), "fields of later versions are let be"
     assert not [name for name in found if name.startswith("odd")]
+
+
+def test_an_election_is_waited_for(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Board(broker.bootstrap) as board:
+        board.publish(record("state-e"))
+        left = [ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.KAFKA_STORAGE_ERROR]
+        fetch = KafkaClient.fetch
+
+        def elected_soon(*args: Any, **kwargs: Any) -> Any:
+            if left:
+                raise RejectedError("not now", left.pop())
+            return fetch(*args, **kwargs)
+
+        monkeypatch.setattr(KafkaClient, "fetch", elected_soon)
+        assert "state-e" in board.read()
 
 
 def test_nobody_waits_for_a_broker_that_is_not_there() -> None:

@@ -12,6 +12,7 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed: no te
 import pyarrow as pa
 
 from moldau.client.errors import InvalidArgumentError, TimedOutError
+from moldau.spark.decode import spark_json
 from moldau.spark.lake import LakeTable, Writing, open_table
 from moldau.spark.lake.files import write_files
 from moldau.spark.lake.storage import Folder, folder_at
@@ -88,6 +89,7 @@ def test_what_was_remembered_holds(tmp_path: Path) -> None:
         ({"decode": "json"}, {"keep_raw": True}, "no --keep-raw"),
         ({"mode": "upsert"}, {"keys": ("value.id",)}, "--key key"),
         ({"sql": "SELECT 1"}, {"sql": "SELECT 2"}, "--sql SELECT 1"),
+        ({"registry": "http://me:pw@r"}, {"registry": "http://r"}, r"--registry http://me:\*+@r"),
         ({"sql": "SELECT 1"}, {"to_topic": "others"}, "--to sums"),
     ],
 )
@@ -101,8 +103,8 @@ def test_a_checkpoint_of_something_else_is_refused_with_the_option(
     other: Any = replace(settings, **now)
     opened = [{} if made is aggregate else tables(each) for each in (settings, other)]
     remember(settings, opened[0], START)
-    # Before the first batch nothing was made with what was asked.
-    assert recall(other, opened[1]) is not None
+    # Before the first batch nothing was made with what was asked; of other topics nothing was said.
+    assert (recall(other, opened[1]) is None) == ("topics" in now)
     begun(settings.checkpoint, 0, p0=10)
     with pytest.raises(InvalidArgumentError, match=f"that was with {said}") as refused:
         recall(other, opened[1])
@@ -125,11 +127,12 @@ def test_a_schema_grows_when_no_batch_waits(tmp_path: Path) -> None:
     soon = {"kafka.request.timeout.ms": "100"}
     settings = archive(tmp_path, decode="json", bootstrap="localhost:1", options=soon)
     home = folder_at(settings.home, {})
-    home.write("archive-schema.ddl", b"id: bigint")
+    known = spark_json(pa.struct([("id", pa.int64())]))
+    home.write("archive-schema.ddl", known.encode())
     # Nobody is asked for newer records: there is no broker.
     begun(settings.checkpoint, 0, p0=10)
     decoder, schema = made_decoder(settings)
-    assert (decoder.ddl, schema) == ("struct<`id`: bigint>", "id: bigint")
+    assert (str(decoder.struct), schema) == ("struct<id: int64>", known)
     settings.checkpoint.write("commits/0", b"v1")
     with pytest.raises(TimedOutError):
         made_decoder(settings)
@@ -175,7 +178,8 @@ def test_a_damaged_file_is_an_error_that_names_it(tmp_path: Path) -> None:
 
 
 def test_values_are_decoded_as_asked(tmp_path: Path) -> None:
-    assert decoder_of(aggregate(tmp_path), "`a`: int").ddl == "struct<`a`: int>"
+    known = spark_json(pa.struct([("a", pa.int32())]))
+    assert str(decoder_of(aggregate(tmp_path), known).struct) == "struct<a: int32>"
     assert decoder_of(aggregate(tmp_path, decode="raw")).struct is None
     with pytest.raises(InvalidArgumentError, match="values cannot be decoded") as caught:
         decoder_of(aggregate(tmp_path, decode="avro"))

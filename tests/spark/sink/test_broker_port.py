@@ -11,7 +11,7 @@ from moldau.client.errors import ClientError, RejectedError
 from moldau.client.kafka.client import KafkaClient
 from moldau.records.record import read_records
 from moldau.spark.sink import protocol
-from moldau.spark.sink.broker_port import BrokerPort
+from moldau.spark.sink.broker_port import BrokerPort, port_of
 from moldau.spark.sink.columns import Row
 from moldau.spark.sink.decisions import Claim, Decision, Ledger
 from moldau.spark.sink.protocol import Begin, LostTransactionError, Task, TaskDone
@@ -187,6 +187,15 @@ def test_not_all_ledgers_are_kept_for_ever(writer: Callable[[], Writer]) -> None
     for number in range(100):
         one.port.read(f"{one.query}-{number}")
     assert len(one.port._ledgers) < 100
+
+
+def test_coordinators_are_not_kept_for_ever(options: WriteOptions) -> None:
+    port = port_of(options)
+    port.abort(["sink-a", "sink-b"])
+    assert port.transactions._coordinators
+    again = port_of(replace(options, topic="another"))
+    assert again is port
+    assert not again.transactions._coordinators
 
 
 def test_of_two_attempts_one_gets_the_name(writer: Callable[[], Writer]) -> None:

@@ -4,14 +4,18 @@ import json
 import shutil
 import threading
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from moldau.client.admin import Admin
+from moldau.client.errors import RejectedError
 from moldau.client.kafka.client import KafkaClient
+from moldau.model.errors import ErrorCode
+from moldau.spark.source.cluster import Cluster
 from moldau.spark.source.read_options import parse_read_options
 from moldau.spark.source.readers import StreamReader
 from moldau.testing.broker import Broker
@@ -207,6 +211,7 @@ def test_a_commit_that_fails_is_made_up_for_by_the_next(
     fill: Fill,
     new_name: Callable[[str], str],
     caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     group = new_name("spark-group")
     fill(topic, 0, count=10)
@@ -221,6 +226,13 @@ def test_a_commit_that_fails_is_made_up_for_by_the_next(
         reader.commit({topic: {"0": 4}})
         assert group in caplog.text
         reader._brokers.client = there
+        commit = Cluster.commit
+        for code in (ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.GROUP_AUTHORIZATION_FAILED):
+            monkeypatch.setattr(Cluster, "commit", Mock(side_effect=RejectedError("no", code)))
+            is_refused = code is ErrorCode.GROUP_AUTHORIZATION_FAILED
+            with pytest.raises(RejectedError) if is_refused else nullcontext():
+                reader.commit({topic: {"0": 4}})
+        monkeypatch.setattr(Cluster, "commit", commit)
         reader.commit({topic: {"0": 4}})
         (found,) = Admin(broker.bootstrap).group(group).lags
         assert found.lag == 6

@@ -88,7 +88,7 @@ class Decoder:
     @property
     def ddl(self) -> str:
         """The same as Spark shows it."""
-        return str(from_arrow_type(self.arrow_type).simpleString())
+        return str(from_arrow_type(self.arrow_type, prefer_timestamp_ntz=True).simpleString())
 
     def decode(self, values: Iterable[bytes | None]) -> list[Decoded]:
         """As plain values, without Arrow and Spark."""

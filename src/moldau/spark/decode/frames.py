@@ -68,7 +68,8 @@ def decoding(decoder: Decoder) -> Any:
             yield pa.StructArray.from_arrays([values, errors], names=["value", "error"])
 
     # So that the optimiser neither doubles the call nor moves a filter in front of it.
-    return f.arrow_udf(decode, returnType=from_arrow_type(pa.struct(fields))).asNondeterministic()
+    kind = from_arrow_type(pa.struct(fields), prefer_timestamp_ntz=True)
+    return f.arrow_udf(decode, returnType=kind).asNondeterministic()
 
 
 def split(df: DataFrame) -> tuple[DataFrame, DataFrame]:

@@ -21,7 +21,7 @@ from pyspark.sql import types as t
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 
 from moldau.client.errors import InvalidArgumentError
-from moldau.spark.java import find_java
+from moldau.spark.java import JavaError, find_java
 
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 MAP_OF_STRINGS: Final = pa.map_(pa.string(), pa.string())
@@ -90,7 +90,7 @@ def with_new_fields(known: Any, seen: Any) -> Any:
 
 def spark_json(struct: Any) -> str:
     """A schema as a text that `decoder` takes again, and that is read without Java."""
-    return str(from_arrow_type(struct).json())
+    return str(from_arrow_type(struct, prefer_timestamp_ntz=True).json())
 
 
 def from_spark(kind: Any) -> Any:
@@ -107,10 +107,14 @@ def from_spark(kind: Any) -> Any:
             return map_of(from_spark(kind.keyType), value, nullable=kind.valueContainsNull)
         case t.CharType() | t.VarcharType():
             return pa.string()
+        case t.DecimalType() if not 0 <= kind.scale <= kind.precision <= 38:
+            pass
         case t.NumericType() | t.BooleanType() | t.BinaryType() | t.DateType():
             return to_arrow_type(kind)
-        case t.TimestampType() | t.TimestampNTZType():
-            return to_arrow_type(kind, timezone="UTC")
+        case t.TimestampType():
+            return TIMESTAMP
+        case t.TimestampNTZType():
+            return pa.timestamp("us")
         case t.StringType() if kind == t.StringType():  # Without a collation.
             return pa.string()
     raise InvalidArgumentError(
@@ -155,9 +159,17 @@ def _parsed(text: str) -> Any:
     java, gateway = SparkContext._jvm, None
     if java is None:
         # One that ends: a session would take one that stays, which has not its settings.
+        had = os.environ.get("JAVA_HOME")
         os.environ["JAVA_HOME"] = str(find_java().home)
         conf = SparkConf(False).set("spark.driver.extraJavaOptions", _QUICK_START)
-        gateway = launch_gateway(conf, {"stderr": DEVNULL})
+        try:
+            gateway = launch_gateway(conf, {"stderr": DEVNULL})
+        except PySparkRuntimeError as error:
+            raise JavaError(f"Java did not start, to read a schema as DDL: {error}") from error
+        finally:
+            del os.environ["JAVA_HOME"]
+            if had is not None:
+                os.environ["JAVA_HOME"] = had
         java = gateway.jvm
     try:
         return t._parse_datatype_json_string(java.PythonSQLUtils.ddlToJson(text))
@@ -168,6 +180,7 @@ def _parsed(text: str) -> Any:
         if gateway is not None:
             gateway.shutdown()
             gateway.proc.stdin.close()
+            gateway.proc.wait()
             gateway.proc.wait()
 
 

@@ -59,7 +59,7 @@ class DeltaLakeTable(LakeTable):
             enforce_retention_duration=orphan_seconds_min >= VACUUM_HOURS_MIN * 3600.0,
         )
         # Again: what was committed meanwhile is not to go.
-        named = {file.path for file in self._files(self._current())}
+        named = {found["path"] for found in _actions(self._current())}
         removed = [
             path
             for path in found
@@ -99,7 +99,7 @@ class DeltaLakeTable(LakeTable):
                 hint="rewrite it first: REORG TABLE … APPLY (PURGE), then ALTER TABLE … DROP "
                 "FEATURE deletionVectors",
             )
-        return map(_data_file, pa.table(table.get_add_actions(flatten=False)).to_pylist())
+        return map(_data_file, _actions(table))
 
     # -- writing
 
@@ -183,7 +183,12 @@ class DeltaLakeTable(LakeTable):
 
     def _sync(self) -> None:
         if self._folder.is_local:
-            self._folder.sync(f"_delta_log/{self._load().version():020}.json")
+            self._folder.sync(f"_delta_log/{self._version(self._current()):020}.json")
+
+
+def _actions(table: Any) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = pa.table(table.get_add_actions(flatten=False)).to_pylist()
+    return found
 
 
 def _data_file(found: dict[str, Any]) -> DataFile:

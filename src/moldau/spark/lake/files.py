@@ -98,7 +98,8 @@ class FileWriter:
 
     def _begun(self, values: tuple[str, ...]) -> _Open:
         if len(self._open) >= OPEN_FILES_MAX:
-            self._finish(next(iter(self._open)))
+            fullest = max(self._open, key=lambda key: sum(b.num_rows for b in self._open[key].held))
+            self._finish(fullest)
         partition = dict(zip(self._layout.partition_columns, values, strict=True))
         folder = "".join(f"{name}={quote(value, safe=' ')}/" for name, value in partition.items())
         path = f"{folder}{self._label}-{uuid.uuid4().hex}.parquet"

@@ -308,6 +308,9 @@ class LakeTable(ABC):
     def _failed(self, error: Exception) -> LakeError:
         # deltalake paints its errors, over several lines.
         text = " ".join(re.sub(r"\x1b\[\d*m|↳", "", str(error)).split())
+        if self.format is not TableFormat.DELTA:
+            # What comes after the first line may be what was sent, with its token.
+            text = str(error).partition("\n")[0]
         return LakeError(
             f"the {self.format.capitalize()} table at {self.location}: {type(error).__name__}: "
             f"{text}",

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from moldau.client.errors import ClientError, InvalidArgumentError
 from moldau.spark.lake.table import NULL_PARTITION, ConflictError, DataFile, LakeTable, Writing
-from moldau.spark.pipelines.newest import newest, once
 from moldau.spark.pipelines.spec import Context, Outcome, Plan, Progress, Settings, Step
 from moldau.spark.pipelines.tables import (
     IDENTITY,
     discard,
     existing_table,
+    newest,
+    once,
     row_hash,
     table_rows,
     write_rows,

@@ -23,10 +23,9 @@ MASK: Final = "******"
 _SECRET_WORDS: Final = "password|passwd|secret|token|credential|jaas"
 _SECRET: Final = re.compile(rf"{_SECRET_WORDS}|key|auth", re.IGNORECASE)
 """Names of options whose values are for nobody's eyes."""
-_IN_TEXT: Final = re.compile(
-    rf"((?:{_SECRET_WORDS})[\w.-]*[=:])\S+|(\w://[^/@:\s]*:)[^/@\s]+(?=@)", re.IGNORECASE
-)
-"""The same among many words, such as options for Java; and passwords in addresses."""
+_ASSIGNED: Final = re.compile(rf"((?:{_SECRET_WORDS})[\w.-]*[=:])\S+", re.IGNORECASE)
+"""The same among many words of an option, such as those for Java."""
+_IN_ADDRESS: Final = re.compile(r"(\w://[^/@:\s]*:)[^/@\s]+(?=@)")
 _VARIABLE: Final = re.compile(r"\$\{(\w+)\}")
 _CONF_DELIMITER: Final = re.compile(r"\s*[=:]\s*|\s+")
 
@@ -34,17 +33,21 @@ _CONF_DELIMITER: Final = re.compile(r"\s*[=:]\s*|\s+")
 def without_secrets(settings: Settings) -> dict[str, Any]:
     """As plain values for everyone's eyes."""
     plain: dict[str, Any] = msgspec.to_builtins(settings)
-    return {"kind": settings.kind, **{name: _masked(value) for name, value in plain.items()}}
+    return {"kind": settings.kind, **{name: masked(value) for name, value in plain.items()}}
 
 
-def _masked(value: Any) -> Any:
+def masked(value: Any) -> Any:
+    """Without passwords in addresses, and without the secrets of options."""
     if isinstance(value, str):
-        return _IN_TEXT.sub(lambda found: f"{found[1] or found[2]}{MASK}", value)
+        return _IN_ADDRESS.sub(rf"\1{MASK}", value)
     if isinstance(value, list | tuple):
-        return [_masked(each) for each in value]
+        return [masked(each) for each in value]
     if isinstance(value, dict):
         return {
-            name: MASK if _SECRET.search(name) else _masked(each) for name, each in value.items()
+            name: MASK
+            if _SECRET.search(name)
+            else masked(_ASSIGNED.sub(rf"\1{MASK}", each) if isinstance(each, str) else each)
+            for name, each in value.items()
         }
     return value
 
@@ -73,8 +76,8 @@ def from_plain(document: Mapping[str, Any]) -> Settings:
 def read_file(path: Path) -> dict[str, Any]:
     """What a YAML or JSON file declares, for `from_plain`."""
     try:
-        found = yaml.safe_load(path.read_text(errors="replace"))
-    except yaml.YAMLError as error:
+        found = yaml.safe_load(path.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise InvalidArgumentError(
             f"{path} is neither YAML nor JSON: {' '.join(str(error).split())}"
         ) from error
@@ -102,14 +105,20 @@ def _expanded(value: Any, path: Path) -> Any:
     if isinstance(value, dict):
         # Options are texts; in YAML they look like numbers and flags, too.
         found = {str(name): _expanded(each, path) for name, each in value.items()}
-        return {n: each if isinstance(each, str) else json.dumps(each) for n, each in found.items()}
+        return {
+            name: json.dumps(each) if isinstance(each, bool | int | float) else each
+            for name, each in found.items()
+        }
     return value
 
 
 def read_conf(path: Path) -> dict[str, str]:
     """Settings of Spark from a file such as spark-defaults.conf: `key value` or `key=value`."""
     found: dict[str, str] = {}
-    lines = path.read_text(errors="replace").splitlines()
+    try:
+        lines = path.read_text().splitlines()
+    except UnicodeDecodeError as error:
+        raise InvalidArgumentError(f"{path} is no text: {error}") from error
     for number, line in enumerate(map(str.strip, lines), 1):
         if line and not line.startswith("#"):
             name, *value = _CONF_DELIMITER.split(line, maxsplit=1)

@@ -69,7 +69,13 @@ class Home:
 
     @property
     def exists(self) -> bool:
-        return next(self._folder.list(), None) is not None
+        """Whether a pipeline ran here. A folder of somebody else's is none."""
+        is_used = self._folder.read(_LOCK) is not None
+        return is_used or next(self._folder.list(_CHECKPOINT), None) is not None
+
+    @property
+    def is_local(self) -> bool:
+        return self._folder.is_local
 
     @property
     def checkpoint(self) -> Folder:
@@ -101,8 +107,8 @@ class Home:
             yield
 
     def check_idle(self) -> None:
-        """Raises BusyError while it runs here. Makes no folder."""
-        if Path(self.location).is_dir():
+        """Raises BusyError while it runs here. Makes no lock."""
+        if Path(self.location, _LOCK).is_file():
             with self.held():
                 pass
 

@@ -132,10 +132,13 @@ class Running:
         self._tell(**changes)
         self._closing.set()
         self._thread.join(2 * FAREWELL_SECONDS_MAX)
-        if self._session is not None and self._is_session_ours:
-            self._session.stop()
-        for number, before in self._signals.items():
-            signal.signal(number, before)
+        ours, self._session = self._session if self._is_session_ours else None, None
+        try:
+            if ours is not None:
+                ours.stop()
+        finally:
+            for number, before in self._signals.items():
+                signal.signal(number, before)
 
     def _take_signals(self) -> None:
         if threading.current_thread() is threading.main_thread():

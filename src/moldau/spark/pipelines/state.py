@@ -14,25 +14,20 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from moldau.client.errors import InvalidArgumentError, NotFoundError, RejectedError
+from moldau.client.errors import InvalidArgumentError, NotFoundError
 from moldau.client.kafka.client import OFFSET_EARLIEST, KafkaClient
 from moldau.client.kafka.retrying import patiently
 from moldau.client.processes import ProcessKey, is_running
-from moldau.model.errors import ErrorCode
 from moldau.model.ids import Offset, TimestampMs
 from moldau.records.record import Record as LogRecord
-from moldau.records.record import build_batch, read_records
+from moldau.records.record import build_batch
+from moldau.spark.compacted import batches_to_end, create_compacted
 from moldau.spark.pipelines.spec import Outcome, Progress, State
-from moldau.spark.source.bodies import whole_batches
 from moldau.spark.source.positions import Positions
 
 TOPIC: Final = "__moldau_pipelines"
-_CONFIGS: Final = {
-    "cleanup.policy": "compact",
-    # Small ones: what was said every second is soon compacted away.
-    "segment.bytes": str(1024 * 1024),
-    "min.cleanable.dirty.ratio": "0.1",
-}
+_SEGMENT_BYTES: Final = 1024 * 1024
+"""Small ones: what was said every second is soon compacted away."""
 
 LOST: Final = "lost"
 """Said of a pipeline that should run and was not heard of for a while, or whose process is gone."""
@@ -123,7 +118,7 @@ class Board:
                 # Once too often does no harm: the last one of a key is what counts.
                 self._client.produce(TOPIC, 0, batch)
             except NotFoundError:
-                self._create()
+                create_compacted(self._client, TOPIC, {"segment.bytes": str(_SEGMENT_BYTES)})
 
         # An election is waited for; whether there is a broker at all is known at once.
         self._client.any_broker()
@@ -134,33 +129,26 @@ class Board:
             doing=f"say how pipeline {name} is",
         )
 
-    def _create(self) -> None:
-        """Always raises: brokers hear of a new topic one after the other."""
-        try:
-            self._client.create_topic(TOPIC, 1, configs=_CONFIGS)
-        except RejectedError as error:
-            if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
-                raise
-        raise RejectedError(f"{TOPIC} was just created", ErrorCode.LEADER_NOT_AVAILABLE)
-
     def read(self) -> dict[str, Record]:
         """What was last said, by name; empty before the first word. Raises ClientError."""
-        found: dict[str, Record] = {}
+        self._client.any_broker()
         try:
-            end = self._client.list_offset(TOPIC, 0)
-            position = self._client.list_offset(TOPIC, 0, OFFSET_EARLIEST)
+            # An election is waited for: who is told nothing may run what runs already.
+            return patiently(
+                self._read,
+                forget=partial(self._client.forget, TOPIC),
+                seconds_max=self._seconds_max,
+                doing="read how pipelines are",
+            )
         except NotFoundError:
-            return found
-        while position < end:
-            fetched = self._client.fetch(TOPIC, 0, position)
-            data, before = memoryview(fetched), position
-            for start, header in whole_batches(data):
-                if not header.is_control:
-                    for entry in read_records(data[start : start + header.size]):
-                        _take(found, entry)
-                position = max(position, header.next_offset)
-            if position == before:
-                raise RejectedError(f"nothing came of {TOPIC}", ErrorCode.LEADER_NOT_AVAILABLE)
+            return {}
+
+    def _read(self) -> dict[str, Record]:
+        found: dict[str, Record] = {}
+        first = self._client.list_offset(TOPIC, 0, OFFSET_EARLIEST)
+        for _, entries in batches_to_end(self._client, TOPIC, 0, first):
+            for entry in entries:
+                _take(found, entry)
         return found
 
 

@@ -27,6 +27,7 @@ from moldau.spark.lake.storage import Folder
 from moldau.spark.lake.table import WRITER, Destination, TableFormat, marked
 from moldau.spark.option_table import Side, names_of
 from moldau.spark.options import BOOTSTRAP
+from moldau.spark.pipelines.declared import masked
 from moldau.spark.pipelines.home import CheckpointError, Home, batches_in, committed_positions
 from moldau.spark.pipelines.spec import Context, Settings
 from moldau.spark.source.cluster import Cluster, places_of, starting_offsets
@@ -231,6 +232,9 @@ def recall(settings: StreamSettings, tables: Mapping[str, Destination]) -> Remem
     except msgspec.DecodeError as error:
         where = f"{checkpoint.location}/{settings.kind}.json"
         raise CheckpointError(f"{where} cannot be read: {error}", hint=again) from None
+    if not is_begun and not found.start.keys() & set(settings.topics):
+        # Nothing was begun, and where to begin was said of other topics.
+        return None
     if is_begun and (before := _changed(settings, tables, found)):
         raise InvalidArgumentError(
             f"{name} goes on where it was, and that was with {before}",
@@ -261,7 +265,7 @@ def _changed(settings: StreamSettings, tables: Iterable[str], found: Remembered)
         before = found.asked.get(option)
         if before == now or (option in _BETWEEN_BATCHES and not is_pending(settings.checkpoint)):
             continue
-        said = f"{option} {before}"
+        said = f"{option} {masked(before)}"
         if isinstance(before, list):
             said = " ".join(f"{option} {each}" for each in before)
         elif isinstance(before, bool) or before is None:
@@ -397,22 +401,6 @@ def missing_topics(
 
 
 # -- Spark
-
-
-def topic_rows(
-    spark: "SparkSession", options: Mapping[str, str], ranges: Sequence[OffsetRange]
-) -> "DataFrame":
-    """The records of some offsets, as a table."""
-    assigned: dict[str, list[int]] = {}
-    starts: Start = {}
-    ends: Start = {}
-    for planned in ranges:
-        assigned.setdefault(planned.topic, []).append(planned.partition)
-        starts.setdefault(planned.topic, {})[str(planned.partition)] = planned.start
-        ends.setdefault(planned.topic, {})[str(planned.partition)] = planned.end
-    named = {"assign": assigned, "startingOffsets": starts, "endingOffsets": ends}
-    texts = {name: json.dumps(value) for name, value in named.items()}
-    return spark.read.format("moldau").options(**options, **texts).load()
 
 
 def stream_of(

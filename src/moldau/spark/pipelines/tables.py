@@ -1,11 +1,14 @@
-"""Responsible for the rows of a lake's tables in Spark: read from files, and written to new ones.
+"""Responsible for rows in Spark: of a lake's tables, read and written as files, and of topics.
 
 Files are read and written with pyarrow inside of Spark's tasks, so that neither Iceberg nor Delta
 nor an object store needs anything of Java's.
 """
 
+import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import reduce
+from operator import and_
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -14,6 +17,7 @@ from moldau.client.errors import InvalidArgumentError, NotFoundError
 from moldau.spark.lake.opening import open_table
 from moldau.spark.lake.storage import open_folder
 from moldau.spark.lake.table import DataFile, Destination, LakeTable
+from moldau.spark.source.planning import OffsetRange
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -115,6 +119,46 @@ def discard(table: LakeTable, files: Iterable[DataFile]) -> None:
             folder.delete(file.path)
         except OSError as error:
             log.info("%s was not removed: %s", file.path, error)
+
+
+def topic_rows(
+    spark: "SparkSession", options: Mapping[str, str], ranges: Sequence[OffsetRange]
+) -> "DataFrame":
+    """The records of some offsets, each partition in one task and in order."""
+    named: dict[str, dict[str, Any]] = {"assign": {}, "startingOffsets": {}, "endingOffsets": {}}
+    for planned in ranges:
+        partition = str(planned.partition)
+        named["assign"].setdefault(planned.topic, []).append(planned.partition)
+        named["startingOffsets"].setdefault(planned.topic, {})[partition] = planned.start
+        named["endingOffsets"].setdefault(planned.topic, {})[partition] = planned.end
+    texts = {name: json.dumps(value) for name, value in named.items()}
+    return spark.read.format("moldau").options(**options, **texts).load()
+
+
+def once(rows: "DataFrame") -> "DataFrame":
+    """Each record once, however often it was written."""
+    return rows.dropDuplicates(list(IDENTITY))
+
+
+def newest(rows: "DataFrame", keys: "Sequence[str | Column]") -> "DataFrame":
+    """Of each topic and key the newest row. Rows without a key are no versions of anything.
+
+    In a partition a higher offset is newer. Records of one key are in one partition, unless the
+    number of partitions has changed: then, of the newest of each, that with the latest time is.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F  # noqa: N812
+
+    columns = [F.col(key) if isinstance(key, str) else key for key in keys]
+    has_key = reduce(and_, (column.isNotNull() for column in columns))
+    kept = rows.where(has_key)
+    for places, order in (
+        (("topic", "partition"), ("offset",)),
+        (("topic",), ("timestamp", "partition")),
+    ):
+        window = Window.partitionBy(*places, *columns).orderBy(*map(F.desc, order))
+        kept = kept.withColumn("_newest", F.row_number().over(window)).where("_newest = 1")
+    return kept.drop("_newest").unionByName(rows.where(~has_key))
 
 
 def row_hash(rows: "DataFrame", columns: Iterable[str]) -> "Column":

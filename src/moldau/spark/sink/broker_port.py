@@ -59,12 +59,16 @@ class BrokerPort:
         self._topic = options.decisions_topic
         self.data = _client(options)
         self._client = _client(options)
-        self.transactions = TransactionClient(
-            self._client, seconds_max=max(options.timeout_seconds, 1.0)
-        )
+        self.forget_coordinators()
         self._ledgers: dict[tuple[bytes, str], Ledger] = {}
         """What is known of the decisions, by topic and query."""
         self._timeout_ms = options.transaction_timeout_ms
+
+    def forget_coordinators(self) -> None:
+        """They are known by transaction, and tables that are written once have ever new ones."""
+        self.transactions = TransactionClient(
+            self._client, seconds_max=max(self._options.timeout_seconds, 1.0)
+        )
 
     def close(self) -> None:
         self.data.close()
@@ -283,7 +287,9 @@ def port_of(options: WriteOptions) -> BrokerPort:
     It outlives tasks, as the process does: Spark uses workers again and again for small batches,
     so that connecting and learning what was decided would take longer than the work.
     """
-    return _port(replace(options, topic=None, version=None))
+    found = _port(replace(options, topic=None, version=None))
+    found.forget_coordinators()
+    return found
 
 
 _port = cache(BrokerPort)

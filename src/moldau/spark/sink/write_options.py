@@ -65,12 +65,14 @@ def parse_write_options(options: Mapping[str, str], *, streaming: bool) -> Write
             "options txnAppId and txnVersion write exactly once, but exactlyOnce is false",
             hint="remove exactlyOnce",
         )
-    codec = (parsed.text("kafka.compression.type") or "none").upper()
-    if codec not in Codec.__members__:
+    name = (parsed.text("kafka.compression.type") or "none").lower()
+    try:
+        codec = Codec.from_config_name(name)
+    except KeyError:
         names = ", ".join(Codec.__members__).lower()
         raise InvalidArgumentError(
-            f"option kafka.compression.type is one of {names}, not {codec.lower()!r}"
-        )
+            f"option kafka.compression.type is one of {names}, not {name!r}"
+        ) from None
     request_bytes = _bytes(parsed, REQUEST_BYTES, 1024 * 1024)
     return WriteOptions(
         bootstrap=parsed.bootstrap(),
@@ -81,7 +83,7 @@ def parse_write_options(options: Mapping[str, str], *, streaming: bool) -> Write
         exactly_once=exactly_once,
         fail_on_data_loss=parsed.flag("failOnDataLoss", default=True),
         decisions_topic=parsed.text(DECISIONS) or "__moldau_spark_decisions",
-        codec=Codec[codec],
+        codec=codec,
         batch_bytes_max=min(_bytes(parsed, "kafka.batch.size", 512 * 1024), request_bytes),
         request_bytes_max=request_bytes,
         buffer_bytes_max=_bytes(parsed, "kafka.buffer.memory", 32 * 1024 * 1024),

@@ -41,6 +41,11 @@ _GROUP_TAKEN: Final = (
     *(ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.STALE_MEMBER_EPOCH),
     *(ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.FENCED_MEMBER_EPOCH),
 )
+GROUP_REFUSED: Final = (
+    *(ErrorCode.INVALID_GROUP_ID, ErrorCode.GROUP_AUTHORIZATION_FAILED),
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+)
+"""For good: the query is told."""
 _BY_NAME: Final = 9
 """The last version of OffsetCommit that names topics by their names."""
 _SINGLE_KEY: Final = 3

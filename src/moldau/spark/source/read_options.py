@@ -232,7 +232,8 @@ def _json(text: str, kind: Any, option: str, example: str) -> Any:
 
 
 def _duration(options: Options, name: str, default: str) -> float:
-    text = options.text(name) or default
+    text = options.text(name)
+    text = default if text is None else text
     found = _DURATION.fullmatch(text)
     if found is None:
         raise InvalidArgumentError(f"option {name} is a time such as 30s or 15m, not {text!r}")

@@ -21,7 +21,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from moldau.client.errors import ClientError
+from moldau.client.errors import ClientError, RejectedError
 from moldau.client.kafka.retrying import is_passing
 from moldau.spark.hints import tells_hints
 from moldau.spark.source import cluster, planning, positions
@@ -230,6 +230,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._brokers.commit(group, now)
             self._committed = now
         except ClientError as error:
-            if not is_passing(error):
+            is_refused = isinstance(error, RejectedError) and error.code in cluster.GROUP_REFUSED
+            if is_refused or not (isinstance(error, RejectedError) or is_passing(error)):
                 raise
             log.warning("group %s hears of the progress with the next batch: %s", group, error)

@@ -9,6 +9,7 @@ Spark, the next answer is on its way: so at most two answers of each leader are 
 when nothing came for the whole timeout it fails.
 """
 
+import atexit
 import contextlib
 import ctypes
 import functools
@@ -68,6 +69,12 @@ _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 
 _clients: Final[dict[tuple[object, ...], KafkaClient]] = {}
+
+
+@atexit.register
+def _close_clients() -> None:
+    for client in _clients.values():
+        client.close()
 
 
 def read_ranges(options: ReadOptions, ranges: Iterable[OffsetRange]) -> Iterator[Any]:
@@ -173,8 +180,8 @@ class RangesFetcher:
         by_leader: dict[KafkaConnection, dict[TopicPartition, _Part]] = {}
         for part in self._waiting:
             try:
-                # A partition can stand in a request once only: of two of its ranges one waits.
-                by_leader.setdefault(self._leader(part), {})[part.planned.place] = part
+                # A partition can stand in a request once only: its second range waits.
+                by_leader.setdefault(self._leader(part), {}).setdefault(part.planned.place, part)
             except ClientError as error:
                 self._failed.append((part, error))
         # Not before all leaders are known: to ask for them needs connections without answers.

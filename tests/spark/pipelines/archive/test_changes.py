@@ -102,6 +102,14 @@ def test_a_before_of_another_type_is_no_row() -> None:
     assert good.column("_deleted").to_pylist() == [True]
 
 
+def test_a_field_of_another_type_before_a_change_spoils_no_other() -> None:
+    before = pa.struct([("id", pa.int64()), ("name", pa.int64())])
+    kind = pa.struct([("before", before), ("after", ROW), ("op", pa.string())])
+    values = [{"op": "d", "before": {"id": 1, "name": 2}, "after": None}]
+    good, _ = changed_rows(batch(values, kind), Changes(keys=("value.id",), envelope="debezium"))
+    assert good.column("value").to_pylist() == [{"id": 1, "name": None}]
+
+
 def test_a_tombstone_has_no_field_to_be_found_by() -> None:
     good, bad = changed_rows(batch([{"id": 1}, None], ROW), Changes(keys=("value.id",)))
     assert good.num_rows == 1

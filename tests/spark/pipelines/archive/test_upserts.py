@@ -129,6 +129,25 @@ def test_a_driver_that_fails_around_the_commit_changes_each_row_once(
 
 
 @pytest.mark.safety
+def test_rows_stay_where_the_answer_to_a_commit_is_lost(
+    spark: Any, new: Any, send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from moldau.spark.lake.delta import DeltaLakeTable
+
+    settings = new()
+    commit = DeltaLakeTable._commit
+
+    def unanswered(table: Any, *arguments: Any, **options: Any) -> None:
+        commit(table, *arguments, **options)
+        raise OSError("already exists")
+
+    monkeypatch.setattr(DeltaLakeTable, "_commit", unanswered)
+    send((b"a", b"1"), (b"b", b"1"))
+    archive.run(settings, PlainContext(spark))
+    assert values_in(settings) == {b"a": b"1", b"b": b"1"}
+
+
+@pytest.mark.safety
 def test_another_writer_that_is_faster_makes_it_merge_again(
     spark: Any, new: Any, send: Send, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,7 +23,7 @@ from moldau.spark.pipelines.failures import PipelineError, from_text
 from moldau.spark.pipelines.home import query_id
 from moldau.spark.pipelines.spec import Context, Outcome, Plan, Step
 from moldau.spark.pipelines.streams import Start, StreamSettings, one_of
-from moldau.spark.pipelines.tables import write_rows
+from moldau.spark.pipelines.tables import topic_rows, write_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -276,7 +276,7 @@ class _Aggregate:
             return None, 0, 0
         watermark = streams.read_batch(settings.checkpoint, batch).watermark_ms
         options = streams.of_tables(settings.source_options())
-        records = streams.topic_rows(self.context.spark, options, ranges)
+        records = topic_rows(self.context.spark, options, ranges)
         side = frames.side_rows(records, self.decoder, settings, watermark).persist()
         found = {row["topic"]: row["count"] for row in side.groupBy("topic").count().collect()}
         late, bad = found.get(settings.late, 0), found.get(settings.dead, 0)

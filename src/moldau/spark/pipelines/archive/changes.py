@@ -150,9 +150,7 @@ def _unwrapped(values: Any) -> tuple[Any, Any, Any]:
     op, after = pc.struct_field(events, "op"), pc.struct_field(events, "after")
     before = pa.nulls(len(values), after.type)
     if "before" in _names(inner):
-        # With the fields of rows after a change; if they have none of them, as if not there.
-        with suppress(pa.ArrowException):
-            before = pc.struct_field(events, "before").cast(after.type)
+        before = _as_row(pc.struct_field(events, "before"), after.type)
     is_delete = pc.or_kleene(pc.is_null(values), pc.fill_null(pc.equal(op, "d"), False))
     is_known = pc.or_(pc.is_null(values), pc.is_in(op, value_set=pa.array(_ROW_OPS)))
     is_lost = pc.and_(pc.invert(is_delete), pc.is_null(after))
@@ -160,3 +158,17 @@ def _unwrapped(values: Any) -> tuple[Any, Any, Any]:
     reason = pc.binary_join_element_wise("an event of Debezium of kind", kinds, " ")
     errors = pc.if_else(pc.or_(pc.invert(is_known), is_lost), reason, None)
     return pc.if_else(is_delete, before, after), is_delete, errors
+
+
+def _as_row(found: Any, wanted: Any) -> Any:
+    """Rows before a change, with those of the fields of rows after it that are of the same type."""
+    if not pa.types.is_struct(found.type):
+        return pa.nulls(len(found), wanted)
+    known = {field.name: field.type for field in found.type}
+    columns = [
+        pc.struct_field(found, field.name)
+        if known.get(field.name) == field.type
+        else pa.nulls(len(found), field.type)
+        for field in wanted
+    ]
+    return pa.StructArray.from_arrays(columns, fields=list(wanted), mask=pc.is_null(found))

@@ -33,10 +33,9 @@ from moldau.spark.pipelines.archive.changes import DELETED, Changes
 from moldau.spark.pipelines.archive.running import ArchiveSettings
 from moldau.spark.pipelines.archive.source import FILE, UNKNOWN, file_of
 from moldau.spark.pipelines.home import query_id
-from moldau.spark.pipelines.newest import newest, once
 from moldau.spark.pipelines.spec import Context
 from moldau.spark.pipelines.streams import missing_topics, write_once
-from moldau.spark.pipelines.tables import discard, table_rows, write_rows
+from moldau.spark.pipelines.tables import discard, newest, once, table_rows, write_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -157,7 +156,8 @@ class Upsert:
                 discard(self._table, added)
                 log.info("the batch is merged again: %s", error)
                 continue
-            discard(self._table, staged if done else (*staged, *added))
+            # Not `added`: a commit whose answer was lost is found as one that was made before.
+            discard(self._table, staged)
             return done
         raise ConflictError(
             f"others change the table at {self._table.location} faster than this could",

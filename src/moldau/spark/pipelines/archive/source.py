@@ -20,7 +20,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from moldau.spark.decode import ERROR_COLUMN, RAW_COLUMN
-from moldau.spark.hints import tells_hints
+from moldau.spark.hints import hints_told
 from moldau.spark.lake.files import FileWriter
 from moldau.spark.lake.table import DataFile, Layout, TableFormat
 from moldau.spark.pipelines.archive.changes import (
@@ -115,9 +115,9 @@ def source_of(work: Work) -> type[DataSource]:
         def schema(self) -> Any:
             return from_arrow_schema(RETURNED)
 
-        @tells_hints
         def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802
-            return ArchiveReader(parse_read_options(self.options, streaming=True), work)
+            with hints_told():
+                return ArchiveReader(parse_read_options(self.options, streaming=True), work)
 
     return ArchiveSource
 

@@ -9,9 +9,8 @@ from moldau.spark.decode import ERROR_COLUMN, RAW_COLUMN, Decoder, apply, decode
 from moldau.spark.pipelines.audit import cut as cuts
 from moldau.spark.pipelines.audit import report
 from moldau.spark.pipelines.audit.settings import COMPARED, AuditSettings
-from moldau.spark.pipelines.newest import newest
 from moldau.spark.pipelines.spec import Context, Outcome, Progress
-from moldau.spark.pipelines.tables import IDENTITY, existing_table, row_hash, table_rows
+from moldau.spark.pipelines.tables import IDENTITY, existing_table, newest, row_hash, table_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

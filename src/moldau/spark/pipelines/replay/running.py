@@ -101,6 +101,7 @@ def run(settings: Settings, context: Context) -> Outcome:
         if context.stopping:
             break
         _check_still_there(told, pinned)
+        began = time.monotonic()
         rows = source.rows(context.spark, batches[number], selection)
         counted = _send(rows, pinned, number, told)
         # The run before may have died with its batch written and this not noted. Such a batch was
@@ -117,6 +118,7 @@ def run(settings: Settings, context: Context) -> Outcome:
                 rows_total=total,
                 rows_per_second=(passed - passed_before) / max(time.monotonic() - started, 1e-9),
                 lag=total - passed,
+                batch_seconds=time.monotonic() - began,
                 note=f"{pinned.rows} sent",
             )
         )

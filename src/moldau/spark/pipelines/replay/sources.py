@@ -5,7 +5,6 @@ of the source is one task's, from its first offset to its last, and that task wr
 between the two moves rows from one task to another.
 """
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -22,7 +21,6 @@ from moldau.spark.pipelines.tables import IDENTITY
 from moldau.spark.schema import HEADERS_COLUMN
 from moldau.spark.source.cluster import NO_OFFSET, Cluster, places_of
 from moldau.spark.source.planning import OffsetRange
-from moldau.spark.source.positions import Positions
 from moldau.spark.source.read_options import parse_read_options
 
 if TYPE_CHECKING:
@@ -110,17 +108,7 @@ class TopicSource:
         self, spark: "SparkSession", ranges: Sequence[OffsetRange], selection: Selection
     ) -> "DataFrame":
         """The selected rows of a batch, each partition in one task and in order."""
-        starts = Positions(offsets={place_of(each): each.start for each in ranges}).to_json()
-        ends = Positions(offsets={place_of(each): each.end for each in ranges}).to_json()
-        assigned = {topic: [int(number) for number in found] for topic, found in starts.items()}
-        rows = (
-            spark.read.format("moldau")
-            .options(**_read_options(self._settings))
-            .option("assign", json.dumps(assigned))
-            .option("startingOffsets", json.dumps(starts))
-            .option("endingOffsets", json.dumps(ends))
-            .load()
-        )
+        rows = tables.topic_rows(spark, _read_options(self._settings), ranges)
         return _selected(spark, rows, selection)
 
 
