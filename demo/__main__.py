@@ -238,7 +238,7 @@ class Demo:
         return bool(counted == distinct == load.acked)
 
     def _audit(self, load: Load) -> bool:
-        from moldau.cli.pipeline_audit import show
+        from moldau.cli.pipeline.audit import show
         from moldau.spark.pipelines.spec import Outcome
 
         self._say("the audit: every click of the topic once in the lake, byte by byte?")
@@ -284,8 +284,8 @@ class Demo:
 
     def _lag(self, group: str = ARCHIVE) -> float | None:
         """Of a pipeline; None while nobody can tell."""
-        from moldau.client.admin import Admin
         from moldau.client.errors import ClientError
+        from moldau.client.kafka.admin import Admin
 
         try:
             lags = Admin(self._bootstrap).group(group).lags

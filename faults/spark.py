@@ -31,7 +31,7 @@ from typing import Final, NamedTuple
 import confluent_kafka
 
 from faults.spark_archive import KINDS, ArchiveRound
-from moldau.client.kafka.client import KafkaClient
+from moldau.client.wire.client import KafkaClient
 from moldau.model.ids import Offset, TimestampMs
 from moldau.records.record import Record, build_batch
 from moldau.testing.cluster import Cluster

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from moldau.client.kafka.client import KafkaClient
+from moldau.client.wire.client import KafkaClient
 from moldau.model.ids import Offset, TimestampMs
 from moldau.records.record import Record, build_batch
 from moldau.testing.cluster import Cluster

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from faults.clients import payload
 from moldau.client.errors import ClientError, RejectedError
-from moldau.client.kafka.connection import KafkaConnection
+from moldau.client.wire.connection import KafkaConnection
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import Offset, ProducerEpoch, ProducerId, TimestampMs
 from moldau.records.record import Record, build_batch

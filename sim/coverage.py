@@ -30,7 +30,7 @@ _UNREACHED: Final = frozenset(
         "log/memory_clean.py",
         "log/files.py",
         "log/clean_worker.py",
-        "service/cleaner_process.py",
+        "data/cleaner_process.py",
         "replica/flush_threads.py",
     }
 )

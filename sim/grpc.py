@@ -15,10 +15,10 @@ import msgspec
 from grpc import StatusCode, aio
 from msgspec import Struct
 
+from moldau.api.broker import Broker
 from moldau.edge.grpc.calls import Calls
 from moldau.edge.grpc.service import handlers
 from moldau.net.sockets import Sockets
-from moldau.service.broker import Broker
 
 if TYPE_CHECKING:
     from moldau.edge.grpc.calls import Handler

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import msgspec
 
+from moldau.api.broker import Broker
 from moldau.client import http
 from moldau.client.cluster import JOIN_PATH, TOPOLOGY_PATH, read_answer
 from moldau.client.errors import TimedOutError, UnreachableError
+from moldau.data.vitals import SlowTurns
 from moldau.log.clean_worker import Answer, Asked, work
 from moldau.log.port import Files
 from moldau.model.ids import TimestampMs
@@ -18,8 +20,6 @@ from moldau.model.topology import JoinReply, JoinRequest, Topology
 from moldau.replica.flush_threads import Work, Workers
 from moldau.server.config.schema import Address
 from moldau.server.machine import GrpcServer, Lock, LogCleaner, LoopObserver, Machine, Member
-from moldau.service.broker import Broker
-from moldau.service.vitals import SlowTurns
 from moldau.testing.simdisk import SimDisk
 from sim.loop import SimLoop
 from sim.network import SimSockets

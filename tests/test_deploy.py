@@ -12,7 +12,7 @@ import click
 import pytest
 import yaml
 
-from moldau.cli.pipeline_run import run
+from moldau.cli.pipeline.run import run
 
 pytestmark = pytest.mark.system
 

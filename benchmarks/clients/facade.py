@@ -13,10 +13,10 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
-from moldau.client.async_consumer import AsyncConsumer
-from moldau.client.async_producer import AsyncProducer
-from moldau.client.consumer import Consumer
-from moldau.client.producer import Producer
+from moldau.client.kafka.async_consumer import AsyncConsumer
+from moldau.client.kafka.async_producer import AsyncProducer
+from moldau.client.kafka.consumer import Consumer
+from moldau.client.kafka.producer import Producer
 
 POLL_EVERY = 64
 BATCH = 500

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.harness import ROOT, process_tree
 from benchmarks.spark import archiving, connector, decode, streams
-from moldau.client.kafka.client import KafkaClient
+from moldau.client.wire.client import KafkaClient
 from moldau.spark.source import decoding
 from moldau.testing.broker import Broker
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks.spark import decode
-from moldau.client.kafka.client import KafkaClient
+from moldau.client.wire.client import KafkaClient
 
 SMALL_BATCHES = 25
 SMALL_ROWS = 100

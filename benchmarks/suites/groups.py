@@ -11,7 +11,7 @@ from benchmarks import servers
 from benchmarks.bench import Bench, Target, topic
 from benchmarks.group_members import HEARTBEAT_S, Assigned, Classic, Member, Wire
 from benchmarks.harness import BenchmarkError, free_port
-from moldau.client.kafka.client import KafkaClient
+from moldau.client.wire.client import KafkaClient
 from moldau.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from moldau.wire.messages.offset_commit import (
     OffsetCommitRequest,

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from moldau.coordination.groups import GroupService
 from moldau.groups import offsets
 from moldau.groups.consumer import beat
 from moldau.groups.consumer.reconcile import next_step
@@ -10,7 +11,6 @@ from moldau.groups.group import Group
 from moldau.groups.offsets import Commit
 from moldau.groups.results import FetchOffsetsResult
 from moldau.model.errors import ErrorCode
-from moldau.service.groups import GroupService
 from sim.mutants import Mutant, Patch
 from sim.plan import GroupPlan
 

@@ -5,12 +5,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from moldau.control import metadata_store
+from moldau.control.metadata_store import MetadataStore
 from moldau.metadata.image import Image
 from moldau.metadata.snapshot import decode_image
 from moldau.model.ids import Offset, ProducerId
 from moldau.replica.replica import Replica
-from moldau.service import metadata_store
-from moldau.service.metadata_store import MetadataStore
 from sim.mutants import mutant
 from sim.mutants.raft import ELECTIONS, LATE
 

@@ -12,9 +12,9 @@ from moldau.groups.queue.state import Leased, Open, QueueState, Waiting
 from moldau.metadata.queue_groups import QueueGroup
 from moldau.model.errors import RefusedError
 from moldau.model.ids import TimestampMs
-from moldau.service.queues import one_queue
-from moldau.service.queues.dead_letters import DeadLetters
-from moldau.service.queues.ledgers import Ledgers
+from moldau.queues import one_queue
+from moldau.queues.dead_letters import DeadLetters
+from moldau.queues.ledgers import Ledgers
 from sim.mutants import mutant
 from sim.mutants.groups import LEADERS
 from sim.mutants.raft import ELECTIONS, LATE

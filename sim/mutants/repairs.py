@@ -5,6 +5,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from moldau.control import metadata_store
+from moldau.control.metadata_store import MetadataStore
+from moldau.data.partitions import Partitions
 from moldau.groups.offsets import Offsets
 from moldau.groups.offsets import _is_old as is_old
 from moldau.groups.queue import decide as queue_decide
@@ -17,9 +20,6 @@ from moldau.raft.messages import VoteAsked
 from moldau.raft.progress import Progress
 from moldau.replica import driver
 from moldau.server import entry
-from moldau.service import metadata_store
-from moldau.service.metadata_store import MetadataStore
-from moldau.service.partitions import Partitions
 from moldau.transactions import decide as transaction_decide
 from sim.mutants import mutant
 from sim.mutants.raft import ELECTIONS

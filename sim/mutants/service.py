@@ -2,11 +2,11 @@
 
 from typing import Any
 
+from moldau.data import offsets
+from moldau.data.fetch import FetchRequest, FetchResult, FetchService
+from moldau.data.offsets import FoundOffset
 from moldau.model.errors import ErrorCode
 from moldau.replica.replica import Replica
-from moldau.service import offsets
-from moldau.service.fetch import FetchRequest, FetchResult, FetchService
-from moldau.service.offsets import FoundOffset
 from sim.mutants import mutant
 from sim.mutants.raft import DIVERGENCE, ELECTIONS
 

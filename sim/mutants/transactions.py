@@ -2,12 +2,12 @@
 
 from typing import Any
 
+from moldau.coordination import markers
+from moldau.coordination.groups import GroupService
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import Offset
 from moldau.replica.aborted import AbortedList, AbortedTransaction
 from moldau.replica.replica import Replica
-from moldau.service import markers
-from moldau.service.groups import GroupService
 from moldau.transactions import coordinator, decide
 from moldau.transactions.coordinator import Coordinator
 from moldau.transactions.decide import Change, Settled

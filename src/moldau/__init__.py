@@ -4,14 +4,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from moldau.client.admin import Admin
-    from moldau.client.async_admin import AsyncAdmin
-    from moldau.client.async_consumer import AsyncConsumer
-    from moldau.client.async_delivery import AsyncDelivery
-    from moldau.client.async_producer import AsyncProducer, AsyncTransaction
-    from moldau.client.consumer import Consumer
-    from moldau.client.consumer_config import ConsumerConfig, OffsetResetPolicy
-    from moldau.client.deliveries import Delivery, Receipt
     from moldau.client.errors import (
         BufferFullError,
         ClientError,
@@ -25,52 +17,60 @@ if TYPE_CHECKING:
         UnavailableError,
         UnreachableError,
     )
-    from moldau.client.message import Message
-    from moldau.client.producer import Producer
-    from moldau.client.producer_config import AckMode, ProducerConfig
+    from moldau.client.kafka.admin import Admin
+    from moldau.client.kafka.async_admin import AsyncAdmin
+    from moldau.client.kafka.async_consumer import AsyncConsumer
+    from moldau.client.kafka.async_delivery import AsyncDelivery
+    from moldau.client.kafka.async_producer import AsyncProducer, AsyncTransaction
+    from moldau.client.kafka.consumer import Consumer
+    from moldau.client.kafka.consumer_config import ConsumerConfig, OffsetResetPolicy
+    from moldau.client.kafka.deliveries import Delivery, Receipt
+    from moldau.client.kafka.message import Message
+    from moldau.client.kafka.producer import Producer
+    from moldau.client.kafka.producer_config import AckMode, ProducerConfig
+    from moldau.client.kafka.transaction import Transaction
     from moldau.client.queue.client import AsyncQueueClient
     from moldau.client.queue.message import AsyncQueueMessage, QueueMessage
     from moldau.client.queue.outgoing import Outgoing
     from moldau.client.queue.sync import QueueClient
     from moldau.client.queue.sync_worker import Worker
     from moldau.client.queue.worker import AsyncWorker
-    from moldau.client.transaction import Transaction
 
 __version__ = "0.1.0"
 
 # The broker and the command line import this package too, and need none of it.
 _HOMES = {
-    "AckMode": "producer_config",
-    "Admin": "admin",
-    "AsyncAdmin": "async_admin",
-    "AsyncConsumer": "async_consumer",
-    "AsyncDelivery": "async_delivery",
-    "AsyncProducer": "async_producer",
+    "AckMode": "kafka.producer_config",
+    "Admin": "kafka.admin",
+    "AsyncAdmin": "kafka.async_admin",
+    "AsyncConsumer": "kafka.async_consumer",
+    "AsyncDelivery": "kafka.async_delivery",
+    "AsyncProducer": "kafka.async_producer",
     "AsyncQueueClient": "queue.client",
     "AsyncQueueMessage": "queue.message",
-    "AsyncTransaction": "async_producer",
+    "AsyncTransaction": "kafka.async_producer",
     "AsyncWorker": "queue.worker",
     "BufferFullError": "errors",
     "ClientError": "errors",
-    "Consumer": "consumer",
-    "ConsumerConfig": "consumer_config",
-    "Delivery": "deliveries",
+    "Consumer": "kafka.consumer",
+    "ConsumerConfig": "kafka.consumer_config",
+    "Delivery": "kafka.deliveries",
     "DeliveryFailedError": "errors",
     "InvalidArgumentError": "errors",
     "LeaseLostError": "errors",
-    "Message": "message",
+    "Message": "kafka.message",
     "NotFoundError": "errors",
-    "OffsetResetPolicy": "consumer_config",
+    "OffsetResetPolicy": "kafka.consumer_config",
     "Outgoing": "queue.outgoing",
-    "Producer": "producer",
-    "ProducerConfig": "producer_config",
+    "Producer": "kafka.producer",
+    "ProducerConfig": "kafka.producer_config",
     "QueueClient": "queue.sync",
     "QueueMessage": "queue.message",
-    "Receipt": "deliveries",
+    "Receipt": "kafka.deliveries",
     "RejectedError": "errors",
     "SendFailedError": "errors",
     "TimedOutError": "errors",
-    "Transaction": "transaction",
+    "Transaction": "kafka.transaction",
     "UnavailableError": "errors",
     "UnreachableError": "errors",
     "Worker": "queue.sync_worker",

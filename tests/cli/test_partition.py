@@ -6,7 +6,7 @@ import pytest
 
 from moldau.cli.errors import ExitCode
 from moldau.client.errors import NotFoundError
-from moldau.client.partitions import PartitionMove, PartitionPlace, Refusal
+from moldau.client.wire.partition_admin import PartitionMove, PartitionPlace, Refusal
 from moldau.model.errors import ErrorCode
 
 pytestmark = pytest.mark.inprocess

@@ -19,7 +19,7 @@ from moldau import (
     ProducerConfig,
     QueueClient,
 )
-from moldau.client.settings import producer_settings
+from moldau.client.kafka.librdkafka_settings import producer_settings
 from moldau.records.murmur2 import partition_of
 from moldau.testing.broker import Broker
 from moldau.testing.waiting import wait_seconds_max

@@ -6,7 +6,7 @@ import pytest
 from queue_brokers import keep_what_a_process_shares
 
 from harness.kinds import PURE, kind_of
-from moldau.client.kafka.connection import KafkaConnection
+from moldau.client.wire.connection import KafkaConnection
 from moldau.model.ids import Offset, TimestampMs
 from moldau.records.record import Record, build_batch
 from moldau.testing.broker import Broker

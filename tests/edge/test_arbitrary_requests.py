@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from moldau.client.errors import ClientError, TimedOutError
-from moldau.client.kafka.connection import KafkaConnection
+from moldau.client.wire.connection import KafkaConnection
 from moldau.edge.kafka.apis import APIS
 from moldau.model.errors import PeerProtocolError
 from moldau.model.ids import Offset, TimestampMs

@@ -3,7 +3,7 @@
 import pytest
 
 from moldau.client.errors import ClientError
-from moldau.client.kafka.connection import KafkaConnection
+from moldau.client.wire.connection import KafkaConnection
 from moldau.edge.kafka import authorized
 from moldau.edge.kafka.apis import APIS
 from moldau.model.errors import ErrorCode

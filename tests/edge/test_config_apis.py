@@ -2,7 +2,7 @@
 
 import pytest
 
-from moldau.client.kafka.connection import KafkaConnection
+from moldau.client.wire.connection import KafkaConnection
 from moldau.model.errors import ErrorCode
 from moldau.wire.messages.alter_configs import (
     AlterableConfig,

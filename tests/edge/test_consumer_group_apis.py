@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from moldau.client.kafka.client import KafkaClient
-from moldau.client.kafka.connection import KafkaConnection
+from moldau.client.wire.client import KafkaClient
+from moldau.client.wire.connection import KafkaConnection
 from moldau.model.errors import ErrorCode
 from moldau.testing.broker import Broker
 from moldau.wire.messages.consumer_group_describe import (

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from moldau.client.errors import ClientError
-from moldau.client.kafka.connection import KafkaConnection
+from moldau.client.wire.connection import KafkaConnection
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import Offset, TimestampMs
 from moldau.records.record import Record, build_batch, read_records

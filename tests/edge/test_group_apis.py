@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from moldau.client.kafka.connection import KafkaConnection
+from moldau.client.wire.connection import KafkaConnection
 from moldau.edge.kafka import authorized
 from moldau.model.errors import ErrorCode
 from moldau.testing.broker import Broker

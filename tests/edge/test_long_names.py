@@ -5,7 +5,7 @@ An error message that repeats such a name in full would not fit into its own fie
 
 import pytest
 
-from moldau.client.kafka.connection import KafkaConnection
+from moldau.client.wire.connection import KafkaConnection
 from moldau.wire.messages.alter_configs import AlterConfigsRequest, AlterConfigsResource
 from moldau.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from moldau.wire.messages.create_topics import (

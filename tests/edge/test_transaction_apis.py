@@ -5,7 +5,7 @@ import uuid
 import pytest
 from transaction_client import LOADING, RISING, Client, Producer
 
-from moldau.client.kafka.connection import KafkaConnection
+from moldau.client.wire.connection import KafkaConnection
 from moldau.model.errors import ErrorCode
 from moldau.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from moldau.wire.messages.describe_transactions import (

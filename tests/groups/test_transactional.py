@@ -5,6 +5,7 @@ import random
 import pytest
 from effort import seeds
 
+from moldau.coordination.latest_records import LatestRecords
 from moldau.groups import transactional
 from moldau.groups.coordinator import Coordinator
 from moldau.groups.events import (
@@ -19,7 +20,6 @@ from moldau.model.errors import ErrorCode
 from moldau.model.ids import Offset, TimestampMs
 from moldau.records.batch import read_header
 from moldau.records.record import Record, build_batch, read_records
-from moldau.service.latest import LatestRecords
 
 NONE = ErrorCode.NONE
 P, Q = 7, 8

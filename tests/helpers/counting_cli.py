@@ -6,15 +6,15 @@ import counting_command
 import counting_kind
 import pytest
 
-from moldau.cli import pipeline_run
 from moldau.cli.main import run
+from moldau.cli.pipeline import run as pipeline_run
 from moldau.spark.pipelines import spec
 
 
 def add_count(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(spec, "KINDS", (*spec.KINDS, "count"))
     patch.setitem(sys.modules, "moldau.spark.pipelines.count", counting_kind)
-    patch.setitem(sys.modules, "moldau.cli.pipeline_count", counting_command)
+    patch.setitem(sys.modules, "moldau.cli.pipeline.count", counting_command)
     patch.setattr(pipeline_run, "_check_spark", lambda settings: None)
 
 

@@ -4,6 +4,9 @@ import asyncio
 from types import SimpleNamespace
 from typing import cast
 
+from moldau.data.fetch import FetchRequest, FetchResult, FetchService, ParkedFetch
+from moldau.data.partitions import Partitions
+from moldau.data.traffic import Traffic
 from moldau.log.interface import LogConfig, PartitionLog
 from moldau.log.memory import MemoryLog
 from moldau.model.errors import CorruptionError, ErrorCode, RefusedError
@@ -12,9 +15,6 @@ from moldau.model.ids import Offset, TimestampMs
 from moldau.records.batch import read_header
 from moldau.records.record import Record, build_batch
 from moldau.replica.replica import Replica
-from moldau.service.fetch import FetchRequest, FetchResult, FetchService, ParkedFetch
-from moldau.service.partitions import Partitions
-from moldau.service.traffic import Traffic
 from moldau.testing.replicas import lead_replica, make_driver, make_flusher
 from moldau.testing.waiting import until
 

@@ -5,6 +5,10 @@ from collections.abc import Callable, Coroutine
 from itertools import count
 from typing import Any, cast
 
+from moldau.control.topics import TopicService
+from moldau.coordination.directory import java_hash
+from moldau.coordination.groups import GroupService
+from moldau.data.partitions import Hosted, Partitions
 from moldau.groups.config import GroupConfig
 from moldau.groups.coordinator import Coordinator
 from moldau.groups.events import Heartbeat, Join, OffsetToCommit, Sync
@@ -32,10 +36,6 @@ from moldau.records.batch import BatchHeader, read_header, stamp
 from moldau.records.control import EndMarker, build_end_marker
 from moldau.replica.guards import Guard
 from moldau.replica.replica import Proposal
-from moldau.service.coordination import java_hash
-from moldau.service.groups import GroupService
-from moldau.service.partitions import Hosted, Partitions
-from moldau.service.topics import TopicService
 from moldau.testing.replicas import SetClock
 
 ME, OTHER = BrokerId(1), BrokerId(2)

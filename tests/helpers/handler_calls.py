@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
 from harness.virtual_loop import run_virtually
+from moldau.api.broker import Broker
 from moldau.edge.kafka.api import Api, Call
 from moldau.edge.kafka.deadlines import Deadlines
 from moldau.metadata.image import Broker as RegisteredBroker
@@ -19,7 +20,6 @@ from moldau.model.histogram import Histogram
 from moldau.model.ids import BrokerId, Epoch, PartitionIndex, TopicId
 from moldau.model.slices import Chunk, FileSlice
 from moldau.net.connection import Connection, Reply
-from moldau.service.broker import Broker
 from moldau.wire.framing import read_response_header
 from moldau.wire.registry import RESPONSES
 from moldau.wire.schema import Request, Response

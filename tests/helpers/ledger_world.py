@@ -7,6 +7,9 @@ from typing import Any, cast
 
 from group_world import ME, OTHER, HostedHere, OffsetsReplica, turns
 
+from moldau.control.topics import TopicService
+from moldau.coordination.directory import java_hash
+from moldau.data.partitions import Hosted, Partitions
 from moldau.groups.queue.answers import Answer, Refusal
 from moldau.groups.queue.commands import Ack, Command, Message, Poll, Read, TakeOver
 from moldau.groups.queue.config import QueueConfig
@@ -32,13 +35,10 @@ from moldau.model.ids import (
     TopicPartition,
 )
 from moldau.net.peers.rpc import NotSentError
+from moldau.queues import ledgers as ledgers_module
+from moldau.queues.ledgers import LedgerRefusedError, Ledgers
 from moldau.records.batch import read_header
 from moldau.records.record import Record, build_batch, read_records
-from moldau.service.coordination import java_hash
-from moldau.service.partitions import Hosted, Partitions
-from moldau.service.queues import ledgers as ledgers_module
-from moldau.service.queues.ledgers import LedgerRefusedError, Ledgers
-from moldau.service.topics import TopicService
 from moldau.testing.replicas import SetClock
 
 PARTITIONS = 2

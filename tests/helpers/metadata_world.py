@@ -2,6 +2,7 @@
 
 import asyncio
 
+from moldau.control.metadata_store import Gone, MetadataReplica, MetadataStore
 from moldau.log.interface import LogConfig, PartitionLog
 from moldau.log.memory import MemoryLog
 from moldau.metadata.commands import CreateCluster, CreateTopic, RegisterBroker
@@ -9,7 +10,6 @@ from moldau.metadata.image import EMPTY_IMAGE, Image
 from moldau.model.ids import BrokerId, PartitionIndex, TopicId, TopicPartition
 from moldau.raft.membership import Members
 from moldau.server.clock import SystemClock
-from moldau.service.metadata_store import Gone, MetadataReplica, MetadataStore
 from moldau.testing.replicas import (
     ME,
     NotingListener,

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
+from moldau.data.partitions import Hosted, Partitions
 from moldau.log.interface import LogConfig, PartitionLog
 from moldau.log.memory import MemoryLog
 from moldau.metadata.apply import apply
@@ -21,7 +22,6 @@ from moldau.model.ids import BrokerId, LogId, PartitionIndex, TopicId
 from moldau.raft.config import RaftConfig
 from moldau.replica.replica import Replica
 from moldau.server.clock import SystemClock
-from moldau.service.partitions import Hosted, Partitions
 from moldau.testing.replicas import MemoryVotes, make_driver, make_flusher
 
 TOPIC_ID = TopicId(b"0123456789abcdef")

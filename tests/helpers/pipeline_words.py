@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from moldau.cli.pipeline_kinds import Verb, kind_command, module_of
+from moldau.cli.pipeline.kinds import Verb, kind_command, module_of
 
 
 def settings_from(kind: str, words: Iterable[str]) -> Any:

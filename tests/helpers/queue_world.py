@@ -12,6 +12,10 @@ from typing import Any, cast
 
 import pytest
 
+from moldau.data.appending import AppendService
+from moldau.data.disk_space import DiskGuard
+from moldau.data.partitions import Hosted
+from moldau.data.produce import ProduceService
 from moldau.groups.queue.answers import Refusal
 from moldau.groups.queue.ledger import Ledger
 from moldau.groups.queue.records import encode
@@ -25,20 +29,11 @@ from moldau.metadata.topic_configs import TopicConfig
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.flush import FlushPolicy
 from moldau.model.ids import BrokerId, Offset, PartitionIndex, ProducerEpoch, ProducerId, TopicId
-from moldau.records.batch import read_header
-from moldau.records.compression import Codec
-from moldau.records.control import EndMarker
-from moldau.records.record import Headers, Record, build_batch, read_records
-from moldau.replica.replica import Replica
-from moldau.service.appending import AppendService
-from moldau.service.disk import DiskGuard
-from moldau.service.partitions import Hosted
-from moldau.service.produce import ProduceService
-from moldau.service.queues.leases import LeaseHost
-from moldau.service.queues.ledgers import LedgerRefusedError
-from moldau.service.queues.limits import LeaseLimits
-from moldau.service.queues.settling import Acked, Settling
-from moldau.service.queues.types import (
+from moldau.queues.leases import LeaseHost
+from moldau.queues.ledgers import LedgerRefusedError
+from moldau.queues.limits import LeaseLimits
+from moldau.queues.settling import Acked, Settling
+from moldau.queues.types import (
     DONE,
     Delivery,
     PartitionStats,
@@ -47,6 +42,11 @@ from moldau.service.queues.types import (
     Verdict,
     Why,
 )
+from moldau.records.batch import read_header
+from moldau.records.compression import Codec
+from moldau.records.control import EndMarker
+from moldau.records.record import Headers, Record, build_batch, read_records
+from moldau.replica.replica import Replica
 from moldau.testing.replicas import SetClock, make_driver, make_flusher, open_replica, wait_ready
 from moldau.testing.waiting import until
 

@@ -6,7 +6,7 @@ Built on the package's own socket client, which sends what it is told and repair
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from moldau.client.kafka.connection import KafkaConnection
+from moldau.client.wire.connection import KafkaConnection
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import Offset, ProducerEpoch, ProducerId, TimestampMs
 from moldau.records.batch import read_header

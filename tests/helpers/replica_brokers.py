@@ -5,6 +5,13 @@ from typing import cast
 
 from raft_brokers import Broker, Cluster, key
 
+from moldau.control.metadata_store import (
+    FRESH_METHOD,
+    SUBMIT_METHOD,
+    Gone,
+    MetadataReplica,
+    MetadataStore,
+)
 from moldau.metadata.image import Image
 from moldau.model.errors import ErrorCode, MoldauError
 from moldau.model.ids import BrokerId, Offset, PartitionIndex, TimestampMs, TopicPartition
@@ -14,13 +21,6 @@ from moldau.records.record import Record, build_batch, read_records
 from moldau.replica.group import Group
 from moldau.replica.replica import Proposal, Replica
 from moldau.server.clock import SystemClock
-from moldau.service.metadata_store import (
-    FRESH_METHOD,
-    SUBMIT_METHOD,
-    Gone,
-    MetadataReplica,
-    MetadataStore,
-)
 from moldau.testing.replicas import NotingListener
 from moldau.testing.waiting import until, wait_seconds_max
 

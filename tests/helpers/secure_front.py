@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from moldau.client.kafka.connection import KafkaConnection
+from moldau.client.wire.connection import KafkaConnection
 from moldau.testing.waiting import wait_seconds_max
 from moldau.wire.framing import frame_response, read_request_header
 from moldau.wire.messages.api_versions import ApiVersion, ApiVersionsResponse

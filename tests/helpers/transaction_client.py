@@ -2,7 +2,7 @@
 
 from typing import NamedTuple, TypeVar
 
-from moldau.client.kafka.connection import KafkaConnection
+from moldau.client.wire.connection import KafkaConnection
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import Offset, ProducerEpoch, ProducerId, TimestampMs
 from moldau.records.batch import read_header

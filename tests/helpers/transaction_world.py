@@ -8,16 +8,16 @@ from typing import Any, cast
 from group_world import ME, OTHER, HostedHere, OffsetsReplica
 from group_world import World as GroupWorld
 
+from moldau.control.topics import TopicService
+from moldau.coordination.markers import WRITE_MARKERS_METHOD, MarkerSender, MarkerWriter
+from moldau.coordination.transactions import ADMIT_METHOD, TransactionService
+from moldau.data.partitions import Hosted, Partitions
 from moldau.metadata.image import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, Image, Topic
 from moldau.metadata.leaders import NO_LEADER, Leader
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId, Epoch, PartitionIndex, ProducerId, TopicPartition
 from moldau.records.control import EndMarker
 from moldau.replica.producers import ProducerTable
-from moldau.service.markers import WRITE_MARKERS_METHOD, MarkerSender, MarkerWriter
-from moldau.service.partitions import Hosted, Partitions
-from moldau.service.topics import TopicService
-from moldau.service.transactions import ADMIT_METHOD, TransactionService
 from moldau.transactions.config import TransactionConfig
 from moldau.transactions.coordinator import Coordinator
 

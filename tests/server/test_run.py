@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from moldau.client.errors import ClientError
-from moldau.client.kafka.client import KafkaClient
-from moldau.client.kafka.connection import KafkaConnection
+from moldau.client.wire.client import KafkaClient
+from moldau.client.wire.connection import KafkaConnection
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import Offset, TimestampMs
 from moldau.records.record import Record, build_batch

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from moldau.client.kafka.client import KafkaClient
+from moldau.client.wire.client import KafkaClient
 from moldau.testing.broker import Broker
 
 pytestmark = pytest.mark.system

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import moldau.spark
-from moldau.client.kafka.client import KafkaClient
+from moldau.client.wire.client import KafkaClient
 from moldau.records.compression import Codec
 from moldau.records.record import Record, build_batch
 from moldau.spark.java import JavaError

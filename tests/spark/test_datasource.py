@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from moldau.client.kafka.client import KafkaClient
+from moldau.client.wire.client import KafkaClient
 from moldau.model.ids import Offset, TimestampMs
 from moldau.records.record import Record, build_batch
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from moldau.client.kafka.client import KafkaClient
+from moldau.client.wire.client import KafkaClient
 from moldau.records.record import Record, build_batch
 from moldau.spark.java import JavaError, find_java
 from moldau.testing.broker import Broker

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from moldau.client.kafka.client import KafkaClient
+from moldau.client.wire.client import KafkaClient
 from moldau.spark.options import Options
 from moldau.testing.broker import Broker
 

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from moldau.client.errors import InvalidArgumentError
-from moldau.client.kafka.security import Security
+from moldau.client.wire.security import Security
 from moldau.spark.option_table import OPTIONS, Fate, Option, Side
 from moldau.spark.options import Options
 

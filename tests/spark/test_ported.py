@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from moldau.client.kafka.client import KafkaClient
+from moldau.client.wire.client import KafkaClient
 from moldau.records.record import Record, build_batch
 from moldau.testing.broker import Broker
 

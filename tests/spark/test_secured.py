@@ -9,7 +9,7 @@ from confluent_kafka import Consumer
 from secure_front import SecureFront, identity, server_context
 
 from moldau.client.errors import ClientError
-from moldau.client.kafka.client import KafkaClient
+from moldau.client.wire.client import KafkaClient
 from moldau.testing.broker import Broker
 from moldau.testing.waiting import wait_seconds_max
 

@@ -17,7 +17,7 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed: no te
 
 import pyspark
 
-from moldau.client.kafka.client import KafkaClient
+from moldau.client.wire.client import KafkaClient
 from moldau.records.record import Record, build_batch
 from moldau.spark.lake import open_table
 from moldau.spark.lake.files import read_table

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from moldau.client.errors import UnreachableError
-from moldau.client.kafka.client import KafkaClient
+from moldau.client.wire.client import KafkaClient
 from moldau.model.ids import Offset, TimestampMs
 from moldau.records.record import Record, build_batch
 from moldau.testing.broker import Broker, BrokerFailedError

@@ -15,7 +15,7 @@ import grpc
 import pytest
 from queue_worker import CALL_SECONDS, Refused, Worker, door
 
-from moldau.client.kafka.connection import KafkaConnection
+from moldau.client.wire.connection import KafkaConnection
 from moldau.model.errors import ErrorCode
 from moldau.proto.v1 import queue_pb2 as pb
 from moldau.testing.broker import Broker

@@ -6,7 +6,7 @@ import pytest
 from transaction_client import LOADING, RISING, Client
 
 from moldau.client.errors import ClientError
-from moldau.client.kafka.connection import KafkaConnection
+from moldau.client.wire.connection import KafkaConnection
 from moldau.model.errors import ErrorCode
 from moldau.testing.cluster import Cluster, ClusterBroker
 from moldau.testing.waiting import wait_seconds_max, wait_until

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from transaction_client import LOADING, Client, Producer
 
-from moldau.client.kafka.connection import KafkaConnection
+from moldau.client.wire.connection import KafkaConnection
 from moldau.model.errors import ErrorCode
 from moldau.testing.broker import Broker
 from moldau.testing.ports import free_ports

@@ -10,11 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from moldau import __version__
-from moldau.cli.errors import CommandError, ExitCode
-from moldau.cli.lazy import Command, LazyGroup, command
-from moldau.cli.options import Duration, KeyValue, output_option, yes_option
-from moldau.cli.output import emit_document, emit_rows, emit_table, say
-from moldau.cli.topology import (
+from moldau.cli.cluster.health import complaints
+from moldau.cli.cluster.topology import (
     behind,
     broker_rows,
     complete_brokers,
@@ -27,7 +24,10 @@ from moldau.cli.topology import (
     problems,
     single_copies,
 )
-from moldau.cli.well_being import complaints
+from moldau.cli.errors import CommandError, ExitCode
+from moldau.cli.lazy import Command, LazyGroup, command
+from moldau.cli.options import Duration, KeyValue, output_option, yes_option
+from moldau.cli.output import emit_document, emit_rows, emit_table, say
 
 if TYPE_CHECKING:
     from moldau.model.topology import Topology

@@ -150,8 +150,8 @@ def broker_at(address: "Address") -> str | None:
         socket.create_connection(_reachable(address), timeout=_CONNECT_SECONDS_MAX).close()
     except OSError:
         return None
-    from moldau.client.admin import Admin
     from moldau.client.errors import ClientError
+    from moldau.client.kafka.admin import Admin
 
     try:
         cluster, nodes = Admin(str(_reachable(address))).nodes()
@@ -330,8 +330,8 @@ def _connect_error(address: "Address") -> str:
 
 def check_cluster(http: "Address") -> Iterator[Finding]:
     """Is the cluster of the broker that runs here whole, and has every topic more than one copy?"""
-    from moldau.cli.topology import connect, headline, problems, single_copies
-    from moldau.cli.well_being import complaints
+    from moldau.cli.cluster.health import complaints
+    from moldau.cli.cluster.topology import connect, headline, problems, single_copies
     from moldau.client.errors import ClientError
 
     try:

@@ -19,7 +19,7 @@ from moldau.cli.output import confirm, counted, emit_document, emit_rows, emit_t
 from moldau.cli.positions import Position, PositionParam
 
 if TYPE_CHECKING:
-    from moldau.client.admin import Admin, GroupDetail
+    from moldau.client.kafka.admin import Admin, GroupDetail
 
 Part = tuple[str, int]
 
@@ -50,7 +50,7 @@ def group() -> None:
 @brokers_option
 def list_groups(output: str, brokers: str, properties: Properties) -> None:
     """List consumer groups."""
-    from moldau.client.admin import Admin
+    from moldau.client.kafka.admin import Admin
 
     rows = [
         {"name": info.name, "state": info.state, "type": info.kind}
@@ -75,7 +75,7 @@ def list_groups(output: str, brokers: str, properties: Properties) -> None:
 @brokers_option
 def describe(name: str, output: str, brokers: str, properties: Properties) -> None:
     """Show a group's members, and how far it is behind in each partition."""
-    from moldau.client.admin import Admin
+    from moldau.client.kafka.admin import Admin
 
     detail = Admin(brokers, dict(properties)).group(name)
     rows = lag_rows(detail)
@@ -140,7 +140,7 @@ def lag_rows(detail: "GroupDetail") -> list[dict[str, Any]]:
 @brokers_option
 def lag(name: str, output: str, brokers: str, properties: Properties) -> None:
     """Show how many messages a group has not read yet, by partition."""
-    from moldau.client.admin import Admin
+    from moldau.client.kafka.admin import Admin
 
     rows = [
         {key: row[key] for key in ("topic", "partition", "committed", "end", "lag")}
@@ -193,8 +193,8 @@ def seek(
     properties: Properties,
 ) -> None:
     """Make a group without members read on from another place. Shows the change first."""
-    from moldau.client.admin import Admin
     from moldau.client.errors import NotFoundError
+    from moldau.client.kafka.admin import Admin
 
     admin = Admin(brokers, dict(properties))
     try:
@@ -292,8 +292,8 @@ def delete(
     names: tuple[str, ...], if_exists: bool, yes: bool, brokers: str, properties: Properties
 ) -> None:
     """Delete groups without members, with their committed offsets."""
-    from moldau.client.admin import Admin
     from moldau.client.errors import NotFoundError
+    from moldau.client.kafka.admin import Admin
 
     admin = Admin(brokers, dict(properties))
     existing = {info.name for info in admin.groups()}

@@ -16,21 +16,24 @@ from moldau.model.errors import MoldauError
 
 _COMMANDS = {
     "dev": Lazy("moldau.cli.broker:dev", "Start one broker for development, here and now."),
-    "cluster": Lazy("moldau.cli.cluster:cluster", "Run several brokers on this machine."),
+    "cluster": Lazy("moldau.cli.cluster.commands:cluster", "Run several brokers on this machine."),
     "broker": Lazy("moldau.cli.broker:broker", "Start a broker; list, drain and remove them."),
     "topic": Lazy("moldau.cli.topic:topic", "Create, list, describe, alter and delete topics."),
     "partition": Lazy(
         "moldau.cli.partition:partition", "Move partitions to other brokers, and their leaders."
     ),
-    "produce": Lazy("moldau.cli.produce:produce", "Send messages, a line each."),
-    "consume": Lazy("moldau.cli.consume:consume", "Print messages, alone or in a group."),
-    "tail": Lazy("moldau.cli.tail:tail", "Print the last messages and follow the end."),
-    "queue": Lazy("moldau.cli.queue:queue", "Use topics as work queues: send, work, redrive."),
+    "produce": Lazy("moldau.cli.messages.produce:produce", "Send messages, a line each."),
+    "consume": Lazy("moldau.cli.messages.consume:consume", "Print messages, alone or in a group."),
+    "tail": Lazy("moldau.cli.messages.tail:tail", "Print the last messages and follow the end."),
+    "queue": Lazy(
+        "moldau.cli.queue.commands:queue", "Use topics as work queues: send, work, redrive."
+    ),
     "proxy": Lazy(
         "moldau.cli.proxy:proxy", "Serve the queue API for clients that know no brokers."
     ),
     "pipeline": Lazy(
-        "moldau.cli.pipeline:pipeline", "Archive, compact, replay, aggregate, audit, on Spark."
+        "moldau.cli.pipeline.commands:pipeline",
+        "Archive, compact, replay, aggregate, audit, on Spark.",
     ),
     "group": Lazy("moldau.cli.group:group", "List and describe consumer groups and their lag."),
     "transaction": Lazy(
@@ -39,7 +42,7 @@ _COMMANDS = {
     "config": Lazy(
         "moldau.cli.config:config", "Write a configuration file; show what is in force."
     ),
-    "bench": Lazy("moldau.cli.bench:bench", "Measure throughput and latency."),
+    "bench": Lazy("moldau.cli.bench.command:bench", "Measure throughput and latency."),
     "doctor": Lazy("moldau.cli.doctor:doctor", "Look for what keeps a broker from working."),
     "completion": Lazy("moldau.cli.completion:completion", "Print a shell completion script."),
 }

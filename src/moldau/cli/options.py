@@ -82,8 +82,8 @@ def complete_topics(ctx: click.Context, param: click.Parameter, incomplete: str)
 
 
 def _topic_names(brokers: str) -> list[str]:
-    from moldau.client.connect import probe
     from moldau.client.errors import ClientError
+    from moldau.client.kafka.connect import probe
 
     try:
         # A second is as long as a person waits for the tab key.
@@ -93,7 +93,7 @@ def _topic_names(brokers: str) -> list[str]:
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 
-    from moldau.client.settings import admin_settings
+    from moldau.client.kafka.librdkafka_settings import admin_settings
 
     try:
         return sorted(AdminClient(admin_settings(brokers)).list_topics(timeout=1.0).topics)
@@ -103,13 +103,13 @@ def _topic_names(brokers: str) -> list[str]:
 
 def complete_groups(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
     """Group names for the tab key."""
-    from moldau.client.connect import probe
     from moldau.client.errors import ClientError
+    from moldau.client.kafka.connect import probe
 
     brokers = str(ctx.params.get("brokers") or DEFAULT_BROKERS)
     try:
         probe(brokers, 0.5)
-        from moldau.client.admin import Admin
+        from moldau.client.kafka.admin import Admin
 
         names = [group.name for group in Admin(brokers).groups()]
     except ClientError:

@@ -19,7 +19,7 @@ from moldau.cli.options import (
 from moldau.cli.output import confirm, counted, emit_rows, emit_table, progress_bar, say
 
 if TYPE_CHECKING:
-    from moldau.client.partitions import Part, PartitionAdmin, PartitionPlace, Refusal
+    from moldau.client.wire.partition_admin import Part, PartitionAdmin, PartitionPlace, Refusal
 
     _IdsParam = click.ParamType[tuple[int, ...]]
 else:
@@ -78,7 +78,7 @@ def partition() -> None:
 
 
 def _admin(brokers: str) -> "PartitionAdmin":
-    from moldau.client.partitions import PartitionAdmin
+    from moldau.client.wire.partition_admin import PartitionAdmin
 
     return PartitionAdmin(brokers)
 

@@ -57,7 +57,7 @@ class Position:
         """The partitions with their offsets, to be assigned."""
         from confluent_kafka import KafkaException, TopicPartition
 
-        from moldau.client.connect import translate
+        from moldau.client.kafka.connect import translate
 
         try:
             if self.time_ms is not None:

@@ -10,7 +10,7 @@ import click
 from moldau.cli.lazy import command
 from moldau.cli.options import Duration
 from moldau.cli.output import counted
-from moldau.cli.queue_options import GrpcAddresses
+from moldau.cli.queue.options import GrpcAddresses
 
 _LISTEN_DEFAULT = "127.0.0.1:9000"
 
@@ -67,8 +67,8 @@ def proxy(listen: str, brokers: str, seconds_max: float, verbose: bool) -> None:
 
 
 async def _serve(listen: str, brokers: str, seconds_max: float) -> None:
-    from moldau.client.proxy.server import Proxy
     from moldau.client.queue.client import seeds_of
+    from moldau.proxy.server import Proxy
 
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -27,7 +27,7 @@ from moldau.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from moldau.client.admin import Admin, TopicInfo
+    from moldau.client.kafka.admin import Admin, TopicInfo
 
 
 @click.group(
@@ -44,7 +44,7 @@ def topic() -> None:
 
 
 def _admin(brokers: str, properties: Properties) -> "Admin":
-    from moldau.client.admin import Admin
+    from moldau.client.kafka.admin import Admin
 
     return Admin(brokers, dict(properties))
 

@@ -10,7 +10,7 @@ from moldau.cli.options import Properties, brokers_option, output_option, yes_op
 from moldau.cli.output import confirm, counted, emit_document, emit_rows, emit_table, say
 
 if TYPE_CHECKING:
-    from moldau.client.transactions import TransactionDetail
+    from moldau.client.wire.transaction_admin import TransactionDetail
 
 _OPEN = "Ongoing"
 
@@ -58,7 +58,7 @@ def list_transactions(
     states: tuple[str, ...], seconds: float, output: str, brokers: str, properties: Properties
 ) -> None:
     """List transactional ids and their states."""
-    from moldau.client.transactions import TransactionAdmin
+    from moldau.client.wire.transaction_admin import TransactionAdmin
 
     with TransactionAdmin(brokers) as admin:
         rows = [
@@ -89,7 +89,7 @@ def list_transactions(
 @brokers_option
 def describe(name: str, output: str, brokers: str, properties: Properties) -> None:
     """Show the state of a transactional id, and the partitions of its transaction."""
-    from moldau.client.transactions import TransactionAdmin
+    from moldau.client.wire.transaction_admin import TransactionAdmin
 
     with TransactionAdmin(brokers) as admin:
         detail = admin.transaction(name)
@@ -134,7 +134,7 @@ def describe(name: str, output: str, brokers: str, properties: Properties) -> No
 @brokers_option
 def abort(name: str, yes: bool, brokers: str, properties: Properties) -> None:
     """Abort the open transaction of an id, and lock its producer out."""
-    from moldau.client.transactions import TransactionAdmin
+    from moldau.client.wire.transaction_admin import TransactionAdmin
 
     with TransactionAdmin(brokers) as admin:
         detail = admin.transaction(name)

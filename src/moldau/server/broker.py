@@ -12,6 +12,33 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from moldau.api.broker import Broker
+from moldau.control.announcements import ANNOUNCE_METHOD, Announcements
+from moldau.control.cluster import TRANSFER_METHOD, ClusterService
+from moldau.control.configs import ConfigService
+from moldau.control.metadata_store import (
+    FRESH_METHOD,
+    SUBMIT_METHOD,
+    Gone,
+    MetadataReplica,
+    MetadataStore,
+)
+from moldau.control.producer_ids import ProducerIds
+from moldau.control.reconciler import Steward
+from moldau.control.topics import TopicService
+from moldau.data.cleaner import Cleaner, CleanerConfig
+from moldau.data.disk_space import DiskGuard
+from moldau.data.fetch import FetchService
+from moldau.data.maintenance import Upkeep
+from moldau.data.offsets import OffsetService
+from moldau.data.partitions import Partitions
+from moldau.data.produce import ProduceService
+from moldau.data.repair import Repair
+from moldau.data.replica_safety import SPARE_METHOD, Spares
+from moldau.data.replicated_offsets import HELD_METHOD, HeldOffsets
+from moldau.data.scrub import Scrub
+from moldau.data.transactional_produce import TransactionalProduce
+from moldau.data.vitals import Vitals
 from moldau.edge.http.server import HttpListener
 from moldau.edge.kafka.apis import APIS
 from moldau.edge.kafka.dispatcher import Dispatcher
@@ -39,33 +66,6 @@ from moldau.server.queues import open_queues
 from moldau.server.registration import Registration, SupersededError
 from moldau.server.settings import fixed_settings, topic_defaults, upkeep_config
 from moldau.server.storage import METADATA_TOPIC, METADATA_TOPIC_ID, Storage
-from moldau.service.announcements import ANNOUNCE_METHOD, Announcements
-from moldau.service.broker import Broker
-from moldau.service.cleaner import Cleaner, CleanerConfig
-from moldau.service.cluster import TRANSFER_METHOD, ClusterService
-from moldau.service.configs import ConfigService
-from moldau.service.disk import DiskGuard
-from moldau.service.fetch import FetchService
-from moldau.service.held import HELD_METHOD, HeldOffsets
-from moldau.service.metadata_store import (
-    FRESH_METHOD,
-    SUBMIT_METHOD,
-    Gone,
-    MetadataReplica,
-    MetadataStore,
-)
-from moldau.service.offsets import OffsetService
-from moldau.service.partitions import Partitions
-from moldau.service.produce import ProduceService
-from moldau.service.producer_ids import ProducerIds
-from moldau.service.repair import Repair
-from moldau.service.scrub import Scrub
-from moldau.service.spare import SPARE_METHOD, Spares
-from moldau.service.steward import Steward
-from moldau.service.topics import TopicService
-from moldau.service.transactional_produce import TransactionalProduce
-from moldau.service.upkeep import Upkeep
-from moldau.service.vitals import Vitals
 
 log = logging.getLogger(__name__)
 

@@ -6,6 +6,15 @@ Those of groups and of transactions, and the ledgers of queues, which follow lea
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
 
+from moldau.control.cluster import ClusterService
+from moldau.control.metadata_store import MetadataStore
+from moldau.control.producer_ids import ProducerIds
+from moldau.control.topics import TopicService
+from moldau.coordination.group_topics import ImageTopics
+from moldau.coordination.groups import GroupService
+from moldau.coordination.markers import WRITE_MARKERS_METHOD, MarkerSender, MarkerWriter
+from moldau.coordination.transactions import ADMIT_METHOD, TransactionService
+from moldau.data.partitions import Partitions
 from moldau.groups.assignors.queue import QueueAssignor
 from moldau.groups.config import GroupConfig
 from moldau.groups.coordinator import Coordinator as GroupCore
@@ -15,21 +24,12 @@ from moldau.metadata.image import (
     TRANSACTION_STATE_TOPIC,
 )
 from moldau.model.ids import BrokerId
+from moldau.queues.ledgers import Ledgers
 from moldau.replica.replica import Replica
 from moldau.replica.transport import Transport
 from moldau.server.assignors import load as load_assignors
 from moldau.server.config.schema import ServerConfig
 from moldau.server.machine import Machine
-from moldau.service.cluster import ClusterService
-from moldau.service.group_topics import ImageTopics
-from moldau.service.groups import GroupService
-from moldau.service.markers import WRITE_MARKERS_METHOD, MarkerSender, MarkerWriter
-from moldau.service.metadata_store import MetadataStore
-from moldau.service.partitions import Partitions
-from moldau.service.producer_ids import ProducerIds
-from moldau.service.queues.ledgers import Ledgers
-from moldau.service.topics import TopicService
-from moldau.service.transactions import ADMIT_METHOD, TransactionService
 from moldau.transactions.config import TransactionConfig
 from moldau.transactions.coordinator import Coordinator as TransactionCore
 

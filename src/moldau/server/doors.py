@@ -7,6 +7,14 @@ opened that load late.
 import os
 from asyncio import AbstractEventLoop
 
+from moldau.api.broker import Broker
+from moldau.api.cluster_views import EXTENTS_METHOD, GROUPS_METHOD, ClusterViews
+from moldau.control.cluster import ClusterService
+from moldau.coordination.groups import GroupService
+from moldau.data.appending import APPEND_METHOD, AppendService
+from moldau.data.partitions import Partitions
+from moldau.data.produce import ProduceService
+from moldau.data.vitals import Vitals
 from moldau.edge.http.server import HttpListener, listener_for
 from moldau.model.ids import BrokerId
 from moldau.net.sockets import Sockets
@@ -14,14 +22,6 @@ from moldau.replica.transport import Transport
 from moldau.server.config.schema import HttpConfig
 from moldau.server.machine import GrpcServer, Machine
 from moldau.server.ports import Port
-from moldau.service.appending import APPEND_METHOD, AppendService
-from moldau.service.broker import Broker
-from moldau.service.cluster import ClusterService
-from moldau.service.groups import GroupService
-from moldau.service.partitions import Partitions
-from moldau.service.produce import ProduceService
-from moldau.service.views import EXTENTS_METHOD, GROUPS_METHOD, ClusterViews
-from moldau.service.vitals import Vitals
 
 
 def open_views(

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Final
 
-from moldau.service.vitals import SlowTurns
+from moldau.data.vitals import SlowTurns
 
 log = logging.getLogger(__name__)
 

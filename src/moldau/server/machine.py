@@ -11,7 +11,10 @@ from asyncio import AbstractEventLoop
 from pathlib import Path
 from typing import Protocol
 
+from moldau.api.broker import Broker
 from moldau.client.cluster import ClusterClient
+from moldau.data.cleaner_process import CleanerProcess
+from moldau.data.vitals import SlowTurns
 from moldau.edge.grpc.server import listener_for as grpc_listener_for
 from moldau.log.clean_worker import Answer, Asked
 from moldau.log.datadir import DirectoryLock
@@ -24,9 +27,6 @@ from moldau.replica.flush_threads import FlushThreads, Workers
 from moldau.server.clock import SystemClock
 from moldau.server.config.schema import Address
 from moldau.server.loop_watch import LoopWatch
-from moldau.service.broker import Broker
-from moldau.service.cleaner_process import CleanerProcess
-from moldau.service.vitals import SlowTurns
 
 
 class Lock(Protocol):

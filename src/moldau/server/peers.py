@@ -4,13 +4,13 @@ Its own image lags behind when it was away: the leader, of all brokers, may not 
 what members told over HTTP counts too, until this start is registered.
 """
 
+from moldau.control.metadata_store import MetadataStore
 from moldau.metadata.broker_rules import peer_refusal
 from moldau.metadata.image import EMPTY_IMAGE, Image
 from moldau.net.peers.handshake import Hello
 from moldau.replica.driver import Driver
 from moldau.replica.transport import Transport
 from moldau.server.entry import Entry
-from moldau.service.metadata_store import MetadataStore
 
 
 class Peers:

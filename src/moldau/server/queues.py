@@ -1,26 +1,26 @@
 """Owns how the queues of a broker are put together, and what of them peers may ask."""
 
+from moldau.data.appending import AppendService
+from moldau.data.fetch import FetchService
 from moldau.metadata.image import Image
 from moldau.model.ids import BrokerId
-from moldau.server.config.schema import ServerConfig
-from moldau.server.coordinators import Coordinators
-from moldau.service.appending import AppendService
-from moldau.service.fetch import FetchService
-from moldau.service.queues.assignments import Assignments
-from moldau.service.queues.connecting import Connecting
-from moldau.service.queues.group_answers import GroupAnswers
-from moldau.service.queues.group_calls import GroupCalls
-from moldau.service.queues.group_messages import (
+from moldau.queues.assignments import Assignments
+from moldau.queues.connecting import Connecting
+from moldau.queues.group_answers import GroupAnswers
+from moldau.queues.group_calls import GroupCalls
+from moldau.queues.group_messages import (
     BEAT_METHOD,
     COMMIT_METHOD,
     DESCRIBE_METHOD,
     GONE_METHOD,
     OFFSETS_METHOD,
 )
-from moldau.service.queues.leases import LeaseHost
-from moldau.service.queues.members import Members
-from moldau.service.queues.ordered import OrderedGroups
-from moldau.service.queues.service import QueueService
+from moldau.queues.leases import LeaseHost
+from moldau.queues.members import Members
+from moldau.queues.ordered import OrderedGroups
+from moldau.queues.service import QueueService
+from moldau.server.config.schema import ServerConfig
+from moldau.server.coordinators import Coordinators
 
 
 def open_queues(

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from moldau.client.errors import ClientError, RejectedError, UnavailableError
+from moldau.control.metadata_store import MetadataStore
 from moldau.metadata.commands import CreateCluster, RegisterBroker
 from moldau.metadata.image import Image
 from moldau.metadata.records import BrokerRegistered, MetadataRecord
@@ -21,7 +22,6 @@ from moldau.model.topology import Endpoint, JoinRequest, Topology
 from moldau.server.config.schema import Address, ServerConfig
 from moldau.server.entry import Entry
 from moldau.server.machine import Machine
-from moldau.service.metadata_store import MetadataStore
 
 log = logging.getLogger(__name__)
 

@@ -1,8 +1,8 @@
 """Owns the translation of the broker's configuration into Kafka's names for the same things."""
 
+from moldau.data.maintenance import UpkeepConfig
 from moldau.metadata.replica_rules import USUAL_REPLICATION_MAX
 from moldau.server.config.schema import ServerConfig
-from moldau.service.upkeep import UpkeepConfig
 
 
 def topic_defaults(config: ServerConfig) -> dict[str, str]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final, NoReturn
 
 from moldau.client.errors import ClientError, RejectedError
-from moldau.client.kafka.client import KafkaClient
+from moldau.client.wire.client import KafkaClient
 from moldau.model.errors import ErrorCode
 from moldau.records.batch import BatchFormatError
 from moldau.records.record import Record, read_records

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from moldau.client.errors import InvalidArgumentError
-from moldau.client.kafka.security import PROTOCOL, Security, parse_security
+from moldau.client.wire.security import PROTOCOL, Security, parse_security
 from moldau.spark.option_table import OPTIONS, Fate, Side, names_of
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from moldau.service.coordination import java_hash
+from moldau.coordination.directory import java_hash
 from moldau.testing.broker import Broker, BrokerFailedError
 from moldau.testing.ports import free_ports
 from moldau.testing.waiting import NeverHappenedError, wait_seconds_max, wait_until

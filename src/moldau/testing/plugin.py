@@ -46,7 +46,7 @@ def moldau_cluster() -> Iterator[Cluster]:
 @pytest.fixture
 def moldau_topic(moldau_session_broker: Broker) -> str:
     """The name of a fresh topic with one partition on the session's broker."""
-    from moldau.client.kafka.client import KafkaClient
+    from moldau.client.wire.client import KafkaClient
 
     name = f"test-{next(_topic_numbers)}"
     with KafkaClient(moldau_session_broker.bootstrap) as client:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from grpc_world import Door, opened
 from moldau.proto.v1 import queue_pb2 as pb
 from moldau.proto.v1.queue_pb2_grpc import QueueStub
-from moldau.service.queues.types import QueueRefusedError, Why
+from moldau.queues.types import QueueRefusedError, Why
 from moldau.testing.broker import Broker
 from moldau.testing.waiting import wait_seconds_max
 

@@ -17,7 +17,7 @@ from moldau.model.errors import ErrorCode, RefusedError, StorageError
 from moldau.proto.trailers import HINT_TRAILER, REASON_TRAILER, decode_text
 from moldau.proto.v1 import queue_pb2 as pb
 from moldau.proto.v1.queue_pb2_grpc import QueueStub
-from moldau.service.queues.types import Polled, QueueRefusedError, Why
+from moldau.queues.types import Polled, QueueRefusedError, Why
 from moldau.testing.waiting import wait_seconds_max, wait_until
 
 pytestmark = pytest.mark.inprocess

@@ -11,8 +11,7 @@ from moldau.metadata.queue_groups import QueueGroup, QueueSettings
 from moldau.model.ids import BrokerId, Offset, PartitionIndex, TimestampMs
 from moldau.proto.trailers import REASON_TRAILER
 from moldau.proto.v1 import queue_pb2 as pb
-from moldau.records.record import Record
-from moldau.service.queues.types import (
+from moldau.queues.types import (
     DONE,
     Assigned,
     Assignment,
@@ -32,6 +31,7 @@ from moldau.service.queues.types import (
     Verdict,
     Why,
 )
+from moldau.records.record import Record
 from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = pytest.mark.inprocess

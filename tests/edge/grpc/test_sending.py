@@ -12,6 +12,7 @@ import grpc
 import pytest
 
 from grpc_world import opened
+from moldau.data.appending import Appended
 from moldau.edge.grpc import sending
 from moldau.edge.grpc.sending import AHEAD_MAX
 from moldau.model.errors import ErrorCode
@@ -20,7 +21,6 @@ from moldau.proto.trailers import REASON_TRAILER
 from moldau.proto.v1 import queue_pb2 as pb
 from moldau.proto.v1.queue_pb2_grpc import QueueStub
 from moldau.records.murmur2 import partition_of
-from moldau.service.appending import Appended
 from moldau.testing.broker import Broker
 from moldau.testing.waiting import wait_seconds_max, wait_until
 

@@ -17,7 +17,7 @@ from grpc_world import Door, opened
 from moldau.edge.grpc.server import GrpcLimits, GrpcListener
 from moldau.proto.v1 import queue_pb2 as pb
 from moldau.proto.v1.queue_pb2_grpc import QueueStub
-from moldau.service.queues.types import DONE
+from moldau.queues.types import DONE
 from moldau.testing.broker import Broker
 from moldau.testing.waiting import until, wait_seconds_max, wait_until
 

@@ -12,10 +12,10 @@ import msgspec
 import pytest
 
 from http_cluster import JOIN, FakeCluster, Served, partition, served, topic, topology
+from moldau.api import decisions
 from moldau.edge.http import answers
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.topology import Endpoint, JoinRequest
-from moldau.service import decisions
 from moldau.testing.waiting import wait_until
 
 pytestmark = pytest.mark.inprocess

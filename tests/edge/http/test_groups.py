@@ -7,7 +7,7 @@ import confluent_kafka
 import pytest
 
 from http_client import ask
-from moldau.client.kafka.client import KafkaClient
+from moldau.client.wire.client import KafkaClient
 from moldau.testing.waiting import wait_seconds_max, wait_until
 
 pytestmark = pytest.mark.system

@@ -11,11 +11,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from http_client import ask
+from moldau.data.traffic import Traffic
 from moldau.edge.http import metrics
 from moldau.groups.results import ListedGroup
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import TopicPartition
-from moldau.service.traffic import Traffic
 from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = pytest.mark.system

@@ -7,13 +7,13 @@ import confluent_kafka
 import pytest
 
 from http_client import ask
+from moldau.api.sending import build_batches
 from moldau.edge.http import produce
 from moldau.edge.http.reading import Chosen, show
 from moldau.model.ids import Offset, TimestampMs
 from moldau.records.batch import check_batches
 from moldau.records.murmur2 import partition_of
 from moldau.records.record import Record
-from moldau.service.sending import build_batches
 from moldau.testing.waiting import wait_seconds_max, wait_until
 
 pytestmark = pytest.mark.system

@@ -256,7 +256,7 @@ def test_a_quiet_connection_is_closed_and_one_in_use_may_be_older_than_a_request
 
 
 def test_a_slow_answer_is_no_slow_request(monkeypatch):
-    monkeypatch.setattr("moldau.service.decisions.ANSWER_SECONDS_MAX", 600)
+    monkeypatch.setattr("moldau.api.decisions.ANSWER_SECONDS_MAX", 600)
     cluster = FakeCluster()
     seconds = wait_seconds_max() / 30
     limits = HttpLimits(request_seconds_max=seconds)
@@ -325,7 +325,7 @@ def wait_until_no_connections(world: Served) -> None:
 
 
 def test_a_stop_lets_requests_finish_and_frees_the_port(monkeypatch):
-    monkeypatch.setattr("moldau.service.decisions.ANSWER_SECONDS_MAX", 600)
+    monkeypatch.setattr("moldau.api.decisions.ANSWER_SECONDS_MAX", 600)
     cluster = FakeCluster()
     with served(cluster) as world, world.connect() as busy, world.connect() as idle:
         idle.sendall(REQUEST)
@@ -350,7 +350,7 @@ def test_a_stop_lets_requests_finish_and_frees_the_port(monkeypatch):
 
 
 def test_a_stop_cuts_what_does_not_finish(monkeypatch):
-    monkeypatch.setattr("moldau.service.decisions.ANSWER_SECONDS_MAX", 600)
+    monkeypatch.setattr("moldau.api.decisions.ANSWER_SECONDS_MAX", 600)
     cluster = FakeCluster()
     with served(cluster) as world, world.connect() as busy:
         cluster.hold = asyncio.Event()

@@ -10,12 +10,12 @@ from types import SimpleNamespace
 import pytest
 
 from http_client import ask
+from moldau.data.reading import ReadPage
 from moldau.edge.http import tail
 from moldau.edge.http.reading import Chosen
 from moldau.edge.http.tail import TAILS_MAX
 from moldau.model.ids import Offset, TimestampMs
 from moldau.records.record import Record
-from moldau.service.reading import ReadPage
 from moldau.testing.waiting import wait_seconds_max, wait_until
 
 pytestmark = pytest.mark.system

@@ -4,7 +4,7 @@ import confluent_kafka
 import pytest
 
 from http_client import ask
-from moldau.client.kafka.client import KafkaClient
+from moldau.client.wire.client import KafkaClient
 
 pytestmark = pytest.mark.system
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from handler_calls import FakeCluster, ask, brokers, facade, image, service, topic
 
+from moldau.data.fetch import FetchResult
 from moldau.edge.kafka import fetch
 from moldau.model.errors import ErrorCode
-from moldau.service.fetch import FetchResult
 from moldau.wire.messages.fetch import (
     FetchPartition,
     FetchRequest,

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import pytest
 from handler_calls import FakeCluster, ask, brokers, facade, image, service
 
+from moldau.api.broker import Broker
 from moldau.edge.kafka import delete_groups, describe_groups, list_groups
 from moldau.groups.group import GroupState
 from moldau.groups.results import DescribedGroup, ListedGroup
 from moldau.model.errors import ErrorCode
-from moldau.service.broker import Broker
 from moldau.wire.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from moldau.wire.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from moldau.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 from handler_calls import FakeCluster, ask, brokers, facade, image, service, topic
 
+from moldau.control.configs import ResourceKind
 from moldau.edge.kafka import (
     create_topics,
     delete_records,
@@ -17,7 +18,6 @@ from moldau.metadata.checks import check_replication_factor
 from moldau.metadata.image import Topic
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import PartitionIndex, TopicPartition
-from moldau.service.configs import ResourceKind
 from moldau.wire.messages.create_topics import (
     CreatableTopic,
     CreateTopicsRequest,

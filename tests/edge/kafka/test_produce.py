@@ -18,12 +18,12 @@ from handler_calls import (
 )
 
 from harness.virtual_loop import run_virtually
+from moldau.api.broker import Broker
 from moldau.edge.kafka import produce
 from moldau.edge.kafka.deadlines import TICK_MS
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import NO_TIMESTAMP, Offset
 from moldau.replica.replica import Proposal
-from moldau.service.broker import Broker
 from moldau.wire.messages.produce import (
     ProducePartition,
     ProduceRequest,

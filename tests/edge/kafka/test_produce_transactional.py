@@ -6,12 +6,12 @@ from collections.abc import Callable
 import pytest
 from handler_calls import Asked, FakeCluster, brokers, facade, image, service, topic
 
+from moldau.data.transactional_produce import Outcome, TransactionalWrite
 from moldau.edge.kafka import produce
 from moldau.edge.kafka.deadlines import TICK_MS
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import NO_TIMESTAMP, Offset
 from moldau.replica.replica import Proposal
-from moldau.service.transactional_produce import Outcome, TransactionalWrite
 from moldau.wire.messages.produce import (
     ProducePartition,
     ProduceRequest,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from moldau.cli.pipeline_kinds import module_of
+from moldau.cli.pipeline.kinds import module_of
 from moldau.client.errors import InvalidArgumentError
 from moldau.spark.pipelines import spec
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from moldau.client.errors import RejectedError, UnreachableError
-from moldau.client.kafka.client import KafkaClient
+from moldau.client.wire.client import KafkaClient
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import Offset, TimestampMs
 from moldau.records.record import Record as LogRecord

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from moldau.client.admin import Admin
 from moldau.client.errors import ClientError, RejectedError
-from moldau.client.kafka.client import KafkaClient
+from moldau.client.kafka.admin import Admin
+from moldau.client.wire.client import KafkaClient
 from moldau.records.record import read_records
 from moldau.spark.sink import protocol
 from moldau.spark.sink.broker_port import BrokerPort, port_of

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from moldau.client.kafka.client import KafkaClient
+from moldau.client.wire.client import KafkaClient
 from moldau.testing.broker import Broker
 from moldau.testing.waiting import wait_seconds_max
 

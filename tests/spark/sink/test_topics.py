@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from moldau.client.errors import InvalidArgumentError, NotFoundError
-from moldau.client.kafka.client import KafkaClient
+from moldau.client.wire.client import KafkaClient
 from moldau.spark.sink import protocol
 from moldau.spark.sink.broker_port import BrokerPort
 from moldau.spark.sink.columns import Row

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from moldau.client.kafka.client import KafkaClient
-from moldau.client.kafka.transactions import TransactionClient
+from moldau.client.wire.client import KafkaClient
+from moldau.client.wire.transactions import TransactionClient
 from moldau.model.ids import Offset, TimestampMs
 from moldau.records.murmur2 import partition_of
 from moldau.records.record import Record, build_batch

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from moldau.client.errors import InvalidArgumentError, NotFoundError
-from moldau.client.kafka.sending import BATCHES_PER_PARTITION_MAX, Outgoing
-from moldau.client.kafka.transactions import TransactionalProducer
+from moldau.client.wire.sending import BATCHES_PER_PARTITION_MAX, Outgoing
+from moldau.client.wire.transactions import TransactionalProducer
 from moldau.records.batch import read_header
 from moldau.records.murmur2 import partition_of
 from moldau.records.record import Record, read_records

@@ -6,9 +6,9 @@ from contextlib import closing, contextmanager
 import pytest
 from confluent_kafka import Consumer
 
-from moldau.client.admin import Admin
 from moldau.client.errors import InvalidArgumentError, NotFoundError, TimedOutError
-from moldau.client.kafka.client import KafkaClient
+from moldau.client.kafka.admin import Admin
+from moldau.client.wire.client import KafkaClient
 from moldau.model.ids import PartitionIndex, TopicPartition
 from moldau.spark.source.cluster import Cluster, ending_offsets, places_of, starting_offsets
 from moldau.spark.source.positions import DataLossError

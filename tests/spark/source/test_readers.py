@@ -11,9 +11,9 @@ from unittest.mock import Mock
 
 import pytest
 
-from moldau.client.admin import Admin
 from moldau.client.errors import RejectedError
-from moldau.client.kafka.client import KafkaClient
+from moldau.client.kafka.admin import Admin
+from moldau.client.wire.client import KafkaClient
 from moldau.model.errors import ErrorCode
 from moldau.spark.source.cluster import Cluster
 from moldau.spark.source.read_options import parse_read_options

@@ -12,10 +12,10 @@ from confluent_kafka import Producer
 
 pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 
-from moldau.client.admin import Admin
 from moldau.client.errors import ClientError, TimedOutError
-from moldau.client.kafka.client import KafkaClient
-from moldau.client.kafka.connection import KafkaConnection
+from moldau.client.kafka.admin import Admin
+from moldau.client.wire.client import KafkaClient
+from moldau.client.wire.connection import KafkaConnection
 from moldau.model.ids import Offset, TimestampMs
 from moldau.records.record import Record, build_batch
 from moldau.spark.source.planning import OffsetRange

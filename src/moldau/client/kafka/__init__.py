@@ -1,1 +1,1 @@
-"""A small socket client on moldau.wire, for raw access and tests."""
+"""Producer, Consumer and Admin on librdkafka, sync and for asyncio."""

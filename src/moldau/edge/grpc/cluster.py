@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 
+from moldau.api.broker import Broker
+from moldau.api.decisions import Decisions, await_leaders
 from moldau.edge.grpc.calls import Call
 from moldau.edge.grpc.checks import INT_MAX, endpoint, needed_name, number, short_name, topic_name
 from moldau.edge.grpc.refusals import invalid
@@ -17,8 +19,6 @@ from moldau.proto.v1.queue_pb2 import (
     TopologyRequest,
     TopologyResponse,
 )
-from moldau.service.broker import Broker
-from moldau.service.decisions import Decisions, await_leaders
 
 _BY_DEFAULT = -1
 _REPLICAS_MAX = 32_767

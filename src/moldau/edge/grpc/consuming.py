@@ -33,17 +33,9 @@ from moldau.proto.v1.queue_pb2 import (
     StatsResponse,
     TopicPartitions,
 )
-from moldau.service.queues.bounds import REASON_BYTES_MAX
-from moldau.service.queues.service import QueueService
-from moldau.service.queues.types import (
-    Assignment,
-    ConnectAsked,
-    Mode,
-    Owned,
-    PollAsked,
-    StartAt,
-    Verdict,
-)
+from moldau.queues.bounds import REASON_BYTES_MAX
+from moldau.queues.service import QueueService
+from moldau.queues.types import Assignment, ConnectAsked, Mode, Owned, PollAsked, StartAt, Verdict
 
 TOPICS_MAX: Final = 1000
 PARTITIONS_MAX: Final = 100_000

@@ -15,10 +15,10 @@ from grpc_health.v1.health_pb2 import DESCRIPTOR as HEALTH
 from grpc_health.v1.health_pb2 import HealthCheckResponse
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
+from moldau.api.broker import Broker
 from moldau.edge.grpc.calls import Calls
 from moldau.edge.grpc.server import LOOPBACK, GrpcLimits
 from moldau.edge.grpc.service import SERVICE, handlers
-from moldau.service.broker import Broker
 
 _REFLECTION_V1: Final = "grpc.reflection.v1.ServerReflection"
 

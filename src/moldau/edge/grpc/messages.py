@@ -8,8 +8,8 @@ from moldau.edge.grpc.refusals import invalid
 from moldau.model.ids import Offset, TimestampMs
 from moldau.model.queue_headers import DELIVER_AT_HEADER, DELIVER_DAYS_MAX
 from moldau.proto.v1.queue_pb2 import Header, Message, OutgoingMessage
+from moldau.queues.types import Delivery
 from moldau.records.record import Headers, Record
-from moldau.service.queues.types import Delivery
 
 _FIRST: Final = Offset(0)
 HEADERS_MAX: Final = 1000

@@ -2,6 +2,10 @@
 
 from typing import Final
 
+from moldau.api.broker import Broker
+from moldau.api.lookup import find_topic, leader_elsewhere
+from moldau.data.offsets import EARLIEST, LATEST
+from moldau.data.reading import offset_at, read_page
 from moldau.edge.grpc.calls import Call, Calls
 from moldau.edge.grpc.checks import INT_MAX, number, topic_name
 from moldau.edge.grpc.messages import write_record
@@ -9,12 +13,8 @@ from moldau.edge.grpc.refusals import invalid
 from moldau.model.ids import BrokerId
 from moldau.proto.v1 import queue_pb2
 from moldau.proto.v1.queue_pb2 import ReadFromRequest, ReadFromResponse
+from moldau.queues.types import QueueRefusedError, Why
 from moldau.records.record import Record
-from moldau.service.broker import Broker
-from moldau.service.finding import find_topic, leader_elsewhere
-from moldau.service.offsets import EARLIEST, LATEST
-from moldau.service.queues.types import QueueRefusedError, Why
-from moldau.service.reading import offset_at, read_page
 
 READERS_MAX: Final = 256
 ANSWER_BYTES_MAX: Final = 1024 * 1024

@@ -5,12 +5,12 @@ from typing import Final, NamedTuple
 
 from grpc import StatusCode
 
+from moldau.api.retriable import PASSING
 from moldau.model.errors import ErrorCode, MoldauError, RefusedError
 from moldau.proto.trailers import HINT_TRAILER, REASON_TRAILER, UNCERTAIN_TRAILER, encode_text
 from moldau.proto.v1 import queue_pb2
 from moldau.proto.v1.queue_pb2 import Reason
-from moldau.service.passing import PASSING
-from moldau.service.queues.types import QueueRefusedError, Why
+from moldau.queues.types import QueueRefusedError, Why
 
 log = logging.getLogger(__name__)
 

@@ -6,6 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
+from moldau.api.broker import Broker
+from moldau.api.lookup import find_topic
+from moldau.api.sending import Sender, offsets_of
+from moldau.data.appending import Appended
+from moldau.data.produce import ACKS_ALL, ACKS_LEADER, ACKS_NONE
 from moldau.edge.grpc.calls import Call, Calls, RefusedCallError
 from moldau.edge.grpc.checks import number, topic_name
 from moldau.edge.grpc.messages import read_message
@@ -20,13 +25,8 @@ from moldau.proto.v1.queue_pb2 import (
     SendRequest,
     SendResponse,
 )
+from moldau.queues.types import QueueRefusedError, Why
 from moldau.records.record import Record
-from moldau.service.appending import Appended
-from moldau.service.broker import Broker
-from moldau.service.finding import find_topic
-from moldau.service.produce import ACKS_ALL, ACKS_LEADER, ACKS_NONE
-from moldau.service.queues.types import QueueRefusedError, Why
-from moldau.service.sending import Sender, offsets_of
 
 AHEAD_MAX: Final = 8
 """Requests of one stream that are worked on at once; the next one stays in the connection."""

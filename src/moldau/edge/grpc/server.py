@@ -22,8 +22,8 @@ from moldau.model.topology import Endpoint
 from moldau.net.bound import prefer_second, shared_socket
 
 if TYPE_CHECKING:
+    from moldau.api.broker import Broker
     from moldau.edge.grpc.engine import Engine
-    from moldau.service.broker import Broker
 
 log = logging.getLogger(__name__)
 

@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING, Final
 
+from moldau.api.broker import Broker
 from moldau.edge.grpc.calls import Calls
 from moldau.edge.grpc.cluster import ClusterCalls
 from moldau.edge.grpc.consuming import Consuming
 from moldau.edge.grpc.reading import Reading
 from moldau.edge.grpc.sending import Sending
 from moldau.proto.v1 import queue_pb2 as pb
-from moldau.service.broker import Broker
 
 if TYPE_CHECKING:
     from moldau.edge.grpc.calls import Handler

@@ -9,10 +9,10 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from moldau.api.retriable import PASSING
 from moldau.edge.http.hints import hint_for
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.topology import ErrorReply
-from moldau.service.passing import PASSING
 
 PROBLEM_TYPE: Final = "application/problem+json"
 BODY_BYTES_MAX: Final = 1024 * 1024

@@ -11,6 +11,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 import moldau
+from moldau.api.broker import Broker
+from moldau.data.vitals import Vitals
 from moldau.edge.http import (
     cluster,
     groups,
@@ -34,8 +36,6 @@ from moldau.edge.http.cors import Cors
 from moldau.edge.http.gate import Gate
 from moldau.edge.http.server import Connections, HttpLimits
 from moldau.model.errors import ErrorCode, RefusedError
-from moldau.service.broker import Broker
-from moldau.service.vitals import Vitals
 
 log = logging.getLogger(__name__)
 

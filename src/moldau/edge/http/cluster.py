@@ -7,10 +7,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from moldau.api.broker import Broker
+from moldau.api.decisions import Decisions
 from moldau.edge.http.answers import answer, check_query, read_body
 from moldau.model.topology import BrokerChanged, BrokerNamed, JoinRequest
-from moldau.service.broker import Broker
-from moldau.service.decisions import Decisions
 
 _join_request: Final = msgspec.json.Decoder(JoinRequest)
 _broker_named: Final = msgspec.json.Decoder(BrokerNamed)

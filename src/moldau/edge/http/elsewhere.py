@@ -6,10 +6,10 @@ The answer is 307, which keeps method and body; `curl -L` and every library foll
 from starlette.requests import Request
 from starlette.responses import Response
 
+from moldau.api.broker import Broker
 from moldau.edge.http.answers import answer
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId
-from moldau.service.broker import Broker
 
 
 def send_to(broker: Broker, other: int, request: Request) -> Response:

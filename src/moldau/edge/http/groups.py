@@ -7,6 +7,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from moldau.api.broker import Broker
+from moldau.api.cluster_views import Extent
 from moldau.edge.http.answers import answer, check_query
 from moldau.edge.http.elsewhere import send_to
 from moldau.edge.http.paging import (
@@ -29,8 +31,6 @@ from moldau.groups.subscription import read_assignment, subscribed_topics
 from moldau.metadata.image import CONSUMER_OFFSETS_TOPIC
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import PartitionIndex, TopicId, TopicPartition
-from moldau.service.broker import Broker
-from moldau.service.views import Extent
 
 MEMBERS_MAX: Final = 1000
 _NO_PLACE: Final = TopicPartition("", PartitionIndex(-1))

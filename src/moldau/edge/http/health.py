@@ -4,9 +4,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from moldau.api.broker import Broker
 from moldau.edge.http.answers import RETRY_SECONDS, answer
 from moldau.model.topology import Readiness
-from moldau.service.broker import Broker
 
 
 def routes(broker: Broker) -> list[Route]:

@@ -15,6 +15,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 import moldau
+from moldau.api.broker import Broker
+from moldau.data.partitions import Hosted
+from moldau.data.traffic import Traffic
+from moldau.data.vitals import Vitals
 from moldau.edge.http.answers import HEADERS
 from moldau.edge.http.gate import Gate
 from moldau.edge.http.process import process_families
@@ -23,10 +27,6 @@ from moldau.groups.results import ListedGroup
 from moldau.model.errors import ErrorCode
 from moldau.model.exposition import MEDIA_TYPE, Family, counter, gauge, histogram, render
 from moldau.replica.replica import LAG_MS_MAX
-from moldau.service.broker import Broker
-from moldau.service.partitions import Hosted
-from moldau.service.traffic import Traffic
-from moldau.service.vitals import Vitals
 
 TOPICS_MAX: Final = 1000
 PARTITIONS_MAX: Final = 100

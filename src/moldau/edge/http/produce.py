@@ -9,6 +9,11 @@ from msgspec import Meta, Raw, Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
+from moldau.api.broker import Broker
+from moldau.api.lookup import find_topic
+from moldau.api.sending import Sender, offsets_of
+from moldau.data.appending import Appended
+from moldau.data.produce import ACKS_ALL, ACKS_LEADER
 from moldau.edge.http.answers import (
     PROBLEM_TYPE,
     answer,
@@ -23,11 +28,6 @@ from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import TimestampMs
 from moldau.model.topology import ErrorReply
 from moldau.records.record import Headers, Record
-from moldau.service.appending import Appended
-from moldau.service.broker import Broker
-from moldau.service.finding import find_topic
-from moldau.service.produce import ACKS_ALL, ACKS_LEADER
-from moldau.service.sending import Sender, offsets_of
 
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 RECORDS_MAX: Final = 2000

@@ -7,10 +7,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from moldau.api.broker import Broker
 from moldau.edge.http.answers import answer, check_query
 from moldau.edge.http.paging import page_size, read_text, take_page
 from moldau.edge.http.resources import QueueList, QueueListed
-from moldau.service.broker import Broker
 
 
 def routes(broker: Broker) -> list[Route]:

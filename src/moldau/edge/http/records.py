@@ -7,6 +7,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from moldau.api.broker import Broker
+from moldau.api.lookup import find_topic, leader_elsewhere
+from moldau.data.offsets import EARLIEST, LATEST
+from moldau.data.reading import offset_at, read_page
 from moldau.edge.http.answers import answer, check_query
 from moldau.edge.http.elsewhere import send_to
 from moldau.edge.http.methods import by_method
@@ -29,10 +33,6 @@ from moldau.edge.http.reading import (
 )
 from moldau.metadata.config_types import INT_MAX, LONG_MAX
 from moldau.metadata.image import Topic
-from moldau.service.broker import Broker
-from moldau.service.finding import find_topic, leader_elsewhere
-from moldau.service.offsets import EARLIEST, LATEST
-from moldau.service.reading import offset_at, read_page
 
 WAIT_MS_MAX: Final = 10_000
 SCANS_MAX: Final = 8

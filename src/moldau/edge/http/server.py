@@ -20,9 +20,9 @@ from moldau.net.sockets import OS_SOCKETS, Sockets
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
+    from moldau.api.broker import Broker
+    from moldau.data.vitals import Vitals
     from moldau.edge.http.engine import Engine
-    from moldau.service.broker import Broker
-    from moldau.service.vitals import Vitals
 
 log = logging.getLogger(__name__)
 

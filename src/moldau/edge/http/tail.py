@@ -13,6 +13,10 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from moldau.api.broker import Broker
+from moldau.api.lookup import find_topic, leader_elsewhere
+from moldau.data.offsets import LATEST
+from moldau.data.reading import ReadPage, read_page
 from moldau.edge.http.answers import HEADERS, RETRY_SECONDS, check_query, problem, status_of
 from moldau.edge.http.elsewhere import send_to
 from moldau.edge.http.paging import parse_int
@@ -21,10 +25,6 @@ from moldau.edge.http.records import CHOICE, PLACE, read_choice, read_offset, re
 from moldau.metadata.config_types import LONG_MAX
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import TopicId
-from moldau.service.broker import Broker
-from moldau.service.finding import find_topic, leader_elsewhere
-from moldau.service.offsets import LATEST
-from moldau.service.reading import ReadPage, read_page
 
 MEDIA_TYPE: Final = "text/event-stream"
 TAILS_MAX: Final = 64

@@ -9,6 +9,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from moldau.api.broker import Broker
+from moldau.api.decisions import Decisions, await_leaders
+from moldau.api.lookup import find_topic
+from moldau.control.configs import ResourceKind
 from moldau.edge.http.answers import answer, check_query, read_body
 from moldau.edge.http.methods import by_method
 from moldau.edge.http.paging import (
@@ -36,10 +40,6 @@ from moldau.metadata.leaders import NO_LEADER_ID
 from moldau.metadata.topic_configs import ConfigEntry
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import TopicPartition
-from moldau.service.broker import Broker
-from moldau.service.configs import ResourceKind
-from moldau.service.decisions import Decisions, await_leaders
-from moldau.service.finding import find_topic
 
 
 class TopicWanted(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

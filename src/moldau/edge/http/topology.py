@@ -5,10 +5,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from moldau.api.broker import Broker
 from moldau.edge.http.answers import answer, check_query
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.topology import Topology
-from moldau.service.broker import Broker
 
 
 def routes(broker: Broker) -> list[Route]:

@@ -15,10 +15,10 @@ from typing import Any
 
 from msgspec import Struct
 
+from moldau.api.broker import Broker
 from moldau.edge.kafka.deadlines import Deadlines
 from moldau.model.histogram import SECONDS, Histogram
 from moldau.net.connection import Connection, Reply
-from moldau.service.broker import Broker
 from moldau.wire.framing import frame_response
 from moldau.wire.registry import ApiKey
 from moldau.wire.schema import Request, Response

@@ -6,13 +6,13 @@ from collections.abc import Coroutine, Mapping
 from functools import partial
 from typing import Any
 
+from moldau.api.broker import Broker
 from moldau.edge.kafka.api import Api, Call
 from moldau.edge.kafka.deadlines import Deadlines
 from moldau.edge.kafka.versions import unsupported_version_response
 from moldau.model.errors import PeerProtocolError
 from moldau.model.histogram import Histogram
 from moldau.net.connection import NONE_OVERLAP, Connection
-from moldau.service.broker import Broker
 from moldau.wire.framing import frame_response, read_request_header
 from moldau.wire.registry import ApiKey
 from moldau.wire.schema import Response

@@ -1,11 +1,11 @@
 """Fetch (1): read record batches. Fetch sessions are not kept: the session id is always 0."""
 
+from moldau.data.fetch import FetchRequest as PartitionFetch
+from moldau.data.fetch import FetchResult
 from moldau.edge.kafka.api import Api, Call
 from moldau.edge.kafka.placement import MOVED, current_leader
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import Offset, TopicId
-from moldau.service.fetch import FetchRequest as PartitionFetch
-from moldau.service.fetch import FetchResult
 from moldau.wire.messages.fetch import (
     FetchAbortedTransaction,
     FetchLeader,

@@ -8,11 +8,11 @@ import asyncio
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from moldau.api.broker import Broker
 from moldau.metadata.image import Broker as RegisteredBroker
 from moldau.metadata.image import Partition, Topic
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import BrokerId
-from moldau.service.broker import Broker
 
 _ELECTION_SECONDS_MAX = 1.0
 _LOOK_SECONDS = 0.002

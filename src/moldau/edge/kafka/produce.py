@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from moldau.data.produce import ACKS_ALL, ACKS_NONE
 from moldau.edge.kafka.api import Api, Call
 from moldau.edge.kafka.placement import MOVED, current_leader
 from moldau.edge.kafka.produce_reply import single_reply
@@ -9,7 +10,6 @@ from moldau.edge.kafka.produce_transactional import TransactionalRequest
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import Offset, TopicId
 from moldau.replica.replica import Replica
-from moldau.service.produce import ACKS_ALL, ACKS_NONE
 from moldau.wire.messages.produce import (
     ProduceLeader,
     ProduceNode,

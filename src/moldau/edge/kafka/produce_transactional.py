@@ -7,10 +7,10 @@ response goes when the last of them is acknowledged.
 from collections.abc import Callable
 from functools import partial
 
+from moldau.data.produce import ACKS_ALL, ACKS_NONE
+from moldau.data.transactional_produce import Outcome, TransactionalWrite
 from moldau.edge.kafka.api import Call
 from moldau.model.errors import ErrorCode, RefusedError
-from moldau.service.produce import ACKS_ALL, ACKS_NONE
-from moldau.service.transactional_produce import Outcome, TransactionalWrite
 from moldau.wire.messages.produce import (
     ProduceRequest,
     ProduceResponse,

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from moldau.client.errors import ClientError, InvalidArgumentError
-from moldau.client.kafka.client import OFFSET_EARLIEST, KafkaClient
+from moldau.client.wire.client import OFFSET_EARLIEST, KafkaClient
 from moldau.model.ids import PartitionIndex, TopicPartition
 from moldau.spark.lake.storage import Folder, folder_at, normal_location
 from moldau.spark.pipelines.spec import Settings

@@ -6,7 +6,7 @@ Each kind of `KINDS` is a package `moldau.spark.pipelines.<kind>` with
     def plan(settings) -> Plan                      # no Spark: looks at the broker and the lake
     def run(settings, context: Context) -> Outcome  # until all is done, or until told to stop
 
-and a module `moldau.cli.pipeline_<kind>` with its command line.
+and a module `moldau.cli.pipeline.<kind>` with its command line.
 """
 
 from collections.abc import Mapping

@@ -15,9 +15,9 @@ from typing import Any, Final, Self
 import msgspec
 
 from moldau.client.errors import InvalidArgumentError, NotFoundError
-from moldau.client.kafka.client import OFFSET_EARLIEST, KafkaClient
-from moldau.client.kafka.retrying import patiently
 from moldau.client.processes import ProcessKey, is_running
+from moldau.client.wire.client import OFFSET_EARLIEST, KafkaClient
+from moldau.client.wire.retrying import patiently
 from moldau.model.ids import Offset, TimestampMs
 from moldau.records.record import Record as LogRecord
 from moldau.records.record import build_batch

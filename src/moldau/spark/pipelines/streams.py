@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 import msgspec
 
 from moldau.client.errors import ClientError, InvalidArgumentError, NotFoundError, RejectedError
-from moldau.client.kafka.client import KafkaClient
+from moldau.client.wire.client import KafkaClient
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import TopicPartition
 from moldau.spark.decode import Decoder, Format, decoder

@@ -11,10 +11,10 @@ from functools import cache, partial
 from typing import Final, TypeVar
 
 from moldau.client.errors import NotFoundError, RejectedError
-from moldau.client.kafka.client import OFFSET_EARLIEST, KafkaClient
-from moldau.client.kafka.retrying import patiently
-from moldau.client.kafka.transactions import ONGOING, FencedError, TransactionClient
-from moldau.client.kafka.transactions import TransactionalProducer as Transaction
+from moldau.client.wire.client import OFFSET_EARLIEST, KafkaClient
+from moldau.client.wire.retrying import patiently
+from moldau.client.wire.transactions import ONGOING, FencedError, TransactionClient
+from moldau.client.wire.transactions import TransactionalProducer as Transaction
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import Offset, TimestampMs
 from moldau.records.compression import Codec

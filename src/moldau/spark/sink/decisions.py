@@ -23,7 +23,7 @@ from typing import Final
 import msgspec
 
 from moldau.client.errors import ClientError
-from moldau.client.kafka.transactions import TransactionalProducer as Transaction
+from moldau.client.wire.transactions import TransactionalProducer as Transaction
 
 _FORMAT: Final = 1
 Part = tuple[int, str, int, int]

@@ -29,7 +29,7 @@ from typing import Final
 from urllib.parse import quote, unquote
 
 from moldau.client.errors import ClientError
-from moldau.client.kafka.transactions import TransactionalProducer as Transaction
+from moldau.client.wire.transactions import TransactionalProducer as Transaction
 from moldau.spark.sink.broker_port import BrokerPort as Port
 from moldau.spark.sink.broker_port import Place
 from moldau.spark.sink.decisions import Claim, Decision, Finish, Ledger, parts_of, transactions_of

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from moldau.client.errors import InvalidArgumentError
-from moldau.client.kafka.security import Security
+from moldau.client.wire.security import Security
 from moldau.records.compression import Codec
 from moldau.spark.option_table import Side
 from moldau.spark.options import Options

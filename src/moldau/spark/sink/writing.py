@@ -13,9 +13,9 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from moldau.client.errors import InvalidArgumentError, NotFoundError, RejectedError
-from moldau.client.kafka.retrying import patiently
-from moldau.client.kafka.sending import BATCHES_PER_PARTITION_MAX, BatchSender, Outgoing
-from moldau.client.kafka.transactions import TransactionalProducer, check
+from moldau.client.wire.retrying import patiently
+from moldau.client.wire.sending import BATCHES_PER_PARTITION_MAX, BatchSender, Outgoing
+from moldau.client.wire.transactions import TransactionalProducer, check
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import Offset, ProducerEpoch, ProducerId
 from moldau.records.murmur2 import partition_of

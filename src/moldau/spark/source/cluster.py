@@ -8,9 +8,9 @@ from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 from moldau.client.errors import ClientError, InvalidArgumentError, NotFoundError, RejectedError
-from moldau.client.kafka.client import KafkaClient
-from moldau.client.kafka.connection import KafkaConnection, ask_all
-from moldau.client.kafka.retrying import MOVED, patiently
+from moldau.client.wire.client import KafkaClient
+from moldau.client.wire.connection import KafkaConnection, ask_all
+from moldau.client.wire.retrying import MOVED, patiently
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import PartitionIndex, TopicPartition
 from moldau.spark.source.positions import lost, short_id

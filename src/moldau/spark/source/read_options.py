@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from moldau.client.errors import InvalidArgumentError
-from moldau.client.kafka.security import Security
+from moldau.client.wire.security import Security
 from moldau.model.ids import PartitionIndex, TopicPartition
 from moldau.spark.option_table import Side
 from moldau.spark.options import Options, tell_once

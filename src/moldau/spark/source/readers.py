@@ -22,7 +22,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from moldau.client.errors import ClientError, RejectedError
-from moldau.client.kafka.retrying import is_passing
+from moldau.client.wire.retrying import is_passing
 from moldau.spark.hints import tells_hints
 from moldau.spark.source import cluster, planning, positions
 from moldau.spark.source.cluster import Cluster

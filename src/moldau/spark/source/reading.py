@@ -22,9 +22,9 @@ from typing import Any, Final
 import pyarrow as pa
 
 from moldau.client.errors import ClientError, NotFoundError, RejectedError, TimedOutError
-from moldau.client.kafka.client import OFFSET_EARLIEST, KafkaClient
-from moldau.client.kafka.connection import KafkaConnection
-from moldau.client.kafka.retrying import is_passing
+from moldau.client.wire.client import OFFSET_EARLIEST, KafkaClient
+from moldau.client.wire.connection import KafkaConnection
+from moldau.client.wire.retrying import is_passing
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import NO_TOPIC_ID, TopicPartition
 from moldau.records.batch import BatchFormatError

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from moldau.client.errors import NotFoundError
-from moldau.client.kafka.client import KafkaClient
+from moldau.client.wire.client import KafkaClient
 from moldau.records.record import Record, build_batch
 from moldau.spark.pipelines.aggregate import AggregateSettings, plan
 from moldau.spark.pipelines.streams import missing_topics, recall, remember, settled_start
@@ -92,7 +92,7 @@ def test_the_page_about_aggregates_works_as_pasted(
 
 
 def test_every_option_is_on_the_page_about_aggregates() -> None:
-    from moldau.cli.pipeline_aggregate import OPTIONS
+    from moldau.cli.pipeline.aggregate import OPTIONS
 
     text = (ROOT / "docs/spark/aggregate.md").read_text()
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from moldau.client.errors import InvalidArgumentError
-from moldau.client.kafka.client import KafkaClient
+from moldau.client.wire.client import KafkaClient
 from moldau.records.record import Record, build_batch
 from moldau.spark.pipelines import aggregate
 from moldau.spark.pipelines.aggregate.running import AggregateSettings

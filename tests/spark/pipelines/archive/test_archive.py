@@ -12,7 +12,7 @@ pytest.importorskip("pyarrow", reason="the extra `spark` is not installed: no te
 from pipeline_context import PlainContext
 
 from moldau.client.errors import InvalidArgumentError, NotFoundError
-from moldau.client.kafka.client import KafkaClient
+from moldau.client.wire.client import KafkaClient
 from moldau.records.record import Record, build_batch
 from moldau.spark.lake import LakeTable, open_table
 from moldau.spark.lake.delta import DeltaLakeTable

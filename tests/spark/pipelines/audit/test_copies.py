@@ -8,7 +8,7 @@ from pipeline_context import PlainContext
 
 pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 
-from moldau.client.kafka.client import KafkaClient
+from moldau.client.wire.client import KafkaClient
 from moldau.model.ids import Offset, TimestampMs
 from moldau.records.record import Record, build_batch
 from moldau.spark.pipelines.audit import SETTINGS, run
@@ -119,7 +119,7 @@ def test_a_copy_of_what_comes_after_the_cut_is_no_mistake(
     audit: Callable[..., Outcome],
     broker: Broker,
 ) -> None:
-    from moldau.client.admin import Admin
+    from moldau.client.kafka.admin import Admin
 
     rows = [record(b"k%d" % n, b"v") for n in range(10)]
     client.produce(topic, 0, build_batch(rows))

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 
-from moldau.cli.pipeline_audit import show
+from moldau.cli.pipeline.audit import show
 from moldau.model.ids import PartitionIndex, TopicPartition
 from moldau.spark.pipelines.audit.cut import Bounds, Cut
 from moldau.spark.pipelines.audit.report import outcome, partition_report, undecodable

@@ -13,7 +13,7 @@ pa = pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 from pipeline_context import PlainContext  # noqa: E402
 
 from moldau.client.errors import NotFoundError  # noqa: E402
-from moldau.client.kafka.client import KafkaClient  # noqa: E402
+from moldau.client.wire.client import KafkaClient  # noqa: E402
 from moldau.model.ids import Offset, TimestampMs  # noqa: E402
 from moldau.model.queue_headers import (  # noqa: E402
     DEAD_OFFSET_HEADER,
@@ -212,7 +212,7 @@ def test_a_value_that_the_table_holds_decoded_is_compared_by_its_bytes_or_not_at
 
 
 def test_the_cut_lets_producers_and_archives_go_on(world: World) -> None:
-    from moldau.client.admin import Admin
+    from moldau.client.kafka.admin import Admin
 
     # The archive has committed some; the topic and the table have more than that.
     world.fill(0, first=COUNT, count=20)
@@ -238,7 +238,7 @@ def test_rows_that_the_topic_cannot_have_are_not_taken_for_young_ones(world: Wor
     assert wrong(outcome) == {"extra": 5}
     assert found(outcome, 0)["ranges"] == {"extra": [[COUNT + 7, COUNT + 11, 5]]}
     # A group that has committed nothing of the topic: nothing would be compared.
-    from moldau.client.admin import Admin
+    from moldau.client.kafka.admin import Admin
 
     admin = Admin(world.broker.bootstrap)
     group = "idle-" + world.topic

@@ -8,7 +8,7 @@ import pytest
 from pipeline_context import PlainContext
 
 from moldau.client.errors import InvalidArgumentError, NotFoundError
-from moldau.client.kafka.client import KafkaClient
+from moldau.client.wire.client import KafkaClient
 from moldau.records.murmur2 import partition_of
 from moldau.records.record import Record, build_batch
 from moldau.spark.pipelines import replay
@@ -273,7 +273,7 @@ def begun(spark: Any, client: KafkaClient, topic: str, new: New) -> ReplaySettin
 def test_a_replay_does_not_go_on_with_topics_that_were_made_again(
     broker: Broker, client: KafkaClient, begun: ReplaySettings
 ) -> None:
-    from moldau.client.admin import Admin
+    from moldau.client.kafka.admin import Admin
 
     Admin(broker.bootstrap).delete_topic(begun.target)
     with pytest.raises(InvalidArgumentError, match="was deleted since"):

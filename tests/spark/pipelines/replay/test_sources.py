@@ -9,7 +9,7 @@ from lake_world import Row, append, archive_schema
 from pipeline_context import PlainContext
 
 from moldau.client.errors import InvalidArgumentError, NotFoundError
-from moldau.client.kafka.client import KafkaClient
+from moldau.client.wire.client import KafkaClient
 from moldau.spark.pipelines import replay
 from moldau.spark.pipelines.replay.selection import ReplaySettings, Selection, Span
 from moldau.spark.pipelines.replay.sources import TableSource

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from moldau.client.admin import Admin
 from moldau.client.errors import RejectedError
+from moldau.client.kafka.admin import Admin
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import PartitionIndex, TopicPartition
 from moldau.spark.options import BOOTSTRAP

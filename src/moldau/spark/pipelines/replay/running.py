@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from moldau.client.admin import Admin
 from moldau.client.errors import InvalidArgumentError, NotFoundError, RejectedError
+from moldau.client.kafka.admin import Admin
 from moldau.model.errors import ErrorCode
 from moldau.spark.option_table import Side
 from moldau.spark.pipelines.replay import selection as chosen

@@ -1,0 +1,1 @@
+"""The facade of the broker: all that protocol servers may use."""

@@ -1,0 +1,54 @@
+"""Owns the broker as its doors see it: every use case behind one object."""
+
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from moldau.api.cluster_views import ClusterViews
+from moldau.control.cluster import ClusterService
+from moldau.control.configs import ConfigService
+from moldau.control.metadata_store import MetadataStore
+from moldau.control.producer_ids import ProducerIds
+from moldau.control.topics import TopicService
+from moldau.coordination.groups import GroupService
+from moldau.coordination.transactions import TransactionService
+from moldau.data.appending import AppendService
+from moldau.data.fetch import FetchService
+from moldau.data.offsets import OffsetService
+from moldau.data.partitions import Partitions
+from moldau.data.produce import ProduceService
+from moldau.data.transactional_produce import TransactionalProduce
+from moldau.metadata.image import Image
+from moldau.model.clock import Clock
+from moldau.model.ids import BrokerId
+from moldau.queues.service import QueueService
+
+
+class Broker(Struct, frozen=True, kw_only=True):
+    """One broker's use cases. Protocols adapt to this; it knows none of them."""
+
+    broker_id: BrokerId
+    auto_create_topics: bool
+    data_dir: str
+    clock: Clock
+    metadata: MetadataStore
+    cluster: ClusterService
+    partitions: Partitions
+    produce: ProduceService
+    transactional_produce: TransactionalProduce
+    fetch: FetchService
+    offsets: OffsetService
+    topics: TopicService
+    configs: ConfigService
+    groups: GroupService
+    transactions: TransactionService
+    producer_ids: ProducerIds
+    views: ClusterViews
+    appends: AppendService
+    queues: QueueService
+    disk_free_bytes: Callable[[], int]
+    disk_total_bytes: Callable[[], int]
+
+    @property
+    def image(self) -> Image:
+        return self.metadata.image

@@ -1,0 +1,34 @@
+"""Owns how a door finds what its client names: a topic, and whoever leads a partition of it."""
+
+from moldau.api.broker import Broker
+from moldau.metadata.image import Topic
+from moldau.metadata.leaders import NO_LEADER_ID
+from moldau.model.errors import ErrorCode, RefusedError
+
+
+def find_topic(broker: Broker, name: str) -> Topic:
+    """Raises RefusedError."""
+    topic = broker.image.topic(name)
+    if topic is None:
+        raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{name}' does not exist")
+    return topic
+
+
+def check_partition(topic: Topic, partition: int) -> None:
+    """Raises RefusedError."""
+    if not 0 <= partition < len(topic.partitions):
+        raise RefusedError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            f"Topic '{topic.name}' has no partition {partition}; it has {len(topic.partitions)}",
+        )
+
+
+def leader_elsewhere(broker: Broker, topic: Topic, partition: int) -> int | None:
+    """The broker that leads the partition, None if it is this one. Raises RefusedError."""
+    check_partition(topic, partition)
+    leader = broker.cluster.leader_of(topic, partition).broker
+    if leader == NO_LEADER_ID:
+        raise RefusedError(
+            ErrorCode.LEADER_NOT_AVAILABLE, f"{topic.name}-{partition} has no leader now"
+        )
+    return None if leader == broker.broker_id else int(leader)

@@ -1,0 +1,1 @@
+"""`moldau bench`: throughput and latency."""

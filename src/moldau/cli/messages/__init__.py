@@ -1,0 +1,1 @@
+"""`moldau produce`, `consume` and `tail`."""

@@ -1,0 +1,285 @@
+"""Owns `moldau produce`: messages from arguments, a file or stdin, a line each."""
+
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from moldau.cli.errors import CommandError, ExitCode
+from moldau.cli.lazy import command
+from moldau.cli.options import (
+    Duration,
+    KeyValue,
+    Properties,
+    brokers_option,
+    topic_argument,
+)
+from moldau.cli.output import counted, format_bytes, say
+from moldau.cli.signals import Interrupts, hold_interrupts
+
+if TYPE_CHECKING:
+    from confluent_kafka import Producer
+
+COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
+ACKS = ("0", "1", "all")
+
+_PROGRESS_SECONDS = 0.25
+LINE_BYTES_MAX = 64 * 1024 * 1024
+
+
+Header = tuple[str, str | bytes | None]
+
+
+class Outgoing(NamedTuple):
+    """One message to send."""
+
+    key: bytes | None
+    value: bytes | None
+
+
+def split_lines(
+    lines: Iterable[bytes], separator: str | None, *, key: str | None, tombstones: bool
+) -> Iterator[Outgoing]:
+    """Messages from lines: the key before the first separator, or the same for all."""
+    mark = separator.encode() if separator else None
+    fixed = key.encode() if key is not None else None
+    for line in lines:
+        text = line.removesuffix(b"\n").removesuffix(b"\r")
+        line_key, value = fixed, text
+        if mark is not None:
+            head, found, rest = text.partition(mark)
+            if found:
+                line_key, value = head, rest
+        yield Outgoing(line_key, None if tombstones and not value else value)
+
+
+def read_lines(stream: Any) -> Iterator[bytes]:
+    """Lines of a binary stream; one without end must not eat the memory."""
+    while line := stream.readline(LINE_BYTES_MAX + 1):
+        if len(line) > LINE_BYTES_MAX:
+            raise CommandError(f"a line is longer than {format_bytes(LINE_BYTES_MAX)}")
+        yield line
+
+
+class Sender:
+    """Hands messages to librdkafka, counts what is acknowledged, keeps the first error."""
+
+    def __init__(
+        self, producer: "Producer", topic: str, interrupts: Interrupts, *, quiet: bool
+    ) -> None:
+        self._producer = producer
+        self._interrupts = interrupts
+        self._topic = topic
+        self._shown = not quiet and sys.stderr.isatty()
+        self._next_progress = 0.0
+        self._started = time.monotonic()
+        self.sent = 0
+        self.sent_bytes = 0
+        self.error: Any = None
+
+    def _delivered(self, error: Any, message: Any) -> None:
+        if error is None:
+            self.sent += 1
+            self.sent_bytes += len(message)
+        elif self.error is None:
+            self.error = error
+
+    def send(self, message: Outgoing, headers: list[Header], partition: int) -> None:
+        """Queue one message; waits while the queue is full."""
+        queued = False
+        while not queued and self.error is None:
+            with self._interrupts:
+                queued = self._queue(message, headers, partition)
+            self._progress()
+
+    def _queue(self, message: Outgoing, headers: list[Header], partition: int) -> bool:
+        try:
+            self._producer.produce(
+                self._topic,
+                message.value,
+                message.key,
+                partition,
+                self._delivered,
+                headers=headers,
+            )
+        except BufferError:
+            self._producer.poll(0.1)
+            return False
+        self._producer.poll(0)
+        return True
+
+    def finish(self, seconds_max: float) -> None:
+        """Wait for every acknowledgement; after an error only for what is on its way already."""
+        deadline = time.monotonic() + seconds_max
+        purged = False
+        while time.monotonic() < deadline:
+            with self._interrupts:
+                if not self._producer.flush(0.1):
+                    break
+            self._progress()
+            if self.error is not None and not purged:
+                self._producer.purge(in_flight=False)
+                purged = True
+        if self._shown and self._next_progress:
+            sys.stderr.write("\r\033[K")
+
+    def _progress(self) -> None:
+        now = time.monotonic()
+        if not self._shown or now < self._next_progress:
+            return
+        # Not for the few messages of a moment.
+        if self._next_progress or now - self._started > 2 * _PROGRESS_SECONDS:
+            rate = format_bytes(self.sent_bytes / max(now - self._started, 0.001))
+            sys.stderr.write(f"\r\033[K{self.sent:,} messages, {rate}/s")
+            sys.stderr.flush()
+            self._next_progress = now + _PROGRESS_SECONDS
+
+
+@command(
+    "produce",
+    examples=(
+        "echo hello | moldau produce greetings",
+        "moldau produce orders -k : -m 'k1:first' -m 'k2:second' -H source=cli",
+        "moldau produce logs --file app.log --compression zstd",
+    ),
+)
+@topic_argument
+@click.option("-m", "--message", "messages", multiple=True, help="A message; may be repeated.")
+@click.option("--file", type=click.File("rb"), help="Read lines from a file instead of stdin.")
+@click.option("-k", "--key-separator", metavar="TEXT", help="Splits a line into key and value.")
+@click.option("--key", help="The key of every message.")
+@click.option(
+    "-H",
+    "--header",
+    "headers",
+    type=KeyValue(),
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A header of every message; may be repeated.",
+)
+@click.option("-p", "--partition", type=click.IntRange(0), help="Default: by key, else spread.")
+@click.option("--tombstones", is_flag=True, help="Send an empty value as null: delete the key.")
+@click.option("--compression", type=click.Choice(COMPRESSIONS), default="none", show_default=True)
+@click.option("--acks", type=click.Choice(ACKS), default="all", show_default=True)
+@click.option(
+    "--timeout",
+    type=Duration(),
+    default="30s",
+    show_default=True,
+    help="Give up on a message after so long.",
+)
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing when all went well.")
+@brokers_option
+def produce(
+    topic: str,
+    messages: tuple[str, ...],
+    file: Any,
+    key_separator: str | None,
+    key: str | None,
+    headers: Properties,
+    partition: int | None,
+    tombstones: bool,
+    compression: str,
+    acks: str,
+    timeout: float,
+    quiet: bool,
+    brokers: str,
+    properties: Properties,
+) -> int:
+    """Send messages to a topic: from -m, from a file, or each line of stdin."""
+    if messages and file is not None:
+        raise CommandError("--file and -m exclude each other", code=ExitCode.USAGE)
+    producer = _open(brokers, topic, partition, acks, compression, timeout, properties)
+    lines = _source(messages, file, quiet)
+    interrupted = False
+    with hold_interrupts() as interrupts:
+        sender = Sender(producer, topic, interrupts, quiet=quiet)
+        try:
+            for message in split_lines(lines, key_separator, key=key, tombstones=tombstones):
+                sender.send(message, list(headers), -1 if partition is None else partition)
+                if sender.error is not None:
+                    break
+        except KeyboardInterrupt:
+            # What was read is still sent.
+            interrupted = True
+        except _kafka_errors() as error:
+            sender.error = sender.error or error
+        sender.finish(timeout + 1)
+    _report(sender, topic, brokers, len(producer), quiet)
+    return ExitCode.INTERRUPTED if interrupted else ExitCode.OK
+
+
+def _kafka_errors() -> type[Exception]:
+    from confluent_kafka import KafkaException
+
+    return KafkaException
+
+
+def _open(
+    brokers: str,
+    topic: str,
+    partition: int | None,
+    acks: str,
+    compression: str,
+    timeout: float,
+    properties: Properties,
+) -> "Producer":
+    from moldau.client.errors import NotFoundError
+    from moldau.client.kafka.connect import connect_producer, probe
+    from moldau.client.kafka.librdkafka_settings import producer_settings
+
+    probe(brokers)
+    own = {
+        # Below its linger time librdkafka refuses it.
+        "message.timeout.ms": str(max(10, int(timeout * 1000))),
+        # A topic that is not there, and not created on demand, should be said soon.
+        "topic.metadata.propagation.max.ms": "5000",
+    }
+    settings = producer_settings(
+        brokers, acks=acks, compression=compression, extra={**own, **dict(properties)}
+    )
+    producer, found = connect_producer(settings, topic)
+    if partition is not None and found.partitions and partition not in found.partitions:
+        raise NotFoundError(
+            f"topic {topic} has no partition {partition}",
+            hint=f"it has 0 to {max(found.partitions)}",
+        )
+    return producer
+
+
+def _source(messages: tuple[str, ...], file: Any, quiet: bool) -> Iterable[bytes]:
+    if messages:
+        return [message.encode() for message in messages]
+    stream = file if file is not None else sys.stdin.buffer
+    if file is None and sys.stdin.isatty() and not quiet:
+        say("one message per line; Ctrl-D ends")
+    return read_lines(stream)
+
+
+def _report(sender: Sender, topic: str, brokers: str, unsent: int, quiet: bool) -> None:
+    from moldau.client.errors import TimedOutError
+    from moldau.client.kafka.connect import translate
+
+    if sender.error is not None:
+        sent = f"{counted(sender.sent, 'message')} got through" if sender.sent else ""
+        hint = " · ".join(part for part in (sent, _next_step(sender, topic)) if part)
+        raise translate(sender.error, brokers=brokers, doing=f"produce to {topic}", hint=hint)
+    if unsent:
+        raise TimedOutError(f"{counted(unsent, 'message')} to {topic} not acknowledged in time")
+    if not quiet:
+        say(f"sent {counted(sender.sent, 'message')} to {topic}")
+
+
+def _next_step(sender: Sender, topic: str) -> str:
+    """What helps against an error, where that is known."""
+    from confluent_kafka import KafkaError, KafkaException
+
+    error = sender.error
+    code = (error.args[0] if isinstance(error, KafkaException) else error).code()
+    if code in (KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART):
+        return f"create it: moldau topic create {topic}"
+    if code == KafkaError.MSG_SIZE_TOO_LARGE:
+        return f"let it take larger ones: moldau topic alter {topic} --config max.message.bytes=N"
+    return ""

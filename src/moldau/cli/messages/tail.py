@@ -1,0 +1,102 @@
+"""Owns `moldau tail`: the last messages of topics, and what comes, in no group."""
+
+from typing import Any
+
+import click
+
+from moldau.cli.lazy import command
+from moldau.cli.messages.printing import Printing, printing_options
+from moldau.cli.messages.reader import (
+    DRAIN_MESSAGES_MAX,
+    Link,
+    Patience,
+    Reader,
+    close_consumer,
+    open_consumer,
+    readable_partitions,
+)
+from moldau.cli.options import Properties, brokers_option, complete_topics
+from moldau.cli.positions import Position
+from moldau.cli.signals import Stop, stop_signals
+
+
+@command(
+    "tail",
+    examples=(
+        "moldau tail orders payments --print-key",
+        "moldau tail orders -n 1 --no-follow -o json",
+        "moldau tail orders --filter '.user.id==42 and header.source!=test' -f '%o %s\\n'",
+    ),
+)
+@click.argument(
+    "topics", metavar="TOPIC...", nargs=-1, required=True, shell_complete=complete_topics
+)
+@click.option(
+    "-n",
+    "--count",
+    "last",
+    type=click.IntRange(0, 100_000),
+    default=10,
+    show_default=True,
+    help="Begin with the last so many; with a filter, those of them that pass.",
+)
+@click.option(
+    "--follow/--no-follow", default=True, help="Go on with what comes.  [default: follow]"
+)
+@printing_options
+@brokers_option
+def tail(
+    topics: tuple[str, ...],
+    last: int,
+    follow: bool,
+    printing: Printing,
+    brokers: str,
+    properties: Properties,
+) -> None:
+    """Print the last messages of topics, over all partitions, and follow the end."""
+    named = list(dict.fromkeys(topics))
+    printed = printing.make(topic=len(named) > 1)
+    found = {name: readable_partitions(brokers, name, (), dict(properties))[0] for name in named}
+    link = Link(brokers)
+    consumer = open_consumer(link, named, dict(properties), group=None)
+    try:
+        with stop_signals() as stop:
+            start = Position.before_end(last) if last else Position.end()
+            consumer.assign(
+                [
+                    part
+                    for name, partitions in found.items()
+                    for part in start.resolve(consumer, name, partitions)
+                ]
+            )
+            reader = Reader(consumer, printed, stop, link)
+            if last:
+                places = [(name, number) for name, numbers in found.items() for number in numbers]
+                reader.write(_last_messages(reader, stop, places, last), store=False)
+            if follow:
+                reader.run(limit=None, idle_seconds_max=None, exit_at_end=False, store=False)
+    finally:
+        close_consumer(consumer, commit=False)
+
+
+def _last_messages(
+    reader: Reader, stop: Stop, places: list[tuple[str, int]], last: int
+) -> list[Any]:
+    """The newest messages over all partitions: each one's last, merged by time."""
+    found: list[Any] = []
+    patience = Patience()
+    while not stop and (missing := [place for place in places if not reader.ended(place)]):
+        if messages := reader.receive(DRAIN_MESSAGES_MAX):
+            found += messages
+            patience.on_progress()
+        else:
+            patience.check(missing)
+    found.sort(
+        key=lambda message: (
+            message.timestamp()[1],
+            message.topic(),
+            message.partition(),
+            message.offset(),
+        )
+    )
+    return found[-last:]

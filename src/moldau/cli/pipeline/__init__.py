@@ -1,0 +1,1 @@
+"""`moldau pipeline`: jobs on Spark."""

@@ -1,0 +1,192 @@
+"""Owns how commands are made of kinds of pipelines: `run KIND`, `plan KIND`.
+
+A group of them knows the kinds by name and imports the small module with a kind's command line
+when it is called. What is no kind may be `-f` and a file.
+"""
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from moldau.cli.lazy import Command, ExamplesMixin, NoSuchCommand
+from moldau.cli.pipeline.common import default_name, running_options, told_conf, trigger_option
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    from moldau.spark.pipelines.spec import Settings
+
+# A name that no kind can have: the command behind it is found by its first word.
+_FILE: Final = "@file"
+_FILE_OPTIONS: Final = ("-f", "--file")
+
+Act = Callable[["Settings", Mapping[str, Any]], int]
+"""What a verb does with settings and with the values of its own options; the exit code."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verb:
+    """run or plan."""
+
+    name: str
+    act: Act
+    options: Sequence[Callable[[Any], Any]]
+    """Of the verb itself, for every kind."""
+
+
+class KindGroup(ExamplesMixin, click.Group):
+    """The kinds as commands of a verb."""
+
+    def __init__(
+        self, *, verb: Verb, file_command: click.Command, examples: Sequence[str], help: str
+    ) -> None:
+        super().__init__(verb.name, help=help)
+        self.subcommand_metavar = "KIND | -f FILE …"
+        self.examples = examples
+        self._verb = verb
+        self._file_command = file_command
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        from moldau.spark.pipelines import spec
+
+        return list(spec.KINDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name == _FILE:
+            return self._file_command
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        return kind_command(self._verb, cmd_name, module_of(cmd_name))
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        is_file = args[:1] and args[0].startswith("-") and any(map(_is_file_option, args))
+        return super().parse_args(ctx, [_FILE, *args] if is_file else args)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            name, command, rest = super().resolve_command(ctx, args)
+            # As it is typed, for its help and for hints.
+            return "-f FILE" if name == _FILE else name, command, rest
+        except click.UsageError as error:
+            if not args or args[0].startswith("-"):
+                raise
+            raise NoSuchCommand(ctx, args[0], self.list_commands(ctx)) from error
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = [(kind, str(module_of(kind).SUMMARY)) for kind in self.list_commands(ctx)]
+        rows.append(("-f FILE", self._file_command.get_short_help_str(200)))
+        with formatter.section("Kinds"):
+            formatter.write_dl(rows)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
+        from click.shell_completion import CompletionItem
+
+        if incomplete.startswith("-"):
+            return super().shell_complete(ctx, incomplete)
+        names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
+        return [CompletionItem(name) for name in names]
+
+
+def _is_file_option(word: str) -> bool:
+    return word in _FILE_OPTIONS or word.startswith("--file=")
+
+
+def module_of(kind: str) -> ModuleType:
+    """The command line of a kind."""
+    return import_module(f"moldau.cli.pipeline.{kind}")
+
+
+def kind_command(verb: Verb, kind: str, module: ModuleType) -> Command:
+    """The command of a verb and a kind: the kind's options, the shared ones, the verb's."""
+    own, of_verb = _parameters(module.OPTIONS), _parameters(verb.options)
+    shared = (trigger_option, running_options) if goes_on(module) else (running_options,)
+
+    def callback(**values: Any) -> int:
+        told = {parameter.name: values.pop(parameter.name) for parameter in of_verb}
+        with extra_needed():
+            return verb.act(settings_of(kind, values, words=_words(own, values)), told)
+
+    examples = tuple(
+        example.replace("moldau pipeline run ", f"moldau pipeline {verb.name} ")
+        for example in module.EXAMPLES
+    )
+    return Command(
+        kind,
+        callback=callback,
+        params=[*own, *_parameters(shared), *of_verb],
+        examples=examples[:3],
+        help=str(module.SUMMARY),
+    )
+
+
+def goes_on(module: ModuleType) -> bool:
+    """Whether pipelines of this kind can go on until they are stopped."""
+    return bool(getattr(module, "CONTINUOUS", True))
+
+
+@contextmanager
+def extra_needed() -> Iterator[None]:
+    """Within, a package that is missing is one of the extra `spark`."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        from moldau.spark.pipelines.failures import missing_extra
+
+        raise missing_extra(error) from error
+
+
+def _parameters(decorators: Sequence[Callable[[Any], Any]]) -> list[click.Parameter]:
+    """What click's decorators would add to a command, in the order shown."""
+
+    def nothing() -> None: ...
+
+    for decorator in reversed(decorators):
+        decorator(nothing)
+    return list(reversed(getattr(nothing, "__click_params__", [])))
+
+
+def _words(parameters: Sequence[click.Parameter], values: Mapping[str, Any]) -> list[str]:
+    """What a pipeline is named by: its arguments, or else the options that it cannot be without."""
+    arguments = [each for each in parameters if isinstance(each, click.Argument)]
+    needed = [each for each in parameters if each.required]
+    words: list[str] = []
+    for parameter in arguments or needed[:1]:
+        value = values.get(parameter.name or "")
+        if parameter.metavar == "LOCATION" and isinstance(value, str) and "://" not in value:
+            words.append(_place(value))
+        elif value is not None:
+            words += [value] if isinstance(value, str) else value
+    return words
+
+
+def _place(folder: str) -> str:
+    """Its last name, and a mark: the same folder has it from everywhere, and no other one."""
+    whole = Path(folder).absolute()
+    return f"{whole.name}-{hashlib.sha256(os.path.normpath(whole).encode()).hexdigest()[:8]}"
+
+
+def settings_of(kind: str, values: dict[str, Any], *, words: Sequence[str]) -> "Settings":
+    """Options are named as the settings are; None is what a setting is by itself."""
+    from moldau.spark.pipelines.home import check_name, home_at
+    from moldau.spark.pipelines.spec import load
+
+    values["name"] = check_name(values["name"] or default_name(kind, words))
+    values["home"] = home_at(values["home"], values["name"])
+    values["bootstrap"] = values.pop("brokers")
+    values["conf"] = told_conf(values)
+    values["continuous"] = values.get("trigger_seconds") is not None
+    if (complete := getattr(module_of(kind), "complete", None)) is not None:
+        complete(values)
+    given = {name: value for name, value in values.items() if value is not None}
+    settings: Settings = load(kind).SETTINGS(**given)
+    return settings

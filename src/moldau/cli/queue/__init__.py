@@ -1,0 +1,1 @@
+"""`moldau queue`: topics as work queues."""

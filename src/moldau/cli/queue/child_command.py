@@ -1,0 +1,230 @@
+"""Owns the command that `moldau queue work` runs for a message: what it gets, and how it ended.
+
+The value is its standard input, the rest is in its environment. It runs in a process group of its
+own: Ctrl-C is for the worker, which lets it finish, and a timeout ends whatever it started. Its
+standard error is passed on; the last line of it is the reason for a failure.
+"""
+
+import asyncio
+import base64
+import contextlib
+import json
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from moldau.cli.messages.formats import json_value
+
+REASON_CHARACTERS_MAX: Final = 500
+VARIABLE_BYTES_MAX: Final = 64 * 1024
+"""Of one variable; systems refuse a process with more than twice that."""
+TERMINATE_SECONDS: Final = 5.0
+"""Between asking a command to end and ending it."""
+
+VARIABLES: Final = tuple(
+    f"MOLDAU_{name}"
+    for name in (
+        "TOPIC",
+        "PARTITION",
+        "OFFSET",
+        "TIMESTAMP",
+        "KEY",
+        "KEY_BASE64",
+        "HEADERS",
+        "ATTEMPT",
+        "GROUP",
+    )
+)
+"""All that `variables` may set."""
+
+_READ_BYTES: Final = 64 * 1024
+_READS_MAX: Final = 8
+
+
+class Work(Protocol):
+    """What is handed to a command: a message of a queue."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def partition(self) -> int: ...
+    @property
+    def offset(self) -> int: ...
+    @property
+    def timestamp(self) -> int: ...
+    @property
+    def key(self) -> bytes | None: ...
+    @property
+    def value(self) -> bytes | None: ...
+    @property
+    def headers(self) -> Sequence[tuple[str, bytes | None]]: ...
+    @property
+    def attempt(self) -> int: ...
+
+
+class Ended(NamedTuple):
+    """How a command ended; `reason` is empty if it succeeded."""
+
+    reason: str
+    timed_out: bool = False
+
+    @property
+    def is_success(self) -> bool:
+        return not self.reason
+
+
+def variables(message: Work, group: str) -> dict[str, str | bytes]:
+    """What a command finds in its environment, beside what we have in ours."""
+    found: dict[str, str | bytes] = {
+        "MOLDAU_TOPIC": message.topic,
+        "MOLDAU_PARTITION": str(message.partition),
+        "MOLDAU_OFFSET": str(message.offset),
+        "MOLDAU_TIMESTAMP": str(message.timestamp),
+        "MOLDAU_ATTEMPT": str(message.attempt),
+        "MOLDAU_GROUP": group,
+    }
+    key = message.key
+    if key is not None and len(key) <= VARIABLE_BYTES_MAX:
+        # A variable cannot hold a zero byte.
+        if b"\0" in key:
+            found["MOLDAU_KEY_BASE64"] = base64.b64encode(key).decode()
+        else:
+            found["MOLDAU_KEY"] = key
+    headers = json.dumps([[name, json_value(value)] for name, value in message.headers])
+    if len(headers) <= VARIABLE_BYTES_MAX:
+        found["MOLDAU_HEADERS"] = headers
+    return found
+
+
+class LastLine:
+    """Takes bytes as they come, and keeps the last line that is not empty."""
+
+    def __init__(self) -> None:
+        self._whole = b""
+        self._open = b""
+
+    def take(self, data: bytes) -> None:
+        *lines, self._open = (self._open + data).split(b"\n")
+        for line in reversed(lines):
+            if line.strip():
+                self._whole = line
+                break
+        # Of a line without an end, its beginning says what it is about.
+        self._open = self._open[: 4 * REASON_CHARACTERS_MAX]
+
+    @property
+    def is_open(self) -> bool:
+        """It has no end yet."""
+        return bool(self._open)
+
+    @property
+    def text(self) -> str:
+        last = self._open if self._open.strip() else self._whole
+        shown = "".join(
+            character if character.isprintable() else " "
+            for character in last.decode(errors="replace")
+        )
+        return shown.strip()[:REASON_CHARACTERS_MAX]
+
+
+async def run_command(
+    command: Sequence[str],
+    message: Work,
+    group: str,
+    *,
+    environment: Mapping[str, str],
+    seconds_max: float | None = None,
+) -> Ended:
+    """Run it to its end. Raises OSError if it cannot be started; cancelled, it ends the command."""
+    last, reader = LastLine(), -1
+    with tempfile.TemporaryFile(prefix="moldau-") as given:
+        # A file and no pipe: nobody has to wait for a command that does not read it all.
+        given.write(message.value or b"")
+        given.seek(0)
+        reader, writer = os.pipe()
+        try:
+            os.set_blocking(reader, False)
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=given,
+                stderr=writer,
+                env={**environment, **variables(message, group)},
+                process_group=0,
+            )
+        except BaseException:
+            os.close(reader)
+            raise
+        finally:
+            os.close(writer)
+    loop = asyncio.get_running_loop()
+    loop.add_reader(reader, _pass_on, loop, reader, last)
+    try:
+        timed_out = await _await_end(process, seconds_max)
+    finally:
+        # What it started may still have the pipe, so its end is not waited for.
+        _pass_on(loop, reader, last)
+        if last.is_open:
+            _write(b"\n")
+        loop.remove_reader(reader)
+        os.close(reader)
+    if timed_out:
+        return Ended(f"it took longer than {seconds_max:g} s", timed_out=True)
+    if process.returncode == 0:
+        return Ended("")
+    return Ended(last.text or describe(process.returncode))
+
+
+def _pass_on(loop: asyncio.AbstractEventLoop, reader: int, last: LastLine) -> None:
+    """Whatever is there of the command's standard error."""
+    # So often at most: one that never stops writing must not keep the loop from everything else.
+    with contextlib.suppress(BlockingIOError):
+        for _ in range(_READS_MAX):
+            data = os.read(reader, _READ_BYTES)
+            if not data:
+                loop.remove_reader(reader)
+                return
+            last.take(data)
+            _write(data)
+
+
+def _write(data: bytes) -> None:
+    with contextlib.suppress(OSError):
+        sys.stderr.buffer.write(data)
+        sys.stderr.buffer.flush()
+
+
+async def _await_end(process: asyncio.subprocess.Process, seconds_max: float | None) -> bool:
+    """True if it had to be ended because its time was up."""
+    try:
+        async with asyncio.timeout(seconds_max):
+            await process.wait()
+    except TimeoutError:
+        await _end(process)
+        return True
+    except asyncio.CancelledError:
+        await _end(process)
+        raise
+    return False
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Ask the command and what it started to end; then end them."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), TERMINATE_SECONDS)
+            return
+
+
+def describe(code: int | None) -> str:
+    """An exit code in words."""
+    if code is None or code >= 0:
+        return f"exit status {code}"
+    try:
+        return f"ended by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"ended by signal {-code}"

@@ -1,0 +1,212 @@
+"""Owns `moldau queue send`: messages from arguments or stdin, in batches, with progress."""
+
+import asyncio
+import os
+import select
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from moldau.cli.errors import CommandError, ExitCode
+from moldau.cli.lazy import command
+from moldau.cli.messages.produce import LINE_BYTES_MAX, split_lines
+from moldau.cli.options import Duration, KeyValue, Properties
+from moldau.cli.output import counted, format_bytes, say
+from moldau.cli.queue.options import Moment, connected, grpc_option, queue_topic_argument, run
+
+if TYPE_CHECKING:
+    from moldau.client.errors import ClientError, SendFailedError
+    from moldau.client.queue.client import AsyncQueueClient
+    from moldau.client.queue.outgoing import Outgoing
+
+BATCH_MESSAGES_MAX: Final = 1000
+_PROGRESS_SECONDS: Final = 0.25
+_READ_SECONDS: Final = 0.2
+_READ_BYTES: Final = 1024 * 1024
+
+
+@command(
+    "send",
+    examples=(
+        "moldau queue send jobs 'resize 1.png' 'resize 2.png'",
+        "moldau queue send jobs --delay 10m -H source=cli < jobs.txt",
+        "moldau queue send jobs 'good morning' --deliver-at 2026-12-24T08:00 --key greetings",
+    ),
+)
+@queue_topic_argument
+@click.argument("messages", metavar="[MESSAGE...]", nargs=-1)
+@click.option("-k", "--key-separator", metavar="TEXT", help="Splits a line into key and value.")
+@click.option("--key", help="The key of every message.")
+@click.option(
+    "-H",
+    "--header",
+    "headers",
+    type=KeyValue(),
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A header of every message; may be repeated.",
+)
+@click.option("--delay", type=Duration(), help="Not to be delivered before so long from now.")
+@click.option("--deliver-at", type=Moment(), metavar="TIME", help="Not to be delivered before.")
+@click.option(
+    "--timeout",
+    type=Duration(),
+    default="30s",
+    show_default=True,
+    help="Give up on a message after so long.",
+)
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing when all went well.")
+@grpc_option
+def send(
+    topic: str,
+    messages: tuple[str, ...],
+    key_separator: str | None,
+    key: str | None,
+    headers: Properties,
+    delay: float | None,
+    deliver_at: int | None,
+    timeout: float,
+    quiet: bool,
+    addresses: str,
+) -> None:
+    """Send messages to a topic: the arguments, else each line of stdin."""
+    if delay is not None and deliver_at is not None:
+        raise CommandError("--delay and --deliver-at exclude each other", code=ExitCode.USAGE)
+    if not messages and sys.stdin.isatty() and not quiet:
+        say("one message per line; Ctrl-D ends")
+    source = Given(messages) if messages else Lines(sys.stdin.fileno())
+
+    async def sending() -> int:
+        from moldau.client.queue.outgoing import Outgoing
+
+        async with connected(addresses, timeout) as client:
+            sender = Sender(client, topic, quiet=quiet)
+            try:
+                while lines := await source.next():
+                    batch = [
+                        Outgoing(
+                            value=line.value,
+                            key=line.key,
+                            headers=headers,
+                            delay=delay,
+                            deliver_at=deliver_at,
+                        )
+                        for line in split_lines(lines, key_separator, key=key, tombstones=False)
+                    ]
+                    await sender.send(batch)
+            finally:
+                sender.close()
+            return sender.sent
+
+    sent = run(sending())
+    if not quiet:
+        say(f"sent {counted(sent, 'message')} to {topic}")
+
+
+class Lines:
+    """Lines of a file in batches: as many as are there, so that what is typed is sent at once."""
+
+    def __init__(self, fileno: int) -> None:
+        self._fileno = fileno
+        self._lines: list[bytes] = []
+        self._open = bytearray()
+        self._is_ended = False
+
+    async def next(self) -> list[bytes]:
+        """The next ones; none at the end. Raises CommandError for a line without end."""
+        while not self._lines and not self._is_ended:
+            await asyncio.to_thread(self._read)
+        batch, self._lines = (
+            self._lines[:BATCH_MESSAGES_MAX],
+            self._lines[BATCH_MESSAGES_MAX:],
+        )
+        return batch
+
+    def _read(self) -> None:
+        # In slices: a thread that waits for ever would hold up the end of the process.
+        readable, _, _ = select.select([self._fileno], [], [], _READ_SECONDS)
+        if not readable:
+            return
+        data = os.read(self._fileno, _READ_BYTES)
+        self._is_ended = not data
+        *whole, rest = data.split(b"\n")
+        if whole:
+            whole[0] = bytes(self._open) + whole[0]
+            self._open.clear()
+            self._lines = whole
+        self._open += rest
+        if len(self._open) > LINE_BYTES_MAX:
+            raise CommandError(f"a line is longer than {format_bytes(LINE_BYTES_MAX)}")
+        if self._is_ended and self._open:
+            self._lines = [bytes(self._open)]
+
+
+class Given:
+    """The arguments, as one batch after the other."""
+
+    def __init__(self, messages: Sequence[str]) -> None:
+        self._left = [message.encode(errors="surrogateescape") for message in messages]
+
+    async def next(self) -> list[bytes]:
+        batch, self._left = self._left[:BATCH_MESSAGES_MAX], self._left[BATCH_MESSAGES_MAX:]
+        return batch
+
+
+def _cause(error: "SendFailedError") -> "ClientError":
+    """Why messages failed, if it is the same for all: that has its own exit code."""
+    reasons = {str(each) for each in error.failures.values()}
+    return next(iter(error.failures.values())) if len(reasons) == 1 else error
+
+
+class Sender:
+    """Sends batches one after the other, and shows how far it is."""
+
+    def __init__(self, client: "AsyncQueueClient", topic: str, *, quiet: bool) -> None:
+        self._client = client
+        self._topic = topic
+        self._shown = not quiet and sys.stderr.isatty()
+        self._started = self._next_shown = time.monotonic()
+        self.sent = 0
+
+    async def send(self, batch: "Sequence[Outgoing]") -> None:
+        """Raises ClientError, with how many got through in its hint."""
+        from moldau.client.errors import ClientError, SendFailedError
+
+        try:
+            await self._client.send_many(self._topic, batch)
+        except SendFailedError as error:
+            self.sent += len(batch) - len(error.failures)
+            raise self._told(_cause(error)) from error
+        except ClientError as error:
+            raise self._told(error) from error
+        self.sent += len(batch)
+        self._show()
+
+    def _told(self, error: "ClientError") -> "ClientError":
+        from moldau.client.errors import NotFoundError
+
+        hints = [f"{counted(self.sent, 'message')} got through"] if self.sent else []
+        if isinstance(error, NotFoundError):
+            hints.append(f"create it: moldau topic create {self._topic}")
+        elif error.hint:
+            hints.append(error.hint)
+        error.hint = " · ".join(hints)
+        return error
+
+    def _show(self) -> None:
+        now = time.monotonic()
+        # Not for the few messages of a moment.
+        if self._shown and now - self._next_shown > _PROGRESS_SECONDS:
+            rate = self.sent / (now - self._started)
+            sys.stderr.write(f"\r\033[K{self.sent:,} messages, {rate:,.0f}/s")
+            sys.stderr.flush()
+            self._next_shown = now
+
+    def close(self) -> None:
+        """Wipe the line of the progress."""
+        if self._shown and self._next_shown > self._started:
+            sys.stderr.write("\r\033[K")
+            sys.stderr.flush()

@@ -1,0 +1,248 @@
+"""Owns `moldau queue work`: a worker that runs a command for each message, or prints it."""
+
+import asyncio
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from moldau.cli.errors import CommandError, ExitCode
+from moldau.cli.lazy import command
+from moldau.cli.messages.formats import Formatter
+from moldau.cli.messages.printing import Printing, format_options
+from moldau.cli.options import Duration
+from moldau.cli.output import counted, say
+from moldau.cli.queue.child_command import VARIABLES, Ended, run_command
+from moldau.cli.queue.options import (
+    Shown,
+    connected,
+    group_option,
+    grpc_option,
+    queue_topic_argument,
+    run,
+)
+from moldau.cli.queue.work_loop import (
+    ONCE_POLL_SECONDS,
+    POLL_SECONDS,
+    Drained,
+    PatientPoll,
+    Stopping,
+    Tally,
+    WorkLoop,
+)
+from moldau.cli.signals import reader_gone
+
+if TYPE_CHECKING:
+    from moldau.client.queue.worker import AsyncWorker
+
+_PRINT_MESSAGES_MAX: Final = 500
+"""At once, where nothing is run."""
+
+
+@command(
+    "work",
+    examples=(
+        "moldau queue work jobs --group resizers -- ./resize.sh",
+        "moldau queue work jobs -g mailers --concurrency 4 --timeout 30s -- python3 send.py",
+        "moldau queue work jobs -g look --once -f '%k=%s\\n'      # no command: print and ack",
+    ),
+    context_settings={"allow_interspersed_args": True},
+)
+@queue_topic_argument
+@click.argument("command_line", metavar="[-- COMMAND [ARG...]]", nargs=-1, type=click.UNPROCESSED)
+@group_option
+@click.option(
+    "-c",
+    "--concurrency",
+    type=click.IntRange(1, 1000),
+    default=1,
+    show_default=True,
+    help="How many commands run at once.",
+)
+@click.option("--timeout", type=Duration(), help="End a command, and nack, after so long.")
+@click.option("-n", "--max-messages", type=click.IntRange(1), help="Stop after so many.")
+@click.option("--once", is_flag=True, help="Stop when nothing is left to be had.")
+@click.option("--retry-delay", type=Duration(), help="Before the next attempt; else by the group.")
+@click.option("--visibility", type=Duration(), help="Of the group: how long a message is leased.")
+@click.option(
+    "--attempts", type=click.IntRange(1), help="Of the group: deliveries before a dead letter."
+)
+@click.option("--dead-letter", metavar="TOPIC", help="Of the group: where dead letters go.")
+@click.option(
+    "--start",
+    type=click.Choice(("earliest", "latest")),
+    help="Where a new group begins.  [default: earliest]",
+)
+@format_options
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing of failures; exit codes tell.")
+@grpc_option
+def work(
+    topic: str,
+    command_line: tuple[str, ...],
+    group: str,
+    concurrency: int,
+    timeout: float | None,
+    max_messages: int | None,
+    once: bool,
+    retry_delay: float | None,
+    visibility: float | None,
+    attempts: int | None,
+    dead_letter: str | None,
+    start: str | None,
+    printing: Printing,
+    quiet: bool,
+    addresses: str,
+) -> int:
+    """Work on a topic: run a command for each message, or print and ack them.
+
+    The command has the value on its standard input and MOLDAU_TOPIC, MOLDAU_PARTITION,
+    MOLDAU_OFFSET, MOLDAU_TIMESTAMP, MOLDAU_KEY, MOLDAU_HEADERS, MOLDAU_ATTEMPT and MOLDAU_GROUP in
+    its environment. If it ends with 0 the message is done; else it comes again, with the last line
+    of its standard error as the reason, until it is a dead letter.
+    """
+    resolved = _resolved(command_line)
+    printed = printing.make()
+
+    environment = own_environment(os.environ)
+
+    async def handle(message: Any) -> Ended:
+        return await run_command(
+            resolved, message, group, environment=environment, seconds_max=timeout
+        )
+
+    async def working() -> tuple[Tally, Stopping]:
+        async with connected(addresses) as client:
+            worker = await client.connect(
+                group,
+                topic,
+                visibility=visibility,
+                attempts=attempts,
+                dead_letter=dead_letter,
+                start=start,
+            )
+
+            async def ready() -> int:
+                found = (await client.stats(group)).partitions
+                return sum(each.ready for each in found if each.topic == topic)
+
+            drained = Drained(ready) if once else None
+            # Until here Ctrl-C ends it at once: nothing was taken.
+            async with worker:
+                with _signals() as stopping:
+                    if not resolved:
+                        printer = Printer(worker, printed.formatter, stopping, drained)
+                        return await printer.run(max_messages), stopping
+                    loop = WorkLoop(
+                        worker,
+                        handle,
+                        stopping,
+                        concurrency=concurrency,
+                        messages_max=max_messages,
+                        drained=drained,
+                        retry_seconds=retry_delay,
+                        quiet=quiet,
+                    )
+                    return await loop.run(), stopping
+
+    tally, stopping = run(working())
+    if resolved and not quiet:
+        lost = f", {tally.lost} not settled" if tally.lost else ""
+        say(f"{counted(tally.done, 'message')} done, {tally.failed} failed{lost}")
+    if stopping.at_once.is_set():
+        return ExitCode.INTERRUPTED
+    # A worker that runs for ever does its duty although something failed once.
+    is_bounded = once or max_messages is not None
+    return ExitCode.FAILED if is_bounded and (tally.failed or tally.lost) else ExitCode.OK
+
+
+def _resolved(command_line: tuple[str, ...]) -> list[str]:
+    """The command with its path, found once and before a message is taken."""
+    if not command_line:
+        return []
+    found = shutil.which(command_line[0])
+    if found is None:
+        raise CommandError(
+            f"there is no command {command_line[0]}",
+            hint="a script needs a path and the right to be run: chmod +x",
+            code=ExitCode.USAGE,
+        )
+    return [found, *command_line[1:]]
+
+
+def own_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Ours, without what is said of a message: a worker may be run by a worker."""
+    return {name: value for name, value in environment.items() if name not in VARIABLES}
+
+
+@contextmanager
+def _signals() -> Iterator[Stopping]:
+    """Within, SIGINT and SIGTERM stop the loop; the second one what runs as well."""
+    stopping, loop = Stopping(), asyncio.get_running_loop()
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    for number in numbers:
+        loop.add_signal_handler(number, stopping.signal)
+    try:
+        yield stopping
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)
+
+
+class Printer:
+    """Prints messages, and acks those that are written to stdout."""
+
+    def __init__(
+        self,
+        worker: "AsyncWorker",
+        formatter: Formatter,
+        stopping: Stopping,
+        drained: Drained | None,
+    ) -> None:
+        self._worker = worker
+        self._drained = drained
+        self._patient_poll = PatientPoll(worker) if drained is None else worker.poll
+        self._format = formatter
+        self._stopping = stopping
+
+    async def run(self, messages_max: int | None) -> Tally:
+        tally = Tally()
+        while not self._stopping.asked.is_set():
+            room = _PRINT_MESSAGES_MAX if messages_max is None else messages_max - tally.done
+            if room <= 0:
+                break
+            seconds = POLL_SECONDS if self._drained is None else ONCE_POLL_SECONDS
+            messages = await self._poll(min(room, _PRINT_MESSAGES_MAX), seconds)
+            if messages:
+                await self._print(messages, tally)
+            elif reader_gone():
+                raise BrokenPipeError
+            if self._drained is not None and await self._drained.after(len(messages)):
+                break
+        return tally
+
+    async def _poll(self, room: int, seconds: float) -> list[Any]:
+        """What is there, or nothing once we are to stop: leaving the group gives back the rest."""
+        polling = asyncio.ensure_future(self._patient_poll(room, seconds))
+        asked = asyncio.ensure_future(self._stopping.asked.wait())
+        await asyncio.wait({polling, asked}, return_when=asyncio.FIRST_COMPLETED)
+        asked.cancel()
+        if not polling.done():
+            polling.cancel()
+            await asyncio.wait({polling})
+        return [] if polling.cancelled() else polling.result()
+
+    async def _print(self, messages: list[Any], tally: Tally) -> None:
+        stdout = sys.stdout.buffer
+        for message in messages:
+            stdout.write(self._format(Shown(message)))
+        stdout.flush()
+        refused = await self._worker.ack(messages)
+        tally.done += len(messages) - len(refused)
+        tally.lost += len(refused)
+        for each in refused:
+            say(f"printed, but not acked, so it comes again: {each.error()}")

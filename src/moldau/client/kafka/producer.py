@@ -1,0 +1,421 @@
+"""Owns Producer: sends messages over librdkafka, one handle for each level of acknowledgement.
+
+A message that is sent is acknowledged, or its Delivery says why not, or `flush`, `close` or the
+log does: none disappears unseen.
+"""
+
+import logging
+import re
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Self
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Producer as Client
+
+from moldau.client.bootstrap import Brokers, config_from
+from moldau.client.errors import (
+    BufferFullError,
+    ClientError,
+    DeliveryFailedError,
+    InvalidArgumentError,
+    TimedOutError,
+)
+from moldau.client.kafka import forks
+from moldau.client.kafka.connect import connect_producer, probe, translate
+from moldau.client.kafka.deliveries import PARTITION_UNASSIGNED, POLL_EVERY_SENDS, Delivery, Outbox
+from moldau.client.kafka.producer_config import AckMode, Acks, ProducerConfig, ack_mode
+from moldau.client.kafka.transaction import Transaction, fenced_hint
+from moldau.client.values import (
+    PLAIN_TYPES,
+    Headers,
+    Key,
+    Value,
+    encode_headers,
+    encode_key,
+    encode_timestamp,
+    encode_value,
+)
+
+log = logging.getLogger(__name__)
+
+_EXIT_SECONDS_MAX = 10.0
+"""How long a producer that nobody closed may hold up the end of the program."""
+_ROOM_SECONDS = 0.05
+_SENDS_MASK = POLL_EVERY_SENDS - 1
+_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_TOPIC_HINT = "1 to 249 letters, digits, dots, - and _"
+_DOCTOR_HINT = "is a broker gone or its disk full? moldau doctor"
+
+
+class Producer:
+    """Sends messages. Every method may be called from any thread.
+
+    Messages of one level of acknowledgement and one partition keep the order in which they were
+    sent by one thread; between levels there is no order.
+    """
+
+    def __init__(self, config: ProducerConfig | Brokers | None = None, /, **settings: Any) -> None:
+        self.config = config = config_from(ProducerConfig, config, settings)
+        self._brokers = config.brokers
+        self._mode = ack_mode(config.acks)
+        self._lock = threading.Lock()
+        self._outboxes: dict[AckMode, Outbox] = {}
+        self._usual: Outbox | None = None
+        self._transactions_ready = False
+        self._transaction: Transaction | None = None
+        self._closed = False
+        self._copied = False
+        probe(self._brokers)
+        # Not a method: it would keep the producer alive.
+        self._abandon = weakref.finalize(self, _abandoned, self._outboxes, self._brokers)
+        forks.watch(self)
+
+    def start(self) -> Self:
+        """For those who like to say it; a producer is ready once it is made."""
+        self._check_open()
+        return self
+
+    def send(
+        self,
+        topic: str,
+        value: Value = None,
+        *,
+        key: Key = None,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        timestamp: int | datetime | None = None,
+        acks: Acks | None = None,
+    ) -> Delivery:
+        """Put a message into the buffer. The result tells where it went, or why it failed.
+
+        Waits up to max_block_ms for room in the buffer, then raises BufferFullError.
+        """
+        outbox = self._usual
+        if outbox is None or acks is not None:
+            outbox = self._outbox(topic, self._mode if acks is None else ack_mode(acks))
+        if value.__class__ is not bytes and value.__class__ not in PLAIN_TYPES:
+            value = encode_value(value)
+        if key is not None and key.__class__ not in PLAIN_TYPES:
+            key = encode_key(key)
+        delivery = outbox.delivery()
+        try:
+            if headers is None and partition is None and timestamp is None:
+                # By position, since names would cost a tenth of the whole call.
+                outbox.produce(topic, value, key, PARTITION_UNASSIGNED, delivery.settle)
+            else:
+                extra = _extra(headers, partition, timestamp)
+                outbox.produce(topic, value, key, on_delivery=delivery.settle, **extra)
+        except BufferError:
+            extra = _extra(headers, partition, timestamp)
+            self._send_when_there_is_room(outbox, delivery, topic, value, key, extra)
+        except KafkaException as error:
+            raise self._cannot_send(topic, error) from error
+        except (TypeError, UnicodeEncodeError) as error:
+            raise _unsendable(topic, error) from error
+        outbox.sends = sends = outbox.sends + 1
+        if not sends & _SENDS_MASK:
+            outbox.poll(0)
+        return delivery
+
+    def send_many(
+        self, topic: str, messages: Iterable[Value | tuple[Key, Value]], *, acks: Acks | None = None
+    ) -> list[Delivery]:
+        """Send values, or pairs of key and value, in their order."""
+        return [
+            self.send(topic, value, key=key, acks=acks) for key, value in keys_and_values(messages)
+        ]
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until every message sent so far is acknowledged.
+
+        Raises TimedOutError if some are not yet (they are still tried), and DeliveryFailedError if
+        some failed whose Delivery nobody has looked at. Without a timeout it ends by
+        delivery_timeout_ms.
+        """
+        self._check_open()
+        left = self._flush(timeout)
+        if left:
+            raise TimedOutError(
+                f"{left} messages are not acknowledged by {self._brokers} in time",
+                hint=f"they are still tried; {_DOCTOR_HINT}",
+            )
+        self._raise_failures()
+
+    def close(self, timeout: float | None = None) -> None:
+        """Flush and end. What is not acknowledged in time is given up, and the error says so."""
+        if self._copied:
+            return
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._usual = None
+        left = self._flush(timeout)
+        for outbox in list(self._outboxes.values()):
+            if len(outbox):
+                outbox.discard()
+            outbox.close()
+        # Not before: if Ctrl-C or the end of the program cuts this short, it is told what is lost.
+        self._abandon.detach()
+        if left:
+            raise TimedOutError(
+                f"{left} messages were given up: not acknowledged by {self._brokers} in time",
+                hint=f"their deliveries say which; {_DOCTOR_HINT}",
+            )
+        self._raise_failures()
+
+    def transaction(self) -> Transaction:
+        """`with producer.transaction():` what is sent inside is seen by others as a whole, or not.
+
+        Needs a transactional_id. One at a time.
+        """
+        if self.config.transactional_id is None:
+            raise InvalidArgumentError(
+                "this producer has no transactional_id",
+                hint='Producer(..., transactional_id="a name that this worker keeps")',
+            )
+        outbox = self._outbox(None, self._mode)
+        with self._lock:
+            if self._transaction is not None and self._transaction.is_open:
+                raise ClientError(
+                    "a transaction is open already", hint="leave its with block first"
+                )
+            self._transaction = Transaction(
+                outbox.client, self._brokers, ready=self._transactions_ready
+            )
+            self._transactions_ready = True
+            return self._transaction
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{len(self)} messages not acknowledged"
+        return f"<{type(self).__name__} at {self._brokers}, {state}>"
+
+    def __len__(self) -> int:
+        """Messages that nobody has acknowledged yet."""
+        return sum(len(outbox) for outbox in list(self._outboxes.values()))
+
+    def __bool__(self) -> bool:
+        """A producer is true even when it has nothing to send."""
+        return True
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self.close(close_seconds(error))
+        except ClientError as failure:
+            if error is None:
+                raise
+            # The error that is on its way says more; this one must not be lost with it.
+            log.error("%s", failure)
+
+    def _outbox(self, topic: str | None, mode: AckMode) -> Outbox:
+        self._check_open()
+        outbox = self._outboxes.get(mode)
+        if outbox is not None:
+            return outbox
+        if self.config.transactional_id is not None and mode is not AckMode.ALL:
+            raise InvalidArgumentError(
+                f"acks={mode.value} in a transactional producer",
+                hint="use a second producer for messages outside of transactions",
+            )
+        with self._lock:
+            self._check_open()
+            if (outbox := self._outboxes.get(mode)) is None:
+                outbox = self._new_outbox(self._connect(topic, mode))
+                self._outboxes[mode] = outbox
+                if mode is self._mode:
+                    self._usual = outbox
+        return outbox
+
+    def _new_outbox(self, client: Client) -> Outbox:
+        return Outbox(client, self._brokers)
+
+    def _connect(self, topic: str | None, mode: AckMode) -> Client:
+        settings = self.config.settings(mode)
+        if topic is not None and self.config.transactional_id is None:
+            if not _TOPIC_NAME.fullmatch(topic):
+                # Asked for such a topic, a broker says no more than that it is wrong.
+                raise InvalidArgumentError(f"{topic!r} is no name of a topic", hint=_TOPIC_HINT)
+            return connect_producer(settings, topic)[0]
+        try:
+            return Client(settings)
+        except KafkaException as error:
+            raise translate(error, brokers=self._brokers, doing="make a producer") from error
+
+    def _send_when_there_is_room(
+        self,
+        outbox: Outbox,
+        delivery: Delivery,
+        topic: str,
+        value: object,
+        key: object,
+        extra: Mapping[str, Any],
+    ) -> None:
+        """Wait for acknowledgements to make room: the brokers' speed becomes the sender's."""
+        wait_seconds = self.config.max_block_ms / 1000
+        deadline = time.monotonic() + wait_seconds
+        while True:
+            outbox.poll(max(0.0, min(_ROOM_SECONDS, deadline - time.monotonic())))
+            if self._put(outbox, delivery, topic, value, key, extra):
+                return
+            if time.monotonic() >= deadline:
+                raise self._buffer_full(outbox, topic, wait_seconds)
+
+    def _put(
+        self,
+        outbox: Outbox,
+        delivery: Delivery,
+        topic: str,
+        value: object,
+        key: object,
+        extra: Mapping[str, Any],
+    ) -> bool:
+        """Whether there was room."""
+        try:
+            outbox.produce(topic, value, key, on_delivery=delivery.settle, **extra)
+        except BufferError:
+            return False
+        except KafkaException as error:
+            raise self._cannot_send(topic, error) from error
+        return True
+
+    def _buffer_full(self, outbox: Outbox, topic: str, wait_seconds: float) -> BufferFullError:
+        return BufferFullError(
+            f"cannot send to {topic}: the buffer is full, {len(outbox)} messages are not "
+            f"acknowledged by {self._brokers}, and none was for {wait_seconds:g} s",
+            hint=f"send less, raise max_block_ms or buffer_memory; {_DOCTOR_HINT}",
+        )
+
+    def _flush(self, timeout: float | None) -> int:
+        # librdkafka itself fails a message after delivery_timeout_ms.
+        if timeout is None:
+            timeout = self.config.delivery_timeout_ms / 1000 + 5
+        deadline = time.monotonic() + timeout
+        left = 0
+        for outbox in list(self._outboxes.values()):
+            left += outbox.flush(max(0.001, deadline - time.monotonic()))
+        return left
+
+    def _raise_failures(self) -> None:
+        count, errors = 0, list[ClientError]()
+        for outbox in list(self._outboxes.values()):
+            unseen, latest = outbox.take_failures()
+            count += unseen
+            errors += latest
+        if count:
+            raise DeliveryFailedError(
+                f"{count} messages failed: {errors[-1]}", errors, hint=errors[-1].hint
+            )
+
+    def _cannot_send(self, topic: str, error: KafkaException) -> ClientError:
+        outside = self.config.transactional_id is not None and not (
+            self._transaction is not None and self._transaction.is_open
+        )
+        hint = fenced_hint(error.args[0])
+        if _code(error) == KafkaError.TOPIC_EXCEPTION:
+            return InvalidArgumentError(f"{topic!r} is no name of a topic", hint=_TOPIC_HINT)
+        if outside and not hint:
+            hint = "send inside of `with producer.transaction():`"
+        return translate(error, brokers=self._brokers, doing=f"send to {topic}", hint=hint)
+
+    def left_behind(self) -> None:
+        """In a forked process: what is not sent is for the parent to send."""
+        self._copied = True
+        self._usual = None
+        self._abandon.detach()
+        for outbox in self._outboxes.values():
+            outbox.left_behind()
+
+    def _check_open(self) -> None:
+        if self._copied:
+            raise forks.copied_error("producer")
+        if self._closed:
+            raise ClientError("the producer is closed", hint="make a new one")
+
+
+def _extra(
+    headers: Headers | None, partition: int | None, timestamp: int | datetime | None
+) -> dict[str, Any]:
+    extra: dict[str, Any] = {}
+    if headers is not None:
+        extra["headers"] = encode_headers(headers)
+    if partition is not None:
+        if isinstance(partition, bool) or not isinstance(partition, int) or partition < 0:
+            raise InvalidArgumentError(f"{partition!r} is no partition", hint="0 or more")
+        extra["partition"] = partition
+    if timestamp is not None:
+        extra["timestamp"] = encode_timestamp(timestamp)
+    return extra
+
+
+def _code(error: KafkaException) -> int | None:
+    cause = error.args[0]
+    return cause.code() if isinstance(cause, KafkaError) else None
+
+
+def _unsendable(topic: object, error: TypeError | UnicodeEncodeError) -> InvalidArgumentError:
+    if not isinstance(topic, str):
+        return InvalidArgumentError(f"{topic!r} is no name of a topic", hint=_TOPIC_HINT)
+    return InvalidArgumentError(
+        f"cannot send to {topic}: {error}", hint="text must be writable as UTF-8"
+    )
+
+
+def keys_and_values(
+    messages: Iterable[Value | tuple[Key, Value]],
+) -> Iterator[tuple[Key, Value]]:
+    """Of values, or pairs of key and value. Raises InvalidArgumentError for what is neither."""
+    if isinstance(messages, str | bytes | bytearray | memoryview | Mapping):
+        raise InvalidArgumentError(
+            f"send_many of a {type(messages).__name__}", hint="a list of values, or of (key, value)"
+        )
+    for message in messages:
+        if not isinstance(message, tuple):
+            yield None, message
+        elif len(message) == 2:
+            yield message
+        else:
+            raise InvalidArgumentError(
+                f"a tuple of {len(message)} in send_many", hint="values, or pairs of key and value"
+            )
+
+
+def close_seconds(error: BaseException | None) -> float | None:
+    """How long leaving a block may flush: Ctrl-C, an exit and a cancelled task are in a hurry."""
+    return None if error is None or isinstance(error, Exception) else _EXIT_SECONDS_MAX
+
+
+def _abandoned(outboxes: dict[AckMode, Outbox], brokers: str) -> None:
+    """A producer was dropped, or the program ends, without close: save what can be saved."""
+    pending = sum(len(outbox) for outbox in outboxes.values())
+    if pending:
+        warnings.warn(
+            f"a producer was not closed with {pending} messages unsent; use `with` or close()",
+            ResourceWarning,
+            stacklevel=2,
+        )
+    deadline = time.monotonic() + _EXIT_SECONDS_MAX
+    for outbox in outboxes.values():
+        left = outbox.flush(max(0.001, deadline - time.monotonic()))
+        failed, errors = outbox.take_failures()
+        if left or failed:
+            log.error(
+                "%d messages are lost: not acknowledged by %s when an unclosed producer ended%s",
+                left + failed,
+                brokers,
+                f" ({errors[-1]})" if errors else "",
+            )
+        outbox.close()

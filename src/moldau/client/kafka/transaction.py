@@ -1,0 +1,104 @@
+"""Owns Transaction: the with block whose messages and offsets others see as a whole, or not."""
+
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+
+from moldau.client.errors import ClientError
+from moldau.client.kafka.connect import translate
+
+if TYPE_CHECKING:
+    from moldau.client.kafka.consumer import Consumer
+
+_STEP_SECONDS_MAX = 60.0
+_RETRY_SECONDS = 0.1
+
+_FENCED_HINT = (
+    "another producer with this transactional_id has taken over; close this one, and give every "
+    "worker an id of its own"
+)
+
+
+class Transaction:
+    """Made by Producer.transaction(). Leaving the block commits, an error in it aborts."""
+
+    def __init__(self, client: Producer, brokers: str, *, ready: bool) -> None:
+        self._client = client
+        self._brokers = brokers
+        self.is_open = False
+        if not ready:
+            self._step("begin a transaction", client.init_transactions)
+
+    def commit_offsets(self, consumer: "Consumer") -> None:
+        """Commit with this transaction what the consumer has handed out so far."""
+        self.add_offsets(consumer.handed_out(), consumer.group_metadata())
+
+    def add_offsets(self, offsets: list[TopicPartition], member: Any) -> None:
+        """The same, of offsets to go on from and the member of a group that has read up to them."""
+        if offsets:
+            self._step(
+                "commit offsets in the transaction",
+                lambda seconds: self._client.send_offsets_to_transaction(offsets, member, seconds),
+            )
+
+    def __enter__(self) -> Self:
+        try:
+            self._client.begin_transaction()
+        except KafkaException as error:
+            raise self._error(error, "begin a transaction") from error
+        self.is_open = True
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.is_open = False
+        if error is None:
+            try:
+                self._step("commit the transaction", self._client.commit_transaction)
+            except ClientError as failure:
+                self._abort_after(failure)
+                raise
+        else:
+            self._abort_after(error)
+
+    def _abort_after(self, error: BaseException) -> None:
+        try:
+            self._step("abort the transaction", self._client.abort_transaction)
+        except ClientError as failure:
+            # The broker aborts it in time; what led here is the error to tell.
+            error.add_note(f"{failure}")
+
+    def _step(self, doing: str, call: Callable[[float], object]) -> None:
+        deadline = time.monotonic() + _STEP_SECONDS_MAX
+        while True:
+            try:
+                call(max(1.0, deadline - time.monotonic()))
+            except KafkaException as error:
+                cause = error.args[0]
+                again = isinstance(cause, KafkaError) and cause.retriable()
+                if not again or time.monotonic() > deadline:
+                    raise self._error(error, doing) from error
+                time.sleep(_RETRY_SECONDS)
+            else:
+                return
+
+    def _error(self, error: KafkaException, doing: str) -> ClientError:
+        hint = fenced_hint(error.args[0])
+        return translate(error, brokers=self._brokers, doing=doing, hint=hint)
+
+
+def fenced_hint(cause: object) -> str:
+    """What to do, if this error says that a newer producer has taken over; else nothing."""
+    fenced = isinstance(cause, KafkaError) and cause.code() in (
+        KafkaError._FENCED,
+        KafkaError.PRODUCER_FENCED,
+        KafkaError.INVALID_PRODUCER_EPOCH,
+    )
+    return _FENCED_HINT if fenced else ""

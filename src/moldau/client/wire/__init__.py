@@ -1,0 +1,1 @@
+"""A small client that speaks the Kafka protocol over plain sockets."""

@@ -1,0 +1,289 @@
+"""Owns what secures connections, by the names that Kafka's clients have for it: TLS and SASL.
+
+Files are read when the properties are parsed, and what they hold travels with the options: a task
+needs none of the driver's files, and a wrong one is told before anything runs.
+"""
+
+import functools
+import re
+import ssl
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from moldau.client.errors import ClientError, InvalidArgumentError, UnreachableError
+from moldau.client.wire.sasl import Sasl, parse_sasl
+
+PROTOCOL: Final = "security.protocol"
+PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+HOST_CHECK: Final = "ssl.endpoint.identification.algorithm"
+_TLS_VERSIONS: Final = {
+    "TLSV1.2": ssl.TLSVersion.TLSv1_2,
+    "TLSV1.3": ssl.TLSVersion.TLSv1_3,
+}
+_JAVA_STORES: Final = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
+_PEM: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOTALL)
+_OTHER_HOST: Final = (62, 64)
+"""What OpenSSL calls a certificate for other names, and for other addresses."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tls:
+    """How to encrypt. Its text never shows the key."""
+
+    prefix: str = ""
+    """Of the names of options in errors."""
+    authorities: str = field(default="", repr=False)
+    """Certificates in PEM of whom to trust; none: those that the system trusts."""
+    chain: str = field(default="", repr=False)
+    key: str = field(default="", repr=False)
+    key_password: str = field(default="", repr=False)
+    checks_host: bool = True
+    version_first: ssl.TLSVersion = ssl.TLSVersion.TLSv1_2
+    version_last: ssl.TLSVersion = ssl.TLSVersion.MAXIMUM_SUPPORTED
+
+    def failure(self, error: OSError, address: str) -> ClientError:
+        """What a failed handshake means, and which option to change."""
+        if isinstance(error, ssl.SSLCertVerificationError):
+            reason = error.verify_message.rstrip(".").lower()
+            if error.verify_code in _OTHER_HOST:
+                return ClientError(
+                    f"the certificate of {address} is one of another host ({reason})",
+                    hint="use a name that it has, or switch the check off: option "
+                    f"{self.prefix}{HOST_CHECK} with an empty value",
+                )
+            return ClientError(
+                f"the certificate of {address} is not trusted ({reason})",
+                hint="name who signed it: option "
+                f"{self.prefix}ssl.truststore.certificates or {self.prefix}ssl.truststore.location",
+            )
+        reason = (getattr(error, "reason", None) or error.strerror or str(error)).lower()
+        if "alert" in reason:
+            return ClientError(
+                f"{address} refuses the TLS handshake ({reason})",
+                hint="does it ask for a certificate? see options "
+                f"{self.prefix}ssl.keystore.location, "
+                f"{self.prefix}ssl.keystore.certificate.chain and {self.prefix}ssl.keystore.key",
+            )
+        kind = UnreachableError if not isinstance(error, ssl.SSLError) else ClientError
+        if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+            # It may have died just now.
+            kind = UnreachableError
+        return kind(
+            f"cannot encrypt the connection to {address} ({reason}): see option "
+            f"{self.prefix}{PROTOCOL}",
+            hint="does the broker speak TLS at that port?",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Security:
+    """Of all connections of a client; plain text unless it says otherwise. Travels to tasks."""
+
+    prefix: str = ""
+    tls: Tls | None = None
+    sasl: Sasl | None = None
+
+
+def parse_security(given: Mapping[str, str], prefix: str = "") -> Security:
+    """Of `security.*`, `ssl.*` and `sasl.*`.
+
+    `prefix` stands before the names in errors. Raises InvalidArgumentError, without secrets.
+    """
+    protocol = (given.get(PROTOCOL) or PROTOCOLS[0]).upper()
+    if protocol not in PROTOCOLS:
+        raise InvalidArgumentError(
+            f"option {prefix}{PROTOCOL} is one of {', '.join(PROTOCOLS)}, not {protocol!r}"
+        )
+    return Security(
+        prefix=prefix,
+        tls=_parse_tls(given, prefix) if protocol.endswith("SSL") else None,
+        sasl=parse_sasl(given, prefix) if protocol.startswith("SASL") else None,
+    )
+
+
+@functools.lru_cache(maxsize=16)
+def tls_context(tls: Tls) -> ssl.SSLContext:
+    """Made once in a process. Raises InvalidArgumentError."""
+    try:
+        context = ssl.create_default_context(cadata=tls.authorities or None)
+    except ssl.SSLError as error:
+        raise InvalidArgumentError(
+            f"option {tls.prefix}ssl.truststore.certificates holds no certificate that can be "
+            f"read ({error.reason})"
+        ) from None
+    context.check_hostname = tls.checks_host
+    context.minimum_version, context.maximum_version = tls.version_first, tls.version_last
+    if tls.chain:
+        # The library reads keys from files only; this one is ours alone, and gone at once.
+        with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
+            file.write(tls.key + tls.chain)
+            file.flush()
+            try:
+                context.load_cert_chain(file.name, password=lambda: tls.key_password)
+            except (ssl.SSLError, ValueError):
+                raise InvalidArgumentError(
+                    f"options {tls.prefix}ssl.keystore…: the key cannot be read, or is not that "
+                    "of the certificate",
+                    hint=f"is the key encrypted? see option {tls.prefix}ssl.key.password",
+                ) from None
+    return context
+
+
+def _parse_tls(given: Mapping[str, str], prefix: str) -> Tls:
+    algorithm = given.get(HOST_CHECK, "https").lower()
+    if algorithm not in ("https", "", "none"):
+        raise InvalidArgumentError(
+            f"option {prefix}{HOST_CHECK} is https, or empty to check no names; not {algorithm!r}"
+        )
+    for which in ("truststore", "keystore"):
+        kind = given.get(f"ssl.{which}.type", "PEM").upper()
+        if kind not in ("PEM", "PKCS12", "JKS"):
+            raise InvalidArgumentError(
+                f"option {prefix}ssl.{which}.type is PEM or PKCS12, not {kind}"
+            )
+    trusted = _trusted(given, prefix)
+    own = _own(given, prefix)
+    first, last = _versions(given, prefix)
+    tls = Tls(
+        prefix=prefix,
+        authorities="".join(trusted.certificates),
+        chain="".join(own.certificates),
+        key=own.key,
+        key_password=given.get("ssl.key.password", ""),
+        checks_host=algorithm == "https",
+        version_first=first,
+        version_last=last,
+    )
+    if bool(tls.chain) != bool(tls.key):
+        missing = "key" if tls.chain else "certificate"
+        raise InvalidArgumentError(
+            f"options {prefix}ssl.keystore… hold no {missing}",
+            hint=f"see {prefix}ssl.keystore.certificate.chain and {prefix}ssl.keystore.key",
+        )
+    tls_context(tls)
+    return tls
+
+
+def _versions(given: Mapping[str, str], prefix: str) -> tuple[ssl.TLSVersion, ssl.TLSVersion]:
+    name = "ssl.enabled.protocols"
+    asked = [text.strip().upper() for text in given.get(name, "").split(",") if text.strip()]
+    known = sorted(_TLS_VERSIONS[text] for text in asked if text in _TLS_VERSIONS)
+    if not asked:
+        return ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.MAXIMUM_SUPPORTED
+    if not known:
+        raise InvalidArgumentError(f"option {prefix}{name} names neither TLSv1.2 nor TLSv1.3")
+    return known[0], known[-1]
+
+
+class _Store(NamedTuple):
+    """What a file or an option holds, in PEM."""
+
+    certificates: tuple[str, ...] = ()
+    key: str = ""
+
+
+def _trusted(given: Mapping[str, str], prefix: str) -> _Store:
+    for name in ("ssl.truststore.certificates", "ssl.truststore.location", "ssl.ca.location"):
+        found = _store(given, name, "ssl.truststore.password", prefix)
+        if found is not None:
+            if not found.certificates:
+                raise InvalidArgumentError(f"option {prefix}{name} holds no certificate")
+            return found
+    return _Store()
+
+
+def _own(given: Mapping[str, str], prefix: str) -> _Store:
+    whole = _store(given, "ssl.keystore.location", "ssl.keystore.password", prefix)
+    if whole is not None:
+        return whole
+    result = _Store()
+    for name in (
+        *("ssl.keystore.certificate.chain", "ssl.certificate.location"),
+        *("ssl.keystore.key", "ssl.key.location"),
+    ):
+        found = _store(given, name, "ssl.key.password", prefix)
+        if found is not None:
+            result = _Store(
+                result.certificates or found.certificates,
+                result.key or found.key,
+            )
+    return result
+
+
+def _store(given: Mapping[str, str], name: str, password: str, prefix: str) -> _Store | None:
+    """What an option holds, or the file that it names; None if it is not set."""
+    value = given.get(name)
+    if not value:
+        return None
+    if not name.endswith(".location"):
+        return _from_pem(value, f"{prefix}{name}")
+    try:
+        data = Path(value).read_bytes()
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise InvalidArgumentError(
+            f"option {prefix}{name}: cannot read {value} ({reason})"
+        ) from None
+    if data.startswith(_JAVA_STORES):
+        store = name.split(".")[1]
+        raise InvalidArgumentError(
+            f"option {prefix}{name}: {value} is a store of Java's own format (JKS), which only "
+            "Java reads",
+            hint=f"convert it: keytool -importkeystore -srckeystore {value} -destkeystore "
+            f"{Path(value).stem}.p12 -deststoretype PKCS12, and set {prefix}ssl.{store}.type to "
+            "PKCS12",
+        )
+    if b"-----BEGIN" in data:
+        return _from_pem(data.decode("utf-8", "replace"), f"{prefix}{name}")
+    return _from_pkcs12(data, given.get(password, ""), f"{prefix}{name}", f"{prefix}{password}")
+
+
+def _from_pem(text: str, option: str) -> _Store:
+    certificates, key = [], ""
+    for kind, body in _PEM.findall(text):
+        if ":" not in body:
+            # In options it often stands in one line, which Java reads and OpenSSL does not.
+            letters = "".join(body.split())
+            lines = [letters[at : at + 64] for at in range(0, len(letters), 64)]
+            body = "\n" + "\n".join(lines) + "\n"
+        block = f"-----BEGIN {kind}-----{body}-----END {kind}-----\n"
+        if kind.endswith("PRIVATE KEY"):
+            key = key or block
+        elif kind.endswith("CERTIFICATE"):
+            certificates.append(block)
+    if not certificates and not key:
+        raise InvalidArgumentError(f"option {option} holds neither a certificate nor a key in PEM")
+    return _Store(tuple(certificates), key)
+
+
+def _from_pkcs12(data: bytes, password: str, option: str, password_option: str) -> _Store:
+    try:
+        from cryptography.hazmat.primitives.serialization import (
+            Encoding,
+            NoEncryption,
+            PrivateFormat,
+            pkcs12,
+        )
+    except ImportError:
+        raise InvalidArgumentError(
+            f"option {option}: to read PKCS12, the package cryptography is needed",
+            hint="pip install cryptography, or use PEM",
+        ) from None
+    try:
+        found = pkcs12.load_pkcs12(data, password.encode() or None)
+    except ValueError:
+        raise InvalidArgumentError(
+            f"option {option} names no PKCS12 store, or {password_option} is wrong"
+        ) from None
+    held = [] if found.cert is None else [found.cert]
+    certificates = [
+        each.certificate.public_bytes(Encoding.PEM).decode()
+        for each in [*held, *found.additional_certs]
+    ]
+    key = ""
+    if found.key is not None:
+        key = found.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+    return _Store(tuple(certificates), key)

@@ -1,0 +1,358 @@
+"""Owns transactions over our own connections, for those who must know producer id and epoch.
+
+A transaction that is left open can be ended by another process, which was told its name, producer
+id and epoch. So the versions of requests are those in which the three stay the same until the end:
+AddPartitionsToTxn 3, EndTxn 4, and Produce 11 for what is written.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Final, NamedTuple, TypeVar
+
+from moldau.client.errors import ClientError, InvalidArgumentError, RejectedError, UnreachableError
+from moldau.client.wire.client import KafkaClient
+from moldau.client.wire.connection import KafkaConnection, ask_all
+from moldau.client.wire.retrying import patiently
+from moldau.model.errors import ErrorCode
+from moldau.wire.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopic,
+)
+from moldau.wire.messages.describe_transactions import (
+    DescribedTransaction,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+)
+from moldau.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
+from moldau.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from moldau.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from moldau.wire.messages.list_transactions import (
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
+from moldau.wire.messages.metadata import MetadataRequest, MetadataResponse
+
+PRODUCE_VERSION_MAX: Final = 11
+"""From the next one on, a write enters its partition into the transaction by itself."""
+ONGOING: Final = "Ongoing"
+
+_ADD_VERSION_MAX: Final = 3
+_END_VERSION_MAX: Final = 4
+_LIST_VERSION_MAX: Final = 1
+_SINGLE_KEY: Final = 3
+_TRANSACTION: Final = 1
+_UNDER_WAY_MAX: Final = 32
+_FENCING: Final = frozenset(
+    {
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.TRANSACTION_ABORTABLE,
+    }
+)
+
+T = TypeVar("T")
+
+
+class FencedError(RejectedError):
+    """The transaction is not this producer's any more: it timed out, or someone took its name."""
+
+
+class TransactionalProducer(NamedTuple):
+    """A producer as coordinators know it; it stands for one transaction if each begins anew."""
+
+    name: str
+    producer_id: int
+    epoch: int
+
+
+class TransactionClient:
+    """Transactions of a cluster. Waits out elections for `seconds_max`. Not for two threads."""
+
+    def __init__(self, client: KafkaClient, *, seconds_max: float = 60.0) -> None:
+        self._client = client
+        self._seconds_max = seconds_max
+        self._coordinators: dict[str, tuple[str, int]] = {}
+
+    def begin(self, name: str, *, timeout_ms: int) -> TransactionalProducer:
+        """A producer of that name. Whoever had the name is locked out, its transaction aborted."""
+        return self._init(name, timeout_ms, -1, -1)
+
+    def go_on(self, producer: TransactionalProducer, *, timeout_ms: int) -> TransactionalProducer:
+        """The same with a new epoch, for the next transaction.
+
+        Raises FencedError if anyone has gone on or begun since, unless with the same request and
+        without having entered a partition: then that one and this are told the same.
+        """
+        return self._init(producer.name, timeout_ms, producer.producer_id, producer.epoch)
+
+    def _init(
+        self, name: str, timeout_ms: int, producer_id: int, epoch: int
+    ) -> TransactionalProducer:
+        request = InitProducerIdRequest(
+            transactional_id=name,
+            transaction_timeout_ms=timeout_ms,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+        )
+        doing = f"begin a transaction as {name}"
+
+        def attempt() -> TransactionalProducer:
+            found = self._coordinator(name).ask(request, InitProducerIdResponse)
+            if found.error_code == ErrorCode.INVALID_TRANSACTION_TIMEOUT:
+                raise InvalidArgumentError(
+                    f"cannot {doing}: the brokers allow no transaction of {timeout_ms} ms",
+                    hint="lower kafka.transaction.timeout.ms, or raise transaction.timeout_ms_max "
+                    "of the brokers (transaction.max.timeout.ms in Kafka)",
+                )
+            check(found.error_code, doing)
+            return TransactionalProducer(name, found.producer_id, found.producer_epoch)
+
+        return self._patiently(name, attempt, doing)
+
+    def add_partitions(
+        self, producer: TransactionalProducer, partitions: Mapping[str, Sequence[int]]
+    ) -> None:
+        """Enter partitions of topics into the transaction, before anything is written to them."""
+        request = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=producer.name,
+            v3_and_below_producer_id=producer.producer_id,
+            v3_and_below_producer_epoch=producer.epoch,
+            v3_and_below_topics=[
+                AddPartitionsToTxnTopic(name=topic, partitions=list(indexes))
+                for topic, indexes in partitions.items()
+            ],
+        )
+        doing = f"enter partitions into the transaction of {producer.name}"
+
+        def attempt() -> None:
+            coordinator = self._coordinator(producer.name)
+            version = min(coordinator.version_for(request), _ADD_VERSION_MAX)
+            found = coordinator.ask(request, AddPartitionsToTxnResponse, version)
+            codes = {
+                answer.partition_error_code
+                for topic in found.results_by_topic_v3_and_below
+                for answer in topic.results_by_partition
+            }
+            # With one partition refused, the others are told only that they were not tried.
+            for code in sorted(codes, key=lambda code: code == ErrorCode.OPERATION_NOT_ATTEMPTED):
+                check(code, doing)
+
+        self._patiently(producer.name, attempt, doing)
+
+    def end(self, producer: TransactionalProducer, *, commit: bool) -> None:
+        """End the transaction; also if it has ended this way before. Raises FencedError."""
+        request = _end_request(producer, commit=commit)
+        doing = f"{'commit' if commit else 'abort'} the transaction of {producer.name}"
+
+        def attempt() -> None:
+            coordinator = self._coordinator(producer.name)
+            version = min(coordinator.version_for(request), _END_VERSION_MAX)
+            check(coordinator.ask(request, EndTxnResponse, version).error_code, doing)
+
+        self._patiently(producer.name, attempt, doing)
+
+    def end_all(
+        self, producers: Iterable[TransactionalProducer], *, commit: bool
+    ) -> dict[TransactionalProducer, FencedError]:
+        """End many, several at a time; which of them could not be, for good."""
+        waiting = list(producers)
+        fenced: dict[TransactionalProducer, FencedError] = {}
+        for first in range(0, len(waiting), _UNDER_WAY_MAX):
+            chunk = waiting[first : first + _UNDER_WAY_MAX]
+            for producer in self._end_at_once(chunk, commit=commit):
+                try:
+                    self.end(producer, commit=commit)
+                except FencedError as error:
+                    fenced[producer] = error
+        return fenced
+
+    def _end_at_once(
+        self, producers: Sequence[TransactionalProducer], *, commit: bool
+    ) -> list[TransactionalProducer]:
+        """Ask for all ends before waiting for any; those that have to be asked for again."""
+        self._find(producer.name for producer in producers)
+        version = min(EndTxnRequest.VERSIONS.last, _END_VERSION_MAX)
+        reached: dict[TransactionalProducer, KafkaConnection] = {}
+        for producer in producers:
+            with suppress(ClientError):
+                reached[producer] = self._coordinator(producer.name)
+        answers = ask_all(
+            [
+                (coordinator, _end_request(producer, commit=commit), version)
+                for producer, coordinator in reached.items()
+            ]
+        )
+        ended = {
+            producer
+            for producer, answer in zip(reached, answers, strict=True)
+            if isinstance(answer, EndTxnResponse) and not answer.error_code
+        }
+        return [producer for producer in producers if producer not in ended]
+
+    def describe(self, names: Iterable[str]) -> dict[str, DescribedTransaction]:
+        """What coordinators know of these names; those that nobody knows are left out."""
+        found: dict[str, DescribedTransaction] = {}
+        left = set(names)
+
+        def attempt() -> None:
+            self._find(left)
+            by_coordinator: dict[tuple[str, int], list[str]] = {}
+            for name in sorted(left):
+                by_coordinator.setdefault(self._coordinators[name], []).append(name)
+            for address, asked in by_coordinator.items():
+                request = DescribeTransactionsRequest(transactional_ids=asked)
+                answer = self._client.connection(*address).ask(
+                    request, DescribeTransactionsResponse
+                )
+                for each in answer.transaction_states:
+                    if each.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+                        left.discard(each.transactional_id)
+                        continue
+                    check(each.error_code, f"describe the transaction of {each.transactional_id}")
+                    found[each.transactional_id] = each
+                    left.discard(each.transactional_id)
+
+        patiently(
+            attempt,
+            forget=self._coordinators.clear,
+            seconds_max=self._seconds_max,
+            doing="describe transactions",
+        )
+        return found
+
+    def expiring(
+        self, transactions: Mapping[str, DescribedTransaction], seconds: float
+    ) -> set[str]:
+        """Which of some open transactions may time out within so many seconds.
+
+        Their coordinators judge, by the clock by which they also end them: the clock of this
+        machine may be off by hours.
+        """
+        if not transactions:
+            return set()
+        timeout_ms = min(each.transaction_timeout_ms for each in transactions.values())
+        request = ListTransactionsRequest(
+            state_filters=[ONGOING],
+            producer_id_filters=[],
+            duration_filter=max(0, timeout_ms - int(seconds * 1000)),
+        )
+
+        def attempt() -> set[str]:
+            self._find(transactions)
+            found: set[str] = set()
+            for address in sorted({self._coordinators[name] for name in transactions}):
+                connection = self._client.connection(*address)
+                version = min(connection.version_for(request), _LIST_VERSION_MAX)
+                if version < _LIST_VERSION_MAX:
+                    # A broker that does not compare: Kafka before 3.8.
+                    return {n for n, told in transactions.items() if seconds_left(told) < seconds}
+                answer = connection.ask(request, ListTransactionsResponse, version)
+                check(answer.error_code, "list transactions")
+                found |= {each.transactional_id for each in answer.transaction_states}
+            return found & transactions.keys()
+
+        return patiently(
+            attempt,
+            forget=self._coordinators.clear,
+            seconds_max=self._seconds_max,
+            doing="list transactions",
+        )
+
+    def open_names(self, prefix: str) -> list[str]:
+        """Names of transactions that are open, as all brokers tell that can be reached.
+
+        What a lost broker looked after is found once another one has taken over.
+        """
+        request = ListTransactionsRequest(state_filters=[ONGOING], producer_id_filters=[])
+        everyone = MetadataRequest(topics=[], allow_auto_topic_creation=False)
+
+        def attempt() -> list[str]:
+            found: list[str] = []
+            for broker in self._client.any_broker().ask(everyone, MetadataResponse).brokers:
+                try:
+                    connection = self._client.connection(broker.host, broker.port)
+                except UnreachableError:
+                    continue
+                version = min(connection.version_for(request), _LIST_VERSION_MAX)
+                answer = connection.ask(request, ListTransactionsResponse, version)
+                check(answer.error_code, "list transactions")
+                found += [each.transactional_id for each in answer.transaction_states]
+            return sorted(name for name in set(found) if name.startswith(prefix))
+
+        return patiently(
+            attempt, forget=_nothing, seconds_max=self._seconds_max, doing="list transactions"
+        )
+
+    # -- where to ask
+
+    def _patiently(self, name: str, attempt: Callable[[], T], doing: str) -> T:
+        return patiently(
+            attempt,
+            forget=partial(self._forget, name),
+            seconds_max=self._seconds_max,
+            doing=doing,
+        )
+
+    def _forget(self, name: str) -> None:
+        self._coordinators.pop(name, None)
+
+    def _coordinator(self, name: str) -> KafkaConnection:
+        if name not in self._coordinators:
+            self._find([name])
+        return self._client.connection(*self._coordinators[name])
+
+    def _find(self, names: Iterable[str]) -> None:
+        """Learn where these names are looked after, as far as that is not known."""
+        unknown = sorted(name for name in names if name not in self._coordinators)
+        if not unknown:
+            return
+        known = self._client.any_broker()
+        if known.version_for(FindCoordinatorRequest) > _SINGLE_KEY:
+            request = FindCoordinatorRequest(coordinator_keys=unknown, key_type=_TRANSACTION)
+            for found in known.ask(request, FindCoordinatorResponse).coordinators:
+                check(found.error_code, f"find the coordinator of {found.key}")
+                self._coordinators[found.key] = (found.host, found.port)
+            return
+        for name in unknown:
+            request = FindCoordinatorRequest(key=name, key_type=_TRANSACTION)
+            single = known.ask(request, FindCoordinatorResponse)
+            check(single.error_code, f"find the coordinator of {name}")
+            self._coordinators[name] = (single.host, single.port)
+
+
+def seconds_left(found: DescribedTransaction) -> float:
+    """Until an open transaction times out, by this machine's clock."""
+    deadline_ms = found.transaction_start_time_ms + found.transaction_timeout_ms
+    return deadline_ms / 1000 - time.time()
+
+
+def check(code: int, doing: str) -> None:
+    """Raises RejectedError, or FencedError if the producer can only begin anew."""
+    if not code:
+        return
+    name = RejectedError("", code).name
+    if code in _FENCING:
+        raise FencedError(
+            f"cannot {doing}: {name}",
+            code,
+            hint="the transaction timed out, was aborted, or another producer took its name",
+        )
+    raise RejectedError(f"cannot {doing}: {name}", code)
+
+
+def _end_request(producer: TransactionalProducer, *, commit: bool) -> EndTxnRequest:
+    return EndTxnRequest(
+        transactional_id=producer.name,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
+        committed=commit,
+    )
+
+
+def _nothing() -> None:
+    return

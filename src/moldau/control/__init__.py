@@ -1,0 +1,1 @@
+"""Cluster metadata on this broker: the store, topics, configurations, membership, replica moves."""

@@ -1,0 +1,156 @@
+"""Owns settings that can be seen and changed while the broker runs: of topics and of brokers."""
+
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+
+from moldau.control.metadata_store import MetadataStore
+from moldau.metadata.commands import (
+    AlterBrokerConfigs,
+    AlterTopicConfigs,
+    Command,
+    ConfigChange,
+    ReplaceBrokerConfigs,
+    ReplaceTopicConfigs,
+)
+from moldau.metadata.config_types import ConfigSource, ConfigType, shown
+from moldau.metadata.image import CLUSTER_DEFAULT, Topic
+from moldau.metadata.topic_configs import (
+    BROKER_CONFIGS,
+    ConfigEntry,
+    ConfigSynonym,
+    broker_layers,
+    topic_config_entries,
+)
+from moldau.model.errors import ErrorCode, RefusedError
+from moldau.model.ids import BrokerId
+
+
+class ResourceKind(IntEnum):
+    """What has settings; numbers as in the Kafka protocol."""
+
+    TOPIC = 2
+    BROKER = 4
+
+
+class ConfigService:
+    """Describes and alters settings."""
+
+    def __init__(
+        self,
+        *,
+        metadata: MetadataStore,
+        broker: BrokerId,
+        defaults: Mapping[str, str],
+        fixed: Mapping[str, str],
+    ) -> None:
+        self._metadata = metadata
+        self._broker = broker
+        self._defaults = defaults
+        self._fixed = fixed
+        """Settings of this broker that only a restart changes, under their Kafka names."""
+
+    def describe(self, kind: int, name: str) -> list[ConfigEntry]:
+        """Every setting of a resource, defaults included. Raises RefusedError."""
+        image = self._metadata.image
+        if kind == ResourceKind.TOPIC:
+            topic = image.topic(name)
+            if topic is None:
+                raise RefusedError(
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {shown(name)}"
+                )
+            return self.describe_topic(topic)
+        if kind == ResourceKind.BROKER:
+            return self._describe_broker(self._broker_of(name))
+        raise RefusedError(ErrorCode.INVALID_REQUEST, f"resources of type {kind} have no settings")
+
+    def describe_topic(self, topic: Topic) -> list[ConfigEntry]:
+        """Every setting of a topic, also of one that is only planned."""
+        layers = broker_layers(self._metadata.image, self._broker, self._defaults)
+        return topic_config_entries(topic.configs, layers)
+
+    def _describe_broker(self, broker: BrokerId) -> list[ConfigEntry]:
+        layers = broker_layers(self._metadata.image, broker, self._defaults)
+        entries = []
+        for name, (definition, synonym) in BROKER_CONFIGS.items():
+            found = [
+                ConfigSynonym(name=name, value=settings[name], source=source)
+                for source, settings in layers
+                if name in settings
+            ]
+            if synonym.scale == 1:
+                found.append(
+                    ConfigSynonym(
+                        name=name, value=definition.default, source=ConfigSource.DEFAULT_CONFIG
+                    )
+                )
+            if found:
+                entries.append(
+                    ConfigEntry(
+                        name=name,
+                        value=found[0].value,
+                        source=found[0].source,
+                        type=definition.type,
+                        documentation=definition.documentation,
+                        synonyms=tuple(found),
+                    )
+                )
+        if broker != CLUSTER_DEFAULT:
+            entries += [_fixed_entry(name, value) for name, value in self._fixed.items()]
+        return entries
+
+    async def alter(
+        self, kind: int, name: str, changes: Sequence[ConfigChange], *, validate_only: bool
+    ) -> None:
+        """Change only the named keys."""
+        command: Command
+        if kind == ResourceKind.TOPIC:
+            command = AlterTopicConfigs(topic=name, changes=changes)
+        elif kind == ResourceKind.BROKER:
+            command = AlterBrokerConfigs(broker_id=self._broker_of(name), changes=changes)
+        else:
+            raise RefusedError(
+                ErrorCode.INVALID_REQUEST, f"resources of type {kind} have no settings"
+            )
+        await self._submit(command, validate_only)
+
+    async def replace(
+        self, kind: int, name: str, configs: Mapping[str, str | None], *, validate_only: bool
+    ) -> None:
+        """Set these keys and unset all others."""
+        command: Command
+        if kind == ResourceKind.TOPIC:
+            command = ReplaceTopicConfigs(topic=name, configs=configs)
+        elif kind == ResourceKind.BROKER:
+            command = ReplaceBrokerConfigs(broker_id=self._broker_of(name), configs=configs)
+        else:
+            raise RefusedError(
+                ErrorCode.INVALID_REQUEST, f"resources of type {kind} have no settings"
+            )
+        await self._submit(command, validate_only)
+
+    async def _submit(self, command: Command, validate_only: bool) -> None:
+        if validate_only:
+            self._metadata.preview(command)
+        else:
+            await self._metadata.submit(command)
+
+    def _broker_of(self, name: str) -> BrokerId:
+        """The broker that a resource names; an empty name is the default of all brokers."""
+        if not name:
+            return CLUSTER_DEFAULT
+        if not name.isdecimal() or BrokerId(int(name)) not in self._metadata.image.brokers:
+            raise RefusedError(ErrorCode.INVALID_REQUEST, f"there is no broker {shown(name)}")
+        return BrokerId(int(name))
+
+
+def _fixed_entry(name: str, value: str) -> ConfigEntry:
+    source = ConfigSource.STATIC_BROKER_CONFIG
+    return ConfigEntry(
+        name=name,
+        value=value,
+        source=source,
+        type=ConfigType.STRING,
+        documentation="",
+        synonyms=(ConfigSynonym(name=name, value=value, source=source),),
+        read_only=True,
+    )

@@ -1,0 +1,153 @@
+"""Owns the use cases around topics: create, delete, grow, configure, delete records."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from moldau.control.metadata_store import MetadataStore
+from moldau.data.commit import trim_replica
+from moldau.data.disk_space import DiskGuard
+from moldau.data.partitions import Partitions
+from moldau.metadata.commands import CreatePartitions, CreateTopic, DeleteTopic
+from moldau.metadata.image import Image, Topic
+from moldau.metadata.replica_rules import usual_replication
+from moldau.model.errors import ErrorCode, RefusedError
+from moldau.model.ids import Offset, TopicId
+
+_BY_DEFAULT = -1
+HIGH_WATERMARK = -1
+"""DeleteRecords: everything that is committed now."""
+INTERNAL_SEGMENT_BYTES_MAX = 100 * 1024 * 1024
+"""The open segment is never compacted, and all of it is read when a coordinator loads."""
+
+
+class TopicService:
+    """Changes topics through the metadata."""
+
+    def __init__(
+        self,
+        *,
+        metadata: MetadataStore,
+        partitions: Partitions,
+        disk: DiskGuard,
+        new_topic_id: Callable[[], TopicId],
+        default_partitions: int,
+        default_replication_factor: int | None,
+        default_segment_bytes: int,
+    ) -> None:
+        self._metadata = metadata
+        self._partitions = partitions
+        self._disk = disk
+        self._new_topic_id = new_topic_id
+        self._default_partitions = default_partitions
+        self._default_replication_factor = default_replication_factor
+        self._internal_configs = {
+            "cleanup.policy": "compact",
+            "segment.bytes": str(min(default_segment_bytes, INTERNAL_SEGMENT_BYTES_MAX)),
+        }
+
+    @property
+    def image(self) -> Image:
+        return self._metadata.image
+
+    async def create(
+        self,
+        name: str,
+        *,
+        partitions: int = _BY_DEFAULT,
+        replication_factor: int = _BY_DEFAULT,
+        assignments: Mapping[int, Sequence[int]] | None = None,
+        configs: Mapping[str, str | None] | None = None,
+        validate_only: bool = False,
+        internal: bool = False,
+    ) -> Topic:
+        """The new topic, or what it would be if it is only checked. Raises RefusedError."""
+        if assignments is None:
+            if partitions == _BY_DEFAULT:
+                partitions = self._default_partitions
+            if replication_factor == _BY_DEFAULT:
+                replication_factor = self._default_replication_factor or usual_replication(
+                    self.image
+                )
+        command = CreateTopic(
+            name=name,
+            topic_id=self._new_topic_id(),
+            partitions=partitions,
+            replication_factor=replication_factor,
+            assignments=assignments,
+            configs=configs or {},
+            internal=internal,
+        )
+        if validate_only:
+            image = self._metadata.preview(command)
+        else:
+            self._disk.check()
+            await self._metadata.submit(command)
+            image = self._metadata.image
+        topic = image.topic_by_id(command.topic_id)
+        if topic is None:
+            raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{name} was deleted again")
+        return topic
+
+    async def ensure(self, name: str, *, internal: bool = False, partitions: int = -1) -> Topic:
+        """The topic, created if there is none. Two who ask at once get the same."""
+        topic = self.image.topic(name)
+        if topic is None:
+            try:
+                await self.create(
+                    name,
+                    partitions=partitions,
+                    replication_factor=(usual_replication(self.image) if internal else _BY_DEFAULT),
+                    configs=self._internal_configs if internal else None,
+                    internal=internal,
+                )
+            except RefusedError as error:
+                if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+                    raise
+                if self.image.topic(name) is None:
+                    # Somebody was faster, on a broker whose commit is not known here yet.
+                    await self._metadata.fresh()
+            topic = self.image.topic(name)
+        if topic is None:
+            raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{name} was deleted again")
+        return topic
+
+    async def delete(self, *, name: str | None = None, topic_id: TopicId | None = None) -> None:
+        await self._metadata.submit(DeleteTopic(name=name, topic_id=topic_id))
+
+    async def add_partitions(
+        self,
+        name: str,
+        count: int,
+        assignments: Sequence[Sequence[int]] | None,
+        *,
+        validate_only: bool,
+    ) -> None:
+        command = CreatePartitions(topic=name, count=count, assignments=assignments)
+        if validate_only:
+            self._metadata.preview(command)
+        else:
+            self._disk.check()
+            await self._metadata.submit(command)
+
+    async def delete_records(self, topic: str, partition: int, before: int) -> Offset:
+        """Raise the start of a partition; returns the new start. Raises RefusedError."""
+        hosted = self._partitions.lead(topic, partition)
+        if hosted.internal:
+            raise RefusedError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is internal")
+        if not hosted.deletes:
+            raise RefusedError(
+                ErrorCode.POLICY_VIOLATION, f"{topic} has cleanup.policy without delete"
+            )
+        replica = hosted.replica
+        offset = replica.high_watermark if before == HIGH_WATERMARK else Offset(before)
+        if not 0 <= offset <= replica.high_watermark:
+            raise RefusedError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"{before} is not between 0 and {replica.high_watermark}",
+            )
+        # Also where retention was before: others may still have it, and one of them lead next.
+        offset = max(offset, replica.log.start_offset)
+        if offset > replica.trimmed_to:
+            error = await trim_replica(replica, offset)
+            if error is not ErrorCode.NONE:
+                raise RefusedError(error, f"{topic}-{partition} could not be cut now")
+        return replica.log.start_offset

@@ -1,0 +1,1 @@
+"""Partitions on this broker: produce, fetch, offsets, compaction, scrubbing and repair."""

@@ -1,0 +1,125 @@
+"""Owns questions about a partition: offsets by place, time or leader epoch, and its producers."""
+
+from typing import NamedTuple
+
+from moldau.data.fetch import check_epoch
+from moldau.data.partitions import Partitions
+from moldau.model.errors import CorruptionError, ErrorCode, RefusedError
+from moldau.model.ids import NO_EPOCH, NO_TIMESTAMP, Epoch, Offset, TimestampMs
+from moldau.replica.replica import Replica
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+_UNSAID = -1
+
+
+class FoundOffset(NamedTuple):
+    """An offset with the time and epoch of the record there, if it is one."""
+
+    offset: int
+    timestamp: int
+    epoch: int
+
+
+class DescribedProducer(NamedTuple):
+    """What a partition remembers of one producer."""
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    last_timestamp: int
+    coordinator_epoch: int
+    transaction_start: int
+    """First offset of its open transaction; -1: none is open."""
+
+
+NOT_FOUND = FoundOffset(-1, NO_TIMESTAMP, NO_EPOCH)
+
+
+class OffsetService:
+    """Answers questions about offsets."""
+
+    def __init__(self, partitions: Partitions) -> None:
+        self._partitions = partitions
+
+    def list_offset(
+        self,
+        topic: str,
+        partition: int,
+        timestamp: int,
+        leader_epoch: int = _UNSAID,
+        *,
+        reads_committed: bool = False,
+    ) -> FoundOffset:
+        """The offset for a time, or for one of the special times above. Raises RefusedError.
+
+        One who reads committed finds nothing at or above the last stable offset.
+        """
+        hosted = self._partitions.lead(topic, partition)
+        try:
+            return _find(hosted.replica, timestamp, leader_epoch, reads_committed)
+        except CorruptionError as error:
+            self._partitions.take_offline(hosted, error)
+            raise RefusedError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from None
+
+    def producers(self, topic: str, partition: int) -> list[DescribedProducer]:
+        """All that are remembered. Raises RefusedError."""
+        replica = self._partitions.lead(topic, partition).replica
+        described = []
+        for producer, state in replica.producers:
+            last = state.batches[-1] if state.batches else None
+            described.append(
+                DescribedProducer(
+                    producer,
+                    state.epoch,
+                    last.last_sequence if last is not None else -1,
+                    last.timestamp if last is not None else state.seen_at,
+                    state.coordinator_epoch,
+                    state.first,
+                )
+            )
+        return described
+
+    def epoch_end(
+        self, topic: str, partition: int, epoch: int, leader_epoch: int = _UNSAID
+    ) -> tuple[Epoch, Offset]:
+        """The last epoch not above `epoch` and its end; (-1, -1) for one that is yet to come."""
+        replica = self._partitions.lead(topic, partition).replica
+        if leader_epoch != _UNSAID:
+            check_epoch(replica, leader_epoch)
+        if epoch > replica.epoch:
+            return NO_EPOCH, Offset(-1)
+        if epoch == replica.epoch:
+            # Its end may be above the watermark: a client that read up to an acks=1 reply must
+            # not take that for a truncation.
+            return replica.epoch, replica.log.end_offset
+        return replica.log.epoch_end(Epoch(epoch))
+
+
+def _find(
+    replica: Replica, timestamp: int, leader_epoch: int, reads_committed: bool
+) -> FoundOffset:
+    if leader_epoch != _UNSAID:
+        check_epoch(replica, leader_epoch)
+    if not replica.is_ready:
+        raise RefusedError(ErrorCode.OFFSET_NOT_AVAILABLE, "the leader was just elected")
+    log = replica.log
+    end = replica.last_stable_offset if reads_committed else replica.high_watermark
+    if timestamp == LATEST:
+        return FoundOffset(end, NO_TIMESTAMP, replica.epoch)
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+        start = log.start_offset
+        return FoundOffset(start, NO_TIMESTAMP, log.epoch_at(start))
+    if timestamp == LATEST_TIERED:
+        # Nothing is tiered here.
+        return NOT_FOUND
+    if timestamp == MAX_TIMESTAMP:
+        found = log.find_max_timestamp(end)
+    elif timestamp < 0:
+        raise RefusedError(ErrorCode.INVALID_REQUEST, f"{timestamp} is no time")
+    else:
+        found = log.find_time(TimestampMs(timestamp), end)
+    return NOT_FOUND if found is None else FoundOffset(*found)

@@ -1,0 +1,500 @@
+"""Owns the replicas of this broker: opens and closes them as the metadata image says.
+
+A partition whose log is damaged stays closed, with the reason; the others go on.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from moldau.data.traffic import TopicTraffic, Traffic
+from moldau.log.interface import LogConfig, PartitionLog
+from moldau.metadata.config_types import LONG_MAX
+from moldau.metadata.image import EMPTY_IMAGE, Image, Partition, Topic, changed_topics
+from moldau.metadata.topic_configs import Layer, TopicConfig, broker_layers
+from moldau.model.clock import Clock
+from moldau.model.errors import (
+    CorruptionError,
+    DiskFullError,
+    ErrorCode,
+    MoldauError,
+    RefusedError,
+)
+from moldau.model.flush import FlushPolicy
+from moldau.model.ids import BrokerId, LogId, PartitionIndex, TopicId, TopicPartition
+from moldau.raft.membership import NO_BROKER, Members
+from moldau.records.compression import Codec
+from moldau.replica.driver import Driver
+from moldau.replica.flusher import Flusher
+from moldau.replica.peer_codec import GroupKey
+from moldau.replica.replica import Replica
+
+log = logging.getLogger(__name__)
+
+_DROPPED_PER_STEP = 20
+"""Dropped in one turn of the loop: each costs a flush or two."""
+_OPENED_PER_STEP = 96
+_OPENING_THREADS = 6
+"""Logs are opened in so many threads at once, each some of a step: a disk takes its time for each,
+and less for all together."""
+
+_LED_SECONDS_MAX = 30.0
+_CAMPAIGN_SECONDS = (0.0, 0.05, 0.15, 0.4)
+"""When the preferred leader of a fresh group asks to be elected: the others may hear of the group
+a moment later. After that the group's own timers do it."""
+
+OpenLog = Callable[[str, TopicId, PartitionIndex, LogConfig, LogId], PartitionLog]
+"""The last one is the id of a log that is not there yet."""
+DropLog = Callable[[str, TopicId, PartitionIndex], None]
+
+
+def log_config(config: TopicConfig, *, internal: bool) -> LogConfig:
+    """The slice of a topic's settings that its logs need. Internal topics are always flushed."""
+    return LogConfig(
+        segment_bytes_max=config.segment_bytes,
+        segment_ms_max=config.segment_ms,
+        index_interval_bytes=config.index_interval_bytes,
+        retention_ms=config.retention_ms,
+        retention_bytes=config.retention_bytes,
+        delete_expired="delete" in config.cleanup_policy,
+        compact=config.compacted,
+        delete_retention_ms=config.delete_retention_ms,
+        compaction_lag_ms_min=config.compaction_lag_min_ms,
+        compaction_lag_ms_max=config.compaction_lag_max_ms,
+        dirty_ratio_min=config.cleanable_dirty_ratio_min,
+        flush=FlushPolicy.ALWAYS if internal else FlushPolicy(config.flush),
+    )
+
+
+class Hosted:
+    """A replica with the settings of its topic, resolved once and not per request."""
+
+    __slots__ = (
+        "bounds_timestamps",
+        "codec",
+        "config",
+        "deletes",
+        "internal",
+        "is_compacted",
+        "is_plain",
+        "replica",
+        "stamps_append_time",
+        "traffic",
+    )
+
+    def __init__(
+        self,
+        replica: Replica,
+        config: TopicConfig,
+        internal: bool,
+        traffic: Traffic | None = None,
+    ) -> None:
+        self.replica = replica
+        self.internal = internal
+        self.traffic = traffic or Traffic()
+        """Of the topic, over all its partitions here."""
+        self.configure(config)
+
+    def configure(self, config: TopicConfig) -> None:
+        self.config = config
+        self.replica.copies_min = config.insync_replicas_min
+        self.codec = codec_of(config.compression_type)
+        self.is_compacted = config.compacted
+        self.deletes = "delete" in config.cleanup_policy
+        self.stamps_append_time = config.timestamp_type == "LogAppendTime"
+        self.bounds_timestamps = not self.stamps_append_time and (
+            min(config.timestamp_before_max_ms, config.timestamp_after_max_ms) < LONG_MAX
+        )
+        self.is_plain = not (
+            self.internal or self.is_compacted or self.codec is not None or self.bounds_timestamps
+        )
+        """Batches go to the log as they come: the usual case, decided once."""
+
+
+def codec_of(compression_type: str) -> Codec | None:
+    """The codec that a topic insists on; None if it keeps what producers send."""
+    if compression_type == "producer":
+        return None
+    return Codec.NONE if compression_type == "uncompressed" else Codec[compression_type.upper()]
+
+
+def first_members(partition: Partition) -> Members:
+    """The group's members as far as the metadata knows: for a log that does not say."""
+    if not partition.moving:
+        return Members(tuple(sorted(partition.replicas)))
+    return Members(tuple(sorted(partition.origin)), tuple(sorted(partition.adding)))
+
+
+class Opening(NamedTuple):
+    """A partition that is to be hosted."""
+
+    topic: Topic
+    partition: Partition
+    config: TopicConfig
+    members: Members
+    new_id: LogId
+    """Of its log, if it is not there yet."""
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.topic.name, self.partition.index
+
+
+Opened = PartitionLog | CorruptionError | DiskFullError
+
+
+class Partitions:
+    """Every partition that this broker hosts."""
+
+    def __init__(
+        self,
+        *,
+        open_log: OpenLog,
+        drop_log: DropLog,
+        driver: Driver,
+        flusher: Flusher,
+        clock: Clock,
+        defaults: Mapping[str, str],
+    ) -> None:
+        self._broker = driver.me
+        self._open_log = open_log
+        self._drop_log = drop_log
+        self._driver = driver
+        self._flusher = flusher
+        self._clock = clock
+        self._defaults = defaults
+        self._hosted: dict[tuple[str, int], Hosted] = {}
+        self.traffic = TopicTraffic()
+        self._offline: dict[tuple[str, int], MoldauError] = {}
+        self._topics: dict[TopicId, Topic] = {}
+        self._layers: tuple[Layer, ...] = ()
+        self._broker_configs: Mapping[BrokerId, Mapping[str, str]] | None = None
+        self.on_leadership: Callable[[Replica], None] = lambda _: None
+        """Told when a replica's leader is another one, or it became a ready leader itself; also
+        when it goes."""
+        self.newest_image: Callable[[], Image] = lambda: EMPTY_IMAGE
+        self._leaving: dict[tuple[str, int], Topic] = {}
+        """Moved away by the image, but counted on by the leaders of their groups."""
+        self.on_replaced: Callable[[Replica], None] = lambda _: None
+        """Told when a replica leads and a voter came back without the log it had."""
+
+    # ---- finding
+
+    def get(self, topic: str, partition: int) -> Hosted | None:
+        return self._hosted.get((topic, partition))
+
+    def find(self, topic: str, partition: int) -> Hosted:
+        """The partition, or the RefusedError that the client gets instead."""
+        hosted = self._hosted.get((topic, partition))
+        if hosted is not None:
+            return hosted
+        if (topic, partition) in self._offline:
+            raise RefusedError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"{topic}-{partition} is offline: {self._offline[topic, partition]}",
+            )
+        # The newest image: right after a start this broker has heard of more than it has opened.
+        known = self.newest_image().topic(topic)
+        if known is not None and 0 <= partition < len(known.partitions):
+            raise RefusedError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{topic}-{partition} is on other brokers"
+            )
+        raise RefusedError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic}-{partition}"
+        )
+
+    def lead(self, topic: str, partition: int) -> Hosted:
+        """The partition, if this broker leads it, or the RefusedError that the client gets."""
+        hosted = self.find(topic, partition)
+        if not hosted.replica.is_leader:
+            hosted.replica.check_leading()
+        return hosted
+
+    def __iter__(self) -> Iterator[Hosted]:
+        return iter(list(self._hosted.values()))
+
+    def __len__(self) -> int:
+        return len(self._hosted)
+
+    @property
+    def offline(self) -> Mapping[tuple[str, int], MoldauError]:
+        return self._offline
+
+    def take_offline(self, hosted: Hosted, error: MoldauError) -> None:
+        """A partition proved to be damaged while it was served: serve it no more, touch nothing.
+
+        Its log is not closed, because a clean close would vouch for what is in it.
+        """
+        replica = hosted.replica
+        key = (replica.partition.topic, replica.partition.partition)
+        if self._hosted.pop(key, None) is not None:
+            self._set_offline(key, error)
+            replica.end(ErrorCode.KAFKA_STORAGE_ERROR)
+            if isinstance(error, DiskFullError):
+                # To be opened anew when there is room.
+                replica.log.discard()
+            self.on_leadership(replica)
+
+    def on_voter_replaced(self, replica: Replica) -> None:
+        """For the replica."""
+        self.on_replaced(replica)
+
+    def on_failed(self, replica: Replica, error: MoldauError) -> None:
+        """For the replica: its group stopped."""
+        hosted = self._hosted.get((replica.partition.topic, replica.partition.partition))
+        if hosted is not None and hosted.replica is replica:
+            self.take_offline(hosted, error)
+
+    def _set_offline(self, key: tuple[str, int], error: MoldauError) -> None:
+        before = self._offline.get(key)
+        self._offline[key] = error
+        if str(before) != str(error):
+            # Once, not with every try.
+            log.error("partition %s-%d is offline: %s", *key, error)
+
+    def retry_offline(self) -> None:
+        """Try again to open what only lacked room on the disk."""
+        if not any(isinstance(error, DiskFullError) for error in self._offline.values()):
+            return
+        with self._flusher.fencing():
+            for topic in self._topics.values():
+                for partition in topic.partitions:
+                    key = (topic.name, partition.index)
+                    if isinstance(self._offline.get(key), DiskFullError):
+                        opening = self._opening(topic, partition, self._resolve(topic))
+                        self._host(opening, self._open(opening))
+                        if key in self._hosted:
+                            log.warning("partition %s-%d is online again", *key)
+
+    def flush_of(self, topic: Topic) -> FlushPolicy:
+        """When records of a topic are flushed here."""
+        return log_config(self._resolve(topic), internal=topic.internal).flush
+
+    def find_placed(self, name: str, index: int) -> tuple[Topic, Partition] | None:
+        """What the image says of a partition, if it places it here."""
+        for topic in self._topics.values():
+            if topic.name == name and index < len(topic.partitions):
+                partition = topic.partitions[index]
+                return (topic, partition) if self._broker in partition.replicas else None
+        return None
+
+    def open_anew(self, topic: Topic, partition: Partition) -> None:
+        """Host a partition whose log was taken away: the new one is not the one that voted."""
+        opening = self._opening(topic, partition, self._resolve(topic))
+        opening = opening._replace(new_id=self._driver.make_log_id())
+        with self._flusher.fencing():
+            self._host(opening, self._open(opening))
+
+    # ---- following the image
+
+    def reconcile(self, image: Image) -> None:
+        """Open what is new, close and drop what is gone, reconfigure what changed.
+
+        The image is committed, so there is no way back: a disk that fails here ends the process,
+        and the next start does the rest.
+        """
+        with self._flusher.fencing():
+            for openings in self._follow(image):
+                for opening in openings:
+                    self._host(opening, self._open(opening))
+
+    async def reconcile_gently(self, image: Image) -> None:
+        """As `reconcile`, but others get their turn after every few partitions, and logs are opened
+        off the loop."""
+        with self._flusher.fencing():
+            for openings in self._follow(image):
+                shares = [openings[at::_OPENING_THREADS] for at in range(_OPENING_THREADS)]
+                work = asyncio.gather(
+                    *(asyncio.to_thread(self._open_all, share) for share in shares if share)
+                )
+                try:
+                    opened = await asyncio.shield(work)
+                except asyncio.CancelledError:
+                    # Threads are not cancelled: whoever stops waits until they write no more.
+                    await asyncio.wait([work])
+                    raise
+                for share, logs in zip(shares, opened, strict=False):
+                    for opening, found in zip(share, logs, strict=True):
+                        self._host(opening, found)
+                await asyncio.sleep(0)
+
+    def _follow(self, image: Image) -> Iterator[list[Opening]]:
+        """Yields what is to be opened before it goes on, after every few partitions."""
+        for topic_id in sorted(self._topics.keys() - image.topics_by_id.keys()):
+            yield from self._drop(self._topics[topic_id])
+        self._layers = broker_layers(image, self._broker, self._defaults)
+        defaults_changed = image.broker_configs is not self._broker_configs
+        self._broker_configs = image.broker_configs
+        topics = image.topics_by_id
+        for topic in topics.values() if defaults_changed else changed_topics(self._topics, topics):
+            known = self._topics.get(topic.topic_id)
+            config = self._resolve(topic)
+            if known is not None and (defaults_changed or known.configs != topic.configs):
+                self._reconfigure(topic, config)
+            self._topics[topic.topic_id] = topic
+            openings: list[Opening] = []
+            left = 0
+            for partition in topic.partitions:
+                key = (topic.name, partition.index)
+                is_here = key in self._hosted or key in self._offline
+                if self._broker in partition.replicas and not is_here:
+                    openings.append(self._opening(topic, partition, config))
+                elif is_here and self._broker not in partition.replicas:
+                    self._leave(topic, partition.index)
+                    left += 1
+                else:
+                    continue
+                if len(openings) == _OPENED_PER_STEP or left == _DROPPED_PER_STEP:
+                    yield openings
+                    openings, left = [], 0
+            yield openings
+
+    def _resolve(self, topic: Topic) -> TopicConfig:
+        return TopicConfig.resolve_layers(topic.configs, self._layers)
+
+    def _reconfigure(self, topic: Topic, config: TopicConfig) -> None:
+        for partition in topic.partitions:
+            hosted = self._hosted.get((topic.name, partition.index))
+            if hosted is not None:
+                hosted.configure(config)
+                try:
+                    hosted.replica.reconfigure(log_config(config, internal=topic.internal))
+                except DiskFullError as error:
+                    self.take_offline(hosted, error)
+
+    def _opening(self, topic: Topic, partition: Partition, config: TopicConfig) -> Opening:
+        members = first_members(partition)
+        key = GroupKey(topic.topic_id, partition.index)
+        return Opening(topic, partition, config, members, self._driver.new_log_id(key, members))
+
+    def _open(self, opening: Opening) -> Opened:
+        """Its log, or why there is none. In any thread."""
+        topic = opening.topic
+        try:
+            return self._open_log(
+                topic.name,
+                topic.topic_id,
+                opening.partition.index,
+                log_config(opening.config, internal=topic.internal),
+                opening.new_id,
+            )
+        except (CorruptionError, DiskFullError) as error:
+            return error
+
+    def _open_all(self, openings: Sequence[Opening]) -> list[Opened]:
+        return [self._open(opening) for opening in openings]
+
+    def _host(self, opening: Opening, opened: Opened) -> None:
+        """Host the partition, or note why it has to stay offline."""
+        topic, partition, config, members, _ = opening
+        key = opening.key
+        if isinstance(opened, MoldauError):
+            self._set_offline(key, opened)
+            return
+        try:
+            is_fresh = opened.end_index == 0
+            replica = Replica(
+                partition=TopicPartition(topic.name, partition.index),
+                topic_id=topic.topic_id,
+                log=opened,
+                members=members,
+                driver=self._driver,
+                flusher=self._flusher,
+                clock=self._clock,
+                listener=self,
+            )
+        except (CorruptionError, DiskFullError) as error:
+            self._set_offline(key, error)
+            return
+        self._offline.pop(key, None)
+        traffic = self.traffic.of(topic.name)
+        self._hosted[key] = Hosted(replica, config, topic.internal, traffic)
+        if is_fresh and not partition.moving and partition.replicas[0] == self._broker:
+            for delay in _CAMPAIGN_SECONDS:
+                asyncio.get_running_loop().call_later(delay, self._stand, replica)
+
+    def _stand(self, replica: Replica) -> None:
+        if replica.is_open and replica.leader == NO_BROKER:
+            self._driver.campaign(replica.group)
+
+    def _drop(self, topic: Topic) -> Iterator[list[Opening]]:
+        """The topic was deleted."""
+        del self._topics[topic.topic_id]
+        for number, partition in enumerate(topic.partitions, 1):
+            if self._broker in partition.replicas:
+                self._let_go(topic, partition.index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            # Also of what has moved away before, or could not be opened.
+            self._driver.forget_vote(GroupKey(topic.topic_id, partition.index))
+            if number % _DROPPED_PER_STEP == 0:
+                yield []
+
+    def _leave(self, topic: Topic, index: PartitionIndex) -> None:
+        """The partition has moved to other brokers, and its group counts on this one no more.
+
+        Asked of the newest image and of the group itself: the image at hand may be old, and what a
+        voter drops was perhaps acknowledged in its name.
+        """
+        key = (topic.name, index)
+        self._leaving.pop(key, None)
+        newest = self.newest_image().topic_by_id(topic.topic_id)
+        if newest is not None and self._broker in newest.partitions[index].replicas:
+            # It has come back, as the image says that follows.
+            return
+        hosted = self._hosted.get(key)
+        if hosted is not None and hosted.replica.is_counted:
+            self._leaving[key] = topic
+            return
+        log.info("partition %s-%d has moved away", topic.name, index)
+        self._let_go(topic, index, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def finish_moves(self) -> None:
+        """Drop what has moved away, and was still counted on when that became known."""
+        with self._flusher.fencing():
+            for (_, index), topic in list(self._leaving.items()):
+                self._leave(topic, PartitionIndex(index))
+
+    def _let_go(self, topic: Topic, index: PartitionIndex, code: ErrorCode) -> None:
+        key = (topic.name, index)
+        self._leaving.pop(key, None)
+        self._offline.pop(key, None)
+        hosted = self._hosted.pop(key, None)
+        if hosted is not None:
+            is_deleted = topic.topic_id not in self._topics
+            hosted.replica.drop(code, forget_vote=is_deleted)
+            self.on_leadership(hosted.replica)
+        self._drop_log(topic.name, topic.topic_id, index)
+
+    def forget_logs(
+        self, gone: Iterable[tuple[str, TopicId, PartitionIndex]], image: Image
+    ) -> None:
+        """Delete logs that a start found no longer wanted, before anything is opened.
+
+        Not what has come back since by `image`: a start hears again of moves of long ago, and the
+        log that is here now is that of a voter, who has promised to keep it.
+        """
+        with self._flusher.fencing():
+            for name, topic_id, index in gone:
+                topic = image.topic_by_id(topic_id)
+                if topic is None or self._broker not in topic.partitions[index].replicas:
+                    hosted = self._hosted.get((name, index))
+                    if hosted is None or hosted.replica.topic_id != topic_id:
+                        self._drop_log(name, topic_id, index)
+
+    async def wait_led(self) -> None:
+        """At start: until those that this broker leads alone are led, but not for long."""
+        deadline = self._clock.monotonic() + _LED_SECONDS_MAX
+        while self._clock.monotonic() < deadline and any(
+            not hosted.replica.is_ready and hosted.replica.members.voters == (self._broker,)
+            for hosted in self._hosted.values()
+        ):
+            await asyncio.sleep(0.002)
+
+    def close(self) -> None:
+        """Close every log cleanly."""
+        for hosted in self._hosted.values():
+            try:
+                hosted.replica.close()
+            except DiskFullError as error:
+                log.warning("the next start has to check a log: %s", error)
+        self._hosted.clear()

@@ -1,0 +1,165 @@
+"""Owns writes: checks a client's batches against their topic and proposes them to the replica.
+
+This is the hot path of the broker. It looks at headers and never at records, except where a topic
+asks for it: a compacted topic (every record needs a key) or one with a compression of its own.
+"""
+
+from moldau.data.disk_space import DiskGuard
+from moldau.data.partitions import Hosted, Partitions
+from moldau.model.clock import Clock
+from moldau.model.errors import ErrorCode, RefusedError, StorageError
+from moldau.records.batch import (
+    TRANSACTIONAL_BIT,
+    BatchFormatError,
+    BatchHeader,
+    check_batches,
+    read_header,
+)
+from moldau.records.record import has_null_key, recompress
+from moldau.replica.guards import Guard
+from moldau.replica.refusals import PASSING
+from moldau.replica.replica import LAG_MS_MAX, Proposal, Replica
+
+ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
+
+
+class ProduceService:
+    """Appends to the partitions of this broker."""
+
+    def __init__(
+        self,
+        partitions: Partitions,
+        disk: DiskGuard,
+        clock: Clock,
+    ) -> None:
+        self._partitions = partitions
+        self._disk = disk
+        self._clock = clock
+
+    def append(
+        self,
+        topic: str,
+        partition: int,
+        data: memoryview,
+        acks: int,
+        *,
+        is_transactional: bool = False,
+        guard: Guard | None = None,
+    ) -> tuple[Replica, Proposal]:
+        """Append the batches of one partition. Raises RefusedError; nothing is appended then.
+
+        `is_transactional`: the client named a transactional id; `guard`: see Replica.propose.
+        """
+        hosted = self._partitions.get(topic, partition)
+        if hosted is None:
+            hosted = self._partitions.find(topic, partition)
+        headers = check_batches(data, bytes_max=hosted.config.message_bytes_max)
+        try:
+            proposal = self._propose(
+                hosted, data, headers, acks, is_transactional=is_transactional, guard=guard
+            )
+        except RefusedError as error:
+            if headers[0].producer_id >= 0 and error.code in PASSING:
+                hosted.replica.refusals.note(headers[0], error.code, self._clock.monotonic())
+            raise
+        traffic = hosted.traffic
+        traffic.written_bytes += len(data)
+        for header in headers:
+            traffic.written_records += header.record_count
+        return hosted.replica, proposal
+
+    def _propose(
+        self,
+        hosted: Hosted,
+        data: memoryview,
+        headers: list[BatchHeader],
+        acks: int,
+        *,
+        is_transactional: bool,
+        guard: Guard | None,
+    ) -> Proposal:
+        config = hosted.config
+        if self._disk.is_full:
+            self._disk.check()
+        if acks == ACKS_ALL and config.insync_replicas_min > 1:
+            hosted.replica.check_leading()
+            in_sync = len(hosted.replica.in_sync(LAG_MS_MAX))
+            if in_sync < config.insync_replicas_min:
+                raise RefusedError(
+                    ErrorCode.NOT_ENOUGH_REPLICAS,
+                    f"{in_sync} {'replica is' if in_sync == 1 else 'replicas are'} in sync, "
+                    f"min.insync.replicas is {config.insync_replicas_min}",
+                )
+        if headers[0].attributes & TRANSACTIONAL_BIT and not is_transactional:
+            raise RefusedError(
+                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+                "a batch of a transaction in a request without a transactional id",
+            )
+        writable: bytearray | memoryview = data
+        if not hosted.is_plain:
+            writable, headers = self._treat_specially(hosted, data, headers)
+        try:
+            return hosted.replica.propose(
+                writable, headers, append_time=hosted.stamps_append_time, guard=guard
+            )
+        except StorageError as error:
+            raise RefusedError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from None
+
+    def _treat_specially(
+        self, hosted: Hosted, data: memoryview, headers: list[BatchHeader]
+    ) -> tuple[bytearray | memoryview, list[BatchHeader]]:
+        """What the topic's settings ask beyond the plain append."""
+        refuse_internal(hosted)
+        if hosted.bounds_timestamps:
+            self._check_timestamps(hosted, headers)
+        position = 0
+        rewritten = bytearray()
+        codec_wanted = hosted.codec
+        for header in headers:
+            batch = data[position : position + header.size]
+            position += header.size
+            try:
+                if hosted.is_compacted and has_null_key(batch):
+                    raise RefusedError(
+                        ErrorCode.INVALID_RECORD, "a compacted topic takes no record without a key"
+                    )
+                if codec_wanted is not None:
+                    rewritten += recompress(batch, codec_wanted)
+            except BatchFormatError as error:
+                raise RefusedError(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
+        if codec_wanted is None:
+            return data, headers
+        headers = []
+        position = 0
+        bytes_max = hosted.config.message_bytes_max
+        while position < len(rewritten):
+            header = read_header(rewritten, position)
+            if header.size > bytes_max:
+                raise RefusedError(
+                    ErrorCode.MESSAGE_TOO_LARGE,
+                    f"batch of {header.size} bytes in the topic's own compression; "
+                    f"the topic takes {bytes_max}",
+                )
+            headers.append(header)
+            position += header.size
+        return rewritten, headers
+
+    def _check_timestamps(self, hosted: Hosted, headers: list[BatchHeader]) -> None:
+        now = self._clock.wall_ms()
+        earliest = now - hosted.config.timestamp_before_max_ms
+        latest = now + hosted.config.timestamp_after_max_ms
+        for header in headers:
+            if header.base_timestamp < earliest or header.max_timestamp > latest:
+                raise RefusedError(
+                    ErrorCode.INVALID_TIMESTAMP,
+                    "a record's timestamp is too far from the broker's time "
+                    "(message.timestamp.before.max.ms, message.timestamp.after.max.ms)",
+                )
+
+
+def refuse_internal(hosted: Hosted) -> None:
+    if hosted.internal:
+        raise RefusedError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"{hosted.replica.partition.topic} is internal; only the broker writes to it",
+        )

@@ -1,0 +1,148 @@
+"""Owns the proxy's gRPC server: its handlers, health and reflection, and its end.
+
+It starts without brokers too, and says UNAVAILABLE until one answers.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import grpc
+from grpc import aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from moldau.client.errors import ClientError
+from moldau.client.queue.calls import Caller
+from moldau.client.queue.channels import MESSAGE_BYTES_MAX, READ_FROM, SERVICE, Channels
+from moldau.client.queue.resolver import Resolver
+from moldau.client.queue.settling import Settler
+from moldau.proxy.answers import Answers
+from moldau.proxy.consumers import Consumers
+from moldau.proxy.refusals import Context
+from moldau.proxy.streams import Streams
+
+log = logging.getLogger(__name__)
+
+CALLS_MAX: Final = 10_000
+REFRESH_SECONDS: Final = 5.0
+CALL_SECONDS_MAX: Final = 15.0
+_STOP_SECONDS: Final = 2.0
+_HEALTH_SECONDS: Final = 0.5
+
+_OPTIONS: Final = [
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    # Two proxies on one port would share its clients by chance.
+    ("grpc.so_reuseport", 0),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+]
+
+
+class Proxy:
+    """A proxy that listens at `listen` for the cluster that `seeds` lead to."""
+
+    def __init__(
+        self,
+        listen: str,
+        seeds: Sequence[str],
+        *,
+        seconds_max: float = CALL_SECONDS_MAX,
+        refresh_seconds: float = REFRESH_SECONDS,
+    ) -> None:
+        self._listen = listen
+        self._channels = Channels()
+        self._resolver = Resolver(seeds, self._channels, refresh_seconds=refresh_seconds)
+        self._caller = Caller(self._channels, self._resolver, seconds_max=seconds_max)
+        self._consumers: Consumers | None = None
+        self._server: aio.Server | None = None
+        self._health = health.aio.HealthServicer()
+        self._watching: asyncio.Task[None] | None = None
+        self.port = 0
+
+    @property
+    def brokers(self) -> list[str]:
+        """Those that are known to be alive."""
+        return self._resolver.view.alive_addresses if self._resolver.is_answered else []
+
+    async def start(self) -> None:
+        """Listen. Raises ClientError if the address cannot be had."""
+        await self._resolver.refresh()
+        self._resolver.keep()
+        settler = Settler(self._caller, takes_settled_for_done=False)
+        self._consumers = Consumers(self._caller, settler)
+        answers = Answers(self._caller, settler, self._consumers)
+        streams = Streams(self._caller, self._consumers, answers)
+        server = aio.server(options=_OPTIONS, maximum_concurrent_rpcs=CALLS_MAX)
+        handlers = _handlers(answers, streams)
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, server)
+        try:
+            self.port = server.add_insecure_port(self._listen)
+        except RuntimeError as error:
+            await self.stop()
+            raise ClientError(
+                f"cannot listen at {self._listen}",
+                hint="is the port taken? another: --listen :PORT",
+            ) from error
+        self._server = server
+        await server.start()
+        await self._tell_health()
+        self._watching = asyncio.create_task(self._watch(), name="proxy-health")
+
+    async def stop(self) -> None:
+        """End all waits, give back what nobody fetched, let calls finish for a moment."""
+        if self._watching is not None:
+            self._watching.cancel()
+        await self._health.enter_graceful_shutdown()
+        if self._consumers is not None:
+            await self._consumers.close()
+        if self._server is not None:
+            await self._server.stop(_STOP_SECONDS)
+        await self._resolver.close()
+        await self._channels.close()
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(_HEALTH_SECONDS)
+            await self._tell_health()
+
+    async def _tell_health(self) -> None:
+        kinds = health_pb2.HealthCheckResponse
+        status = kinds.SERVING if self._resolver.is_answered else kinds.NOT_SERVING
+        for name in ("", SERVICE):
+            await self._health.set(name, status)
+
+
+def _handlers(answers: Answers, streams: Streams) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, unary in answers.handlers.items():
+        found[name] = grpc.unary_unary_rpc_method_handler(_guarded(name, unary))
+    for name, stream in streams.handlers.items():
+        found[name] = grpc.stream_stream_rpc_method_handler(_guarded(name, stream))
+    found[READ_FROM.name] = grpc.unary_stream_rpc_method_handler(
+        _guarded(READ_FROM.name, streams.read_from)
+    )
+    return found
+
+
+def _guarded(name: str, work: Callable[[Any, Context], Any]) -> Callable[[Any, Context], Any]:
+    """A defect of the proxy ends the call, and says so in its log; nothing else."""
+
+    async def handle(request: Any, context: Context) -> Any:
+        try:
+            return await work(request, context)
+        except (aio.AbortError, asyncio.CancelledError):
+            raise
+        except Exception as error:
+            log.error("the proxy met a defect in %s", name, exc_info=error)
+            await context.abort(
+                grpc.StatusCode.INTERNAL,
+                "the proxy met a defect of its own",
+                (("moldau-reason", "INTERNAL"),),
+            )
+
+    return handle

@@ -1,1 +1,0 @@
-"""Protocol-neutral use cases: produce, fetch, topics, groups."""

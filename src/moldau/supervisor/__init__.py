@@ -1,0 +1,1 @@
+"""Runs several brokers on one machine and restarts those that exit."""

@@ -1,0 +1,144 @@
+"""Owns one broker process of a cluster on one machine: its command line, its log, its ready line.
+
+Never decides whether it should run; the supervisor does.
+"""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from moldau.client.processes import started_at
+from moldau.supervisor.state import ClusterState, Member
+
+_READY = re.compile(rb"^moldau \S+ ready on \S+ \(broker (\d+), cluster ([^\s,]+)", re.M)
+_REASON_BYTES_MAX = 16 * 1024
+_REASON_LINES_MAX = 5
+_LINE_BYTES_MAX = 64 * 1024
+
+CommandOf = Callable[[Path, ClusterState, Member, "str | None"], list[str]]
+"""The command line of a broker: directory, cluster, broker, address of a member to join."""
+
+
+def broker_command(
+    directory: Path, state: ClusterState, member: Member, join: str | None
+) -> list[str]:
+    """`moldau broker start` with everything that tells this broker from the others."""
+    command = [sys.executable, "-m", "moldau", "broker", "start", "--id", str(member.id)]
+    command += ["--data-dir", str(directory.absolute() / member.directory)]
+    command += ["--kafka-addr", member.kafka, "--raft-addr", member.raft]
+    command += ["--http-addr", member.http, "--grpc-addr", member.grpc]
+    if join is not None:
+        command += ["--join-addr", join]
+    elif not state.cluster_id:
+        command.append("--bootstrap")
+    keys = {key for key, _ in state.settings}
+    if not keys & {"topic.replication_factor", "replication_factor"}:
+        command += ["--set", f"topic.replication_factor={state.replication_factor}"]
+    for key, value in state.settings:
+        command += ["--set", f"{key}={value}"]
+    return command
+
+
+def log_path(directory: Path, member: Member) -> Path:
+    return directory / f"broker-{member.id}.log"
+
+
+class Child:
+    """A process that was started; ended by the object that started it, never by number."""
+
+    def __init__(self, command: list[str], log: Path) -> None:
+        self._log = log
+        self._tail = b""
+        self.cluster_id: str | None = None
+        """Known once it is ready."""
+        with open(log, "ab") as output:
+            self._log_start = output.tell()
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=output,
+                # Ctrl-C on the terminal is for the supervisor, which stops them in order.
+                start_new_session=True,
+            )
+        self.pid = self._process.pid
+        self.started = started_at(self.pid)
+        pipe = self._process.stdout
+        if pipe is None:
+            raise RuntimeError("a child without a pipe")
+        self._pipe = pipe
+        os.set_blocking(pipe.fileno(), False)
+        self.pipe_open = True
+
+    @property
+    def is_ready(self) -> bool:
+        return self.cluster_id is not None
+
+    def fileno(self) -> int:
+        return self._pipe.fileno()
+
+    def read(self) -> bool:
+        """Take what it printed; True if it became ready by that."""
+        try:
+            data = os.read(self._pipe.fileno(), _LINE_BYTES_MAX)
+        except BlockingIOError:
+            return False
+        if not data:
+            self.pipe_open = False
+            return False
+        # A copy for who reads the log; no room for it is no reason to stop.
+        with contextlib.suppress(OSError), open(self._log, "ab") as output:
+            output.write(data)
+        was_ready = self.is_ready
+        self._tail = (self._tail + data)[-_LINE_BYTES_MAX:]
+        whole, newline, _ = self._tail.rpartition(b"\n")
+        if newline and (match := _READY.search(whole)):
+            self.cluster_id = match[2].decode()
+        return self.is_ready and not was_ready
+
+    def poll(self) -> int | None:
+        """Its exit code once it has ended; negative: the signal that ended it."""
+        return self._process.poll()
+
+    def terminate(self) -> None:
+        self._process.terminate()
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def close(self) -> None:
+        self._pipe.close()
+        self.pipe_open = False
+
+    def reason(self, code: int) -> str:
+        """Why it ended: its own words where it had some."""
+        if code < 0:
+            # A signal leaves no time for words; the last line in the log is about something else.
+            return describe_exit(code)
+        try:
+            with open(self._log, "rb") as log:
+                log.seek(0, os.SEEK_END)
+                log.seek(max(self._log_start, log.tell() - _REASON_BYTES_MAX))
+                lines = log.read().decode(errors="replace").splitlines()
+        except OSError:
+            lines = []
+        said = [line for line in lines if line.startswith(("error: ", "hint: "))]
+        if not said:
+            said = [line for line in lines if line.strip()][-_REASON_LINES_MAX:]
+        return "\n".join([describe_exit(code), *said])
+
+
+def describe_exit(code: int) -> str:
+    """An exit code in words."""
+    if code >= 0:
+        return f"it ended with exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    return f"it was ended by {name}"

@@ -1,0 +1,64 @@
+"""Watching the disk: produce is refused below the reserve, and what waited for room comes back."""
+
+from typing import cast
+
+import pytest
+
+from moldau.data.disk_space import DiskGuard
+from moldau.data.maintenance import Upkeep, UpkeepConfig
+from moldau.data.partitions import Partitions
+from moldau.model.errors import RefusedError
+from moldau.testing.replicas import SetClock
+
+RESERVE = 1000
+
+
+class World:
+    """A disk whose free space the test sets, and partitions that count how often they are tried."""
+
+    def __init__(self) -> None:
+        self.free = RESERVE
+        self.retries = 0
+        self.disk = DiskGuard()
+        self.upkeep = Upkeep(
+            config=UpkeepConfig(
+                retention_check_ms=1000,
+                flush_interval_ms=1000,
+                producer_id_expiry_ms=1000,
+                disk_reserve_bytes=RESERVE,
+            ),
+            partitions=cast(Partitions, self),
+            disk=self.disk,
+            clock=SetClock(),
+            free_bytes=lambda: self.free,
+            repair=lambda: None,
+        )
+
+    def finish_moves(self) -> None:
+        pass
+
+    def retry_offline(self) -> None:
+        self.retries += 1
+
+    def look(self, free: int) -> tuple[bool, int]:
+        """Whether the disk counts as full then, and how often partitions were tried."""
+        before = self.retries
+        self.free = free
+        self.upkeep.check_disk()
+        return self.disk.is_full, self.retries - before
+
+
+def test_the_disk_is_full_below_the_reserve_and_not_at_it() -> None:
+    world = World()
+    assert world.look(RESERVE)[0] is False
+    assert world.look(RESERVE - 1)[0] is True
+    with pytest.raises(RefusedError, match="full"):
+        world.disk.check()
+    assert world.look(RESERVE)[0] is False
+    world.disk.check()
+
+
+def test_offline_partitions_are_tried_again_at_every_look_that_finds_room_and_at_no_other() -> None:
+    world = World()
+    tried = [world.look(free)[1] for free in (RESERVE, 0, 0, RESERVE, RESERVE * 2)]
+    assert tried == [1, 0, 0, 1, 1]

@@ -1,0 +1,36 @@
+"""What a topic's own compression does to batches on their way in."""
+
+import pytest
+
+from moldau.client.errors import RejectedError
+from moldau.client.wire.client import KafkaClient
+from moldau.model.errors import ErrorCode
+from moldau.model.ids import Offset, TimestampMs
+from moldau.records.batch import read_header
+from moldau.records.compression import Codec
+from moldau.records.record import Record, build_batch, read_records
+from moldau.testing.broker import Broker
+from moldau.testing.waiting import wait_seconds_max
+
+pytestmark = pytest.mark.system
+
+
+def batch(size: int, codec: Codec) -> bytes:
+    return build_batch([Record(Offset(0), TimestampMs(1_000), None, bytes(size), [])], codec=codec)
+
+
+def test_a_batch_that_grows_beyond_the_limit_in_the_topics_own_compression_is_refused(
+    moldau_session_broker: Broker,
+) -> None:
+    with KafkaClient(moldau_session_broker.bootstrap, timeout=wait_seconds_max()) as client:
+        configs = {"compression.type": "uncompressed", "max.message.bytes": "10000"}
+        client.create_topic("grows", configs=configs)
+        assert client.produce("grows", 0, batch(9_000, Codec.ZSTD)) == 0
+        with pytest.raises(RejectedError) as refused:
+            client.produce("grows", 0, batch(50_000, Codec.ZSTD))
+        assert refused.value.code == ErrorCode.MESSAGE_TOO_LARGE
+        assert client.produce("grows", 0, batch(10, Codec.NONE)) == 1
+        stored = client.fetch("grows", 0, 0)
+    header = read_header(stored)
+    assert header.codec == Codec.NONE
+    assert [record.value for record in read_records(stored[: header.size])] == [bytes(9_000)]

@@ -1,0 +1,355 @@
+"""Supervision, with small stand-in processes in place of brokers."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from moldau.cli.errors import CommandError
+from moldau.client.processes import is_running, process_key
+from moldau.supervisor.control import ask, state_of
+from moldau.supervisor.state import (
+    ClusterState,
+    Member,
+    Ports,
+    load_state,
+    locked,
+    save_state,
+    strays,
+)
+from moldau.supervisor.supervisor import Supervisor
+from moldau.testing.waiting import wait_until
+
+pytestmark = pytest.mark.system
+
+READY = "print('moldau 1 ready on h:1 (broker {id}, cluster C, data in d)', flush=True)"
+SERVE = (
+    # A handler would be too late for a signal that comes between its last look and a sleep.
+    "import signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM}); "
+    + READY
+    + "; signal.sigwait({signal.SIGTERM}); sys.exit(0)"
+)
+
+
+def cluster(count: int) -> ClusterState:
+    return ClusterState(
+        ports=Ports(kafka=0, raft=0, http=0),
+        replication_factor=1,
+        next_id=count + 1,
+        brokers=[
+            Member(id=number, ports=Ports(kafka=1, raft=2, http=3), directory=f"broker-{number}")
+            for number in range(1, count + 1)
+        ],
+    )
+
+
+class World:
+    """A supervisor that is stepped by hand; `scripts` say what a broker does."""
+
+    def __init__(self, directory: Path, count: int = 3) -> None:
+        self.scripts: dict[int, str] = {}
+        self.joins: list[tuple[int, str | None]] = []
+        self.said: list[str] = []
+        self.skipped = 0.0
+        self.directory = directory
+        self.state = cluster(count)
+        self.supervisor = Supervisor(
+            directory,
+            self.state,
+            notify=self.said.append,
+            command_of=self.command,
+            now=lambda: self.skipped,
+        )
+
+    def command(self, directory, state, member, join):
+        self.joins.append((member.id, join))
+        script = self.scripts.get(member.id, SERVE).replace("{id}", str(member.id))
+        return [sys.executable, "-S", "-c", script]
+
+    def until(self, condition) -> None:
+        def holds() -> bool:
+            if not condition():
+                self.supervisor.step(0.01)
+            return condition()
+
+        wait_until(holds, "it is so", describe=lambda: (self.states, self.said))
+
+    def ask(self, verb, **arguments):
+        """What another process would ask, answered by the next step."""
+        return self.supervisor._answer({"verb": verb, **arguments})
+
+    @property
+    def states(self) -> list[str]:
+        return [member.state for member in self.state.brokers]
+
+    def all(self, state: str) -> bool:
+        return set(self.states) == {state}
+
+
+@pytest.fixture
+def world(tmp_path):
+    made: list[World] = []
+
+    def make(count: int = 3, **scripts: str) -> World:
+        world = World(tmp_path, count)
+        made.append(world)
+        return world
+
+    yield make
+    for one in made:
+        one.supervisor.close()
+
+
+def test_the_first_founds_and_the_others_join_it_once_it_is_ready(world):
+    w = world()
+    w.supervisor.step(0.01)
+    assert w.states == ["starting", "waiting", "waiting"]
+    w.until(lambda: w.all("ready"))
+    assert w.joins == [(1, None), (2, "127.0.0.1:3"), (3, "127.0.0.1:3")]
+    assert w.state.cluster_id == "C"
+    assert load_state(w.directory).brokers == w.state.brokers
+
+
+def test_members_of_a_cluster_start_all_at_once(world):
+    w = world()
+    for member in w.state.brokers:
+        member.joined = True
+    w.supervisor.step(0.01)
+    # Each is told of another one, by which it could learn lost metadata again.
+    assert [join for _, join in w.joins] == ["127.0.0.1:3"] * 3
+
+
+def test_a_broker_alone_needs_nobody_to_return(world):
+    w = world(1)
+    w.state.brokers[0].joined = True
+    w.supervisor.step(0.01)
+    assert w.joins == [(1, None)]
+
+
+def test_a_broker_that_dies_is_started_again_later_each_time(world):
+    w = world(1)
+    w.scripts[1] = READY + "; raise SystemExit(70)"
+    delays = []
+    for number in range(8):
+        w.until(lambda n=number: sum("died" in line for line in w.said) > n)
+        delays.append(float(w.said[-1].rpartition("in ")[2].removesuffix(" s")))
+        w.skipped += delays[-1]
+    assert delays == [0.5, 1, 2, 4, 8, 16, 30, 30]
+
+
+def test_a_broker_that_was_well_for_a_while_is_started_again_soon(world):
+    w = world(1)
+    w.until(lambda: w.all("ready"))
+    for _ in range(3):
+        w.skipped += 100
+        os.kill(w.state.brokers[0].pid, signal.SIGKILL)
+        w.until(lambda: w.all("restarting"))
+        assert w.said[-1] == "broker 1 died (it was ended by SIGKILL), starts again in 0.5 s"
+        w.skipped += 1
+        w.until(lambda: w.all("ready"))
+
+
+@pytest.mark.parametrize("code", [2, 74, 78])
+def test_a_broker_that_cannot_work_is_left_down_with_its_own_words(world, code):
+    w = world(2)
+    w.scripts[2] = (
+        "import sys; print('error: no such luck\\nhint:  none', file=sys.stderr); "
+        f"print('noise'); sys.exit({code})"
+    )
+    w.until(lambda: w.supervisor.is_settled)
+    assert w.states == ["ready", "failed"]
+    reason = w.state.brokers[1].reason
+    assert reason == f"it ended with exit code {code}\nerror: no such luck\nhint:  none"
+    w.skipped += 1000
+    w.supervisor.step(0.05)
+    assert w.states == ["ready", "failed"]
+
+
+def test_a_founder_that_fails_leaves_nobody_waiting_for_it(world):
+    w = world(3)
+    w.scripts[1] = "raise SystemExit(78)"
+    w.until(lambda: w.supervisor.is_settled)
+    assert w.states == ["failed", "waiting", "waiting"]
+
+
+def test_a_broker_that_somebody_stopped_stays_stopped(world):
+    w = world(1)
+    w.until(lambda: w.all("ready"))
+    os.kill(w.state.brokers[0].pid, signal.SIGTERM)
+    w.until(lambda: w.all("stopped"))
+    assert "elsewhere" in w.state.brokers[0].reason
+
+
+@pytest.mark.safety
+def test_a_killed_broker_stays_down_until_it_is_restarted(world):
+    w = world()
+    w.until(lambda: w.all("ready"))
+    key = w.state.brokers[1].process
+    assert "error" not in w.ask("kill", id=2)
+    w.until(lambda: w.state.brokers[1].pid is None)
+    assert not is_running(key)
+    w.skipped += 1000
+    w.supervisor.step(0.05)
+    assert w.states == ["ready", "killed", "ready"]
+    assert "does not run" in w.ask("kill", id=2)["error"]
+    w.ask("restart", id=2)
+    w.until(lambda: w.all("ready"))
+    assert w.joins[-1] == (2, "127.0.0.1:3")
+
+
+def test_a_restart_stops_a_running_broker_cleanly_first(world):
+    w = world(1)
+    w.scripts[1] = SERVE.replace("sys.exit(0)", "(print('clean', flush=True), sys.exit(0))")
+    w.until(lambda: w.all("ready"))
+    pid = w.state.brokers[0].pid
+    w.ask("restart", id=1)
+    w.until(lambda: w.all("ready") and w.state.brokers[0].pid != pid)
+    assert "clean" in (w.directory / "broker-1.log").read_text()
+
+
+def test_a_further_broker_joins_with_a_number_of_its_own(world):
+    w = world(2)
+    w.until(lambda: w.all("ready"))
+    w.ask("add")
+    w.until(lambda: len(w.states) == 3 and w.all("ready"))
+    assert w.joins[-1] == (3, "127.0.0.1:3")
+    assert w.state.next_id == 4
+    ports = w.state.brokers[2].ports
+    assert len({ports.kafka, ports.raft, ports.http}) == 3
+
+
+def test_a_port_that_is_taken_is_refused_and_nothing_is_added(world):
+    w = world(1)
+    assert "is the port of another broker" in w.ask("add", kafka=1)["error"]
+    assert len(w.state.brokers) == 1
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [{"verb": "kill", "id": 9}, {"verb": "dance", "id": 1}, {"verb": "kill"}, {"id": "x"}, {}],
+)
+def test_what_makes_no_sense_is_refused(world, request_):
+    assert "error" in world(1).supervisor._answer(request_)
+
+
+def test_all_are_stopped_in_order_the_founder_last(world):
+    w = world()
+    w.until(lambda: w.all("ready"))
+    w.ask("stop")
+    w.until(lambda: w.supervisor.is_down)
+    assert [line for line in w.said if "is down" in line] == [
+        "broker 3 is down",
+        "broker 2 is down",
+        "broker 1 is down",
+    ]
+    assert "being stopped" in w.ask("restart", id=1)["error"]
+
+
+@pytest.mark.safety
+def test_a_broker_that_does_not_stop_is_killed(world):
+    w = world(1)
+    w.scripts[1] = SERVE.replace("signal.sigwait({signal.SIGTERM})", "signal.pause()")
+    w.until(lambda: w.all("ready"))
+    w.ask("stop", id=1)
+    w.supervisor.step(0.05)
+    assert w.states == ["stopping"]
+    w.skipped += 100
+    w.until(lambda: w.all("stopped"))
+    assert "does not stop: killed" in w.said[-2]
+
+
+def test_after_the_end_nothing_runs_and_the_file_says_so(world):
+    w = world()
+    w.until(lambda: w.all("ready"))
+    keys = [member.process for member in w.state.brokers]
+    w.supervisor.close()
+    assert not any(map(is_running, keys))
+    state = load_state(w.directory)
+    assert (state.supervisor, state.control) == (None, "")
+    assert {member.state for member in state.brokers} == {"stopped"}
+    assert all(member.joined for member in state.brokers)
+
+
+def test_a_full_disk_does_not_end_the_brokers(world, monkeypatch):
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    w = world(2)
+    with monkeypatch.context() as patch:
+        patch.setattr("moldau.supervisor.supervisor.save_state", full)
+        w.until(lambda: w.all("ready"))
+    assert [line for line in w.said if "No space" in line] == [
+        "cluster.json cannot be written: No space left on device"
+    ]
+    w.supervisor.step(0.01)
+    assert load_state(w.directory).brokers == w.state.brokers
+
+
+def test_a_broker_that_cannot_be_started_is_tried_again(world):
+    w = world(1)
+    w.supervisor._command_of = lambda *arguments: ["/no/such/program"]
+    w.until(lambda: w.all("restarting"))
+    assert "No such file" in w.said[-1]
+    w.supervisor._command_of = w.command
+    w.skipped += 1
+    w.until(lambda: w.all("ready"))
+
+
+def test_requests_reach_the_supervisor_through_its_socket(world):
+    import threading
+
+    w = world(1)
+    replies = []
+    path = w.state.control
+    thread = threading.Thread(target=lambda: replies.append(ask(path, "status")))
+    thread.start()
+    w.until(lambda: replies)
+    thread.join()
+    assert state_of(replies[0]).supervisor == process_key(os.getpid())
+    w.supervisor.close()
+    assert ask(path, "status") is None
+
+
+def test_a_directory_with_a_long_name_has_a_socket_elsewhere(tmp_path):
+    deep = tmp_path / ("x" * 120)
+    deep.mkdir()
+    w = World(deep, 1)
+    path = Path(w.state.control)
+    assert path.exists()
+    assert deep not in path.parents
+    w.supervisor.close()
+    assert not path.parent.exists()
+
+
+def test_only_one_holds_a_cluster(tmp_path):
+    with locked(tmp_path), pytest.raises(CommandError, match="running already"):  # noqa: SIM117
+        with locked(tmp_path):
+            pass
+    with locked(tmp_path):
+        pass
+
+
+def test_a_stranger_with_the_number_of_a_broker_is_not_taken_for_it(tmp_path):
+    state = cluster(1)
+    own = process_key(os.getpid())
+    state.brokers[0].pid, state.brokers[0].started = own
+    assert len(strays(state)) == 1
+    state.brokers[0].started = "another:time"
+    assert strays(state) == []
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"format": 1}', "\xff"])
+def test_a_damaged_file_is_said(tmp_path, text):
+    (tmp_path / "cluster.json").write_text(text, encoding="latin-1")
+    with pytest.raises(CommandError, match=r"cluster\.json is damaged"):
+        load_state(tmp_path)
+
+
+def test_a_file_of_a_newer_version_is_left_alone(tmp_path):
+    state = cluster(1)
+    state.format = 2
+    save_state(tmp_path, state)
+    with pytest.raises(CommandError, match="has format 2"):
+        load_state(tmp_path)
