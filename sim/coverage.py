@@ -17,7 +17,11 @@ PACKAGES: Final = (
     "groups",
     "transactions",
     "log",
-    "service",
+    "data",
+    "control",
+    "coordination",
+    "queues",
+    "api",
     "net/peers",
     "edge/kafka",
 )

@@ -20,7 +20,7 @@ from moldau.server.config.schema import ServerConfig
 from sim.network import Rates
 
 Values = Mapping[str, Any]
-"""By module and name, "replica.peer:FRAME_BYTES_TARGET"."""
+"""By module and name, "moldau.replica.peer:FRAME_BYTES_TARGET"."""
 
 FAR: Final = Rates(delay_seconds=0.015, jitter_seconds=0.015, window_bytes=2_000)
 """Where everybody is far from everybody, and little is under way at a time."""
@@ -39,105 +39,105 @@ _group_config = coordinators._group_config
 
 KNOBS: Final[Mapping[str, Values]] = {
     # A producer's epochs end after a few transactions.
-    "epochs": {"transactions.decide:EPOCH_MAX": 7},
+    "epochs": {"moldau.transactions.decide:EPOCH_MAX": 7},
     # What brokers send each other, and how much of it may be under way.
     "sends": {
-        "replica.peer:FRAME_BYTES_TARGET": 2_000,
-        "replica.peer:_WAITING_BYTES_MAX": 3_000,
-        "replica.turns:_BULK_BYTES_PER_TURN_MAX": 3_000,
-        "replica.turns:_COLD_BYTES": 1_000,
-        "replica.cold_sends:_READS_MAX": 1,
-        "replica.receiver:_HELD_BYTES_MAX": 4_000,
-        "net.peers.frames:PIECE_BYTES_MAX": 700,
-        "net.outgoing:SENDFILE_BYTES_MIN": 256,
-        "net.outgoing:_IOV_MAX": 4,
-        "net.peers.rpc:_OPEN_MAX": 16,
-        "net.peers.rpc:_WORKING_PER_PEER_MAX": 2,
+        "moldau.replica.peer:FRAME_BYTES_TARGET": 2_000,
+        "moldau.replica.peer:_WAITING_BYTES_MAX": 3_000,
+        "moldau.replica.turns:_BULK_BYTES_PER_TURN_MAX": 3_000,
+        "moldau.replica.turns:_COLD_BYTES": 1_000,
+        "moldau.replica.cold_sends:_READS_MAX": 1,
+        "moldau.replica.receiver:_HELD_BYTES_MAX": 4_000,
+        "moldau.net.peers.frames:PIECE_BYTES_MAX": 700,
+        "moldau.net.outgoing:SENDFILE_BYTES_MIN": 256,
+        "moldau.net.outgoing:_IOV_MAX": 4,
+        "moldau.net.peers.rpc:_OPEN_MAX": 16,
+        "moldau.net.peers.rpc:_WORKING_PER_PEER_MAX": 2,
     },
     # What is kept in memory, and how much is done in one go.
     "keeps": {
-        "groups.consumer.patterns:_SETS_KEPT_MAX": 2,
-        "groups.consumer.topics:_PATTERNS_KEPT_MAX": 1,
-        "groups.offsets:_LOOKED_AT_MAX": 1,
-        "groups.removal:_REMOVED_MAX": 1,
-        "groups.queue.state:_BURIED_MAX": 3,
-        "transactions.records:_REMEMBERED_PARTITIONS_MAX": 1,
-        "service.markers:_QUESTIONS_PER_CALL_MAX": 1,
-        "service.markers:_CALLS_PER_BROKER_MAX": 1,
-        "service.coordinators:_LOAD_BYTES_PER_READ": 512,
-        "service.coordination:_NAMES_REMEMBERED_MAX": 2,
-        "service.announcements:_ENTRIES_PER_CALL_MAX": 2,
-        "service.held:_PARTITIONS_PER_CALL_MAX": 2,
-        "service.views:_PARTITIONS_PER_CALL_MAX": 2,
-        "service.queues.assignments:_KEPT_MAX": 1,
-        "service.queues.reader:_INLINE_BYTES_MAX": 200,
-        "service.queues.leases:_PART_BYTES_MIN": 200,
-        "service.reading:READ_BYTES_MAX": 2_000,
-        "edge.kafka.produce_reply:_TEMPLATES_MAX": 2,
-        "edge.kafka.outcomes:_AT_ONCE_MAX": 1,
-        "groups.assignors.uniform:_CHAIN_VISITS_MAX": 40,
+        "moldau.groups.consumer.patterns:_SETS_KEPT_MAX": 2,
+        "moldau.groups.consumer.topics:_PATTERNS_KEPT_MAX": 1,
+        "moldau.groups.offsets:_LOOKED_AT_MAX": 1,
+        "moldau.groups.removal:_REMOVED_MAX": 1,
+        "moldau.groups.queue.state:_BURIED_MAX": 3,
+        "moldau.transactions.records:_REMEMBERED_PARTITIONS_MAX": 1,
+        "moldau.coordination.markers:_QUESTIONS_PER_CALL_MAX": 1,
+        "moldau.coordination.markers:_CALLS_PER_BROKER_MAX": 1,
+        "moldau.coordination.coordinator_host:_LOAD_BYTES_PER_READ": 512,
+        "moldau.coordination.directory:_NAMES_REMEMBERED_MAX": 2,
+        "moldau.control.announcements:_ENTRIES_PER_CALL_MAX": 2,
+        "moldau.data.replicated_offsets:_PARTITIONS_PER_CALL_MAX": 2,
+        "moldau.api.cluster_views:_PARTITIONS_PER_CALL_MAX": 2,
+        "moldau.queues.assignments:_KEPT_MAX": 1,
+        "moldau.queues.reader:_INLINE_BYTES_MAX": 200,
+        "moldau.queues.leases:_PART_BYTES_MIN": 200,
+        "moldau.data.reading:READ_BYTES_MAX": 2_000,
+        "moldau.edge.kafka.produce_reply:_TEMPLATES_MAX": 2,
+        "moldau.edge.kafka.outcomes:_AT_ONCE_MAX": 1,
+        "moldau.groups.assignors.uniform:_CHAIN_VISITS_MAX": 40,
     },
     # Files: what is written, read and rewritten at a time.
     "files": {
-        "service.metadata_store:_SNAPSHOT_RECORDS": 12,
-        "service.upkeep:_SNAPSHOT_CHECK_SECONDS": 0.7,
-        "replica.replica:_SNAPSHOT_BYTES": 4_000,
-        "log.writing:FILL_FIRST_BYTES": 8_192,
-        "log.writing:FILL_BYTES_MAX": 16_384,
-        "log.writing:FILL_ROOM_MIN": 4_096,
-        "log.clean_write:WRITE_BYTES": 1_000,
-        "log.clean_write:FLUSH_BYTES": 3_000,
-        "log.clean:HORIZONS_MAX": 3,
-        "log.journal:REWRITE_DEAD_MIN": 2,
-        "log.votes:_REWRITE_BYTES_MIN": 600,
-        "log.recovery:CHECK_BYTES": 4_096,
-        "log.disk:PLACES_MAX": 2,
-        "log.disk:CLOSED_LOADED_MAX": 1,
-        "log.index:INDEX_SAVE_BYTES": 4_000,
-        "log.scan:CHUNK_BYTES": 4_096,
-        "log.flush:CHUNK_BYTES": 8_192,
-        "service.scrub:_STEP_BYTES": 2_000,
+        "moldau.control.metadata_store:_SNAPSHOT_RECORDS": 12,
+        "moldau.data.maintenance:_SNAPSHOT_CHECK_SECONDS": 0.7,
+        "moldau.replica.replica:_SNAPSHOT_BYTES": 4_000,
+        "moldau.log.writing:FILL_FIRST_BYTES": 8_192,
+        "moldau.log.writing:FILL_BYTES_MAX": 16_384,
+        "moldau.log.writing:FILL_ROOM_MIN": 4_096,
+        "moldau.log.clean_write:WRITE_BYTES": 1_000,
+        "moldau.log.clean_write:FLUSH_BYTES": 3_000,
+        "moldau.log.clean:HORIZONS_MAX": 3,
+        "moldau.log.journal:REWRITE_DEAD_MIN": 2,
+        "moldau.log.votes:_REWRITE_BYTES_MIN": 600,
+        "moldau.log.recovery:CHECK_BYTES": 4_096,
+        "moldau.log.disk:PLACES_MAX": 2,
+        "moldau.log.disk:CLOSED_LOADED_MAX": 1,
+        "moldau.log.index:INDEX_SAVE_BYTES": 4_000,
+        "moldau.log.scan:CHUNK_BYTES": 4_096,
+        "moldau.log.flush:CHUNK_BYTES": 8_192,
+        "moldau.data.scrub:_STEP_BYTES": 2_000,
     },
     # Delayed messages lie on shelves of days, hours and minutes: days of seconds.
     "shelves": {
-        "groups.queue.shelves:MINUTE_MS": _MINUTE_MS,
-        "groups.queue.shelves:HOUR_MS": _HOUR_MS,
-        "groups.queue.shelves:DAY_MS": _DAY_MS,
-        "groups.queue.shelves:SPANS_MS": (_DAY_MS, _HOUR_MS, _MINUTE_MS),
+        "moldau.groups.queue.shelves:MINUTE_MS": _MINUTE_MS,
+        "moldau.groups.queue.shelves:HOUR_MS": _HOUR_MS,
+        "moldau.groups.queue.shelves:DAY_MS": _DAY_MS,
+        "moldau.groups.queue.shelves:SPANS_MS": (_DAY_MS, _HOUR_MS, _MINUTE_MS),
     },
     # What nobody uses is forgotten soon.
     "forgets": {},
     # Clients and members: few at a time.
-    "few": {"service.queues.desk:_WAITING_PER_QUEUE_MAX": 1},
+    "few": {"moldau.queues.desk:_WAITING_PER_QUEUE_MAX": 1},
     # Links are full at once, and the log of the metadata is cut all the time.
     "tight": {
-        "service.metadata_store:_SNAPSHOT_RECORDS": 1,
-        "service.upkeep:_SNAPSHOT_CHECK_SECONDS": 0.2,
+        "moldau.control.metadata_store:_SNAPSHOT_RECORDS": 1,
+        "moldau.data.maintenance:_SNAPSHOT_CHECK_SECONDS": 0.2,
     },
     # Answers take long on the way, and what is not answered is sent again before they are there.
     "far": {},
     # Offsets grow old in seconds.
-    "expires": {"server.coordinators:_group_config": _short_lived},
+    "expires": {"moldau.server.coordinators:_group_config": _short_lived},
 }
 _MADE: Final[Mapping[str, tuple[tuple[str, Mapping[str, Any]], ...]]] = {
     "sends": (
         (
-            "replica.driver:RaftConfig",
+            "moldau.replica.driver:RaftConfig",
             {"append_bytes_max": 2_000, "inflight_bytes_max": 5_000, "inflight_count_max": 2},
         ),
-        ("net.peers.link:LinkLimits", {"queue_bytes_max": 3_000, "queue_chunks_max": 8}),
+        ("moldau.net.peers.link:LinkLimits", {"queue_bytes_max": 3_000, "queue_chunks_max": 8}),
     ),
-    "keeps": (("server.coordinators:GroupConfig", {"persist_bytes_max": 150}),),
+    "keeps": (("moldau.server.coordinators:GroupConfig", {"persist_bytes_max": 150}),),
     "forgets": (
         (
-            "server.coordinators:GroupConfig",
+            "moldau.server.coordinators:GroupConfig",
             {"offsets_retention_check_ms": 900, "new_member_timeout_ms": 3_000},
         ),
-        ("server.coordinators:TransactionConfig", {"id_expiry_check_ms": 1_500}),
+        ("moldau.server.coordinators:TransactionConfig", {"id_expiry_check_ms": 1_500}),
     ),
-    "few": (("server.coordinators:TransactionConfig", {"busy_waiting_max": 1}),),
-    "tight": (("net.peers.link:LinkLimits", {"queue_bytes_max": 600}),),
-    "far": (("replica.driver:RaftConfig", {"retry_ms": 3}),),
+    "few": (("moldau.server.coordinators:TransactionConfig", {"busy_waiting_max": 1}),),
+    "tight": (("moldau.net.peers.link:LinkLimits", {"queue_bytes_max": 600}),),
+    "far": (("moldau.replica.driver:RaftConfig", {"retry_ms": 3}),),
 }
 """Settings that no file has: what makes them is given other defaults."""
 
@@ -174,7 +174,7 @@ def turned(knobs: frozenset[str]) -> Iterator[None]:
                 _set(name, value, undo)
             for name, defaults in _MADE.get(knob, ()):
                 module, _, kind = name.partition(":")
-                made = getattr(import_module(f"moldau.{module}"), kind)
+                made = getattr(import_module(module), kind)
                 _set(name, partial(made, **defaults), undo)
         yield
     finally:
@@ -185,7 +185,7 @@ def turned(knobs: frozenset[str]) -> Iterator[None]:
 def _set(name: str, value: object, undo: list[Callable[[], None]]) -> None:
     """Where it is defined; a public one also where it was imported to."""
     path, _, attribute = name.partition(":")
-    owner = import_module(f"moldau.{path}")
+    owner = import_module(path)
     before = getattr(owner, attribute)
     modules = [owner]
     if not attribute.startswith("_") and not callable(before):

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from sim.mutants import (
     Mutant,
     compaction,
+    data,
     groups,
     kafka,
     metadata,
@@ -20,7 +21,6 @@ from sim.mutants import (
     queues,
     raft,
     repairs,
-    service,
     storage,
     transactions,
 )
@@ -41,7 +41,7 @@ ALL: Final = (
     *metadata.MUTANTS,
     *transactions.MUTANTS,
     *queues.MUTANTS,
-    *service.MUTANTS,
+    *data.MUTANTS,
     *peers.MUTANTS,
     *kafka.MUTANTS,
     *repairs.MUTANTS,

@@ -151,7 +151,7 @@ MUTANTS = (
     ),
     mutant(
         "DropsWhatCameBack",
-        "service",
+        "data",
         "a partition that has moved away and come back is dropped by what an old image says",
         ELECTIONS,
         (Partitions, "_leave", _leave),
@@ -162,7 +162,7 @@ MUTANTS = (
     ),
     mutant(
         "TakesOlderSnapshots",
-        "service",
+        "control",
         "where the newest snapshot of the metadata is rotten, the one before is taken",
         {"stop": 5.0},
         (MetadataStore, "_load", _load_any),

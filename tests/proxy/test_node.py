@@ -17,7 +17,7 @@ from moldau.testing.waiting import wait_seconds_max
 pytestmark = [pytest.mark.compat, pytest.mark.system, pytest.mark.timeout(600)]
 
 PROGRAM = Path(__file__).parent / "node"
-PROTO = Path(__file__).parents[3] / "proto" / "moldau" / "v1" / "queue.proto"
+PROTO = Path(__file__).parents[2] / "proto" / "moldau" / "v1" / "queue.proto"
 WANTED = set(os.environ.get("MOLDAU_TEST_LANGUAGES", "").replace(",", " ").split())
 
 

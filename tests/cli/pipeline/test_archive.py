@@ -12,7 +12,7 @@ from moldau.cli.pipeline import archive
 from moldau.cli.pipeline.kinds import _parameters
 from moldau.spark.pipelines.archive.running import OFFSETS_PER_TRIGGER_DEFAULT
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "spark" / "archive.md"
+PAGE = Path(__file__).parents[3] / "docs" / "spark" / "archive.md"
 
 
 def parsed(words: list[str]) -> Any:

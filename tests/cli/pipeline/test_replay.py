@@ -11,7 +11,7 @@ from pipeline_words import settings_from
 from moldau.cli.pipeline import compact, replay
 from moldau.cli.pipeline.kinds import _parameters
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 MODULES = {"replay": replay, "compact": compact}
 
 

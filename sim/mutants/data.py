@@ -46,7 +46,7 @@ _answer_all = Replica._answer_all
 MUTANTS = (
     mutant(
         "ListsTheUncommitted",
-        "service",
+        "data",
         "the end that is told is that of the leader's log",
         DIVERGENCE,
         (offsets, "_find", _find_end),
@@ -54,14 +54,14 @@ MUTANTS = (
     ),
     mutant(
         "FetchesTheUncommitted",
-        "service",
+        "data",
         "a fetch is given what is in the leader's log",
         DIVERGENCE,
         (FetchService, "_read_one", _read_to_the_end),
     ),
     mutant(
         "AnswersWhenDeposed",
-        "service",
+        "data",
         "whoever waits for a commit when a leader falls is told that it is done",
         ELECTIONS,
         (Replica, "_answer_all", _answer_well),
